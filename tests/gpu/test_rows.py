@@ -20,7 +20,7 @@ pytestmark = pytest.mark.gpu
 
 CASES = [
     *((model, rows) for model in VARIANTS for rows in (3, 8)),
-    *((load_model(name), 8) for name in ("smollm2-135m", "llama3.2-1b", "llama3-8b")),
+    *((load_model(name), rows) for name in ("smollm2-135m", "llama3.2-1b", "llama3-8b") for rows in (8, 16)),
 ]
 CONTEXT = 2048
 POSITIONS = (0, 1, 61, 125, 2040)

@@ -1,6 +1,7 @@
 """Time of steps of several rows beside those of one row and of a batch, and of prompts read by them, on this GPU.
 
-python -m tests.gpu.time_rows MODEL ...   prints one JSON object a line: a plan's step at a position, or a prompt
+python -m tests.gpu.time_rows MODEL [PLAN,..]   prints one JSON object a line: a plan's step at a position, or a prompt.
+Every plan has its own copy of the weights, so name those that fit in memory together; by default all.
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ import gc
 import json
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 
 import numpy as np
 import torch
 
+from amk.api.loading import target_here
 from amk.bench.decode_bench import own
 from amk.bench.subject import Subject
 from amk.bench.timing import race
@@ -42,13 +45,17 @@ def plans(model: ModelSpec, target: Target) -> dict[str, Settings]:
         "rows 4": replace(FAST, rows=4),
         "rows 8": replace(FAST, rows=ROWS),
         "batch 8": replace(FAST, batch=ROWS),
+        "rows 16": replace(FAST, rows=2 * ROWS),
+        "batch 16": replace(FAST, batch=2 * ROWS),
     }
 
 
-def subjects(model: ModelSpec, target: Target) -> dict[str, Subject]:
-    """Every plan with the same random weights."""
+def subjects(model: ModelSpec, target: Target, names: Sequence[str]) -> dict[str, Subject]:
+    """The plans with the same random weights; all if none is named."""
     weights, found = TorchWeights.random(model, 20), dict[str, Subject]()
     for name, settings in plans(model, target).items():
+        if names and name not in names:
+            continue
         schedule = plan(model, target, settings=settings, max_context=CONTEXT)
         found[name] = Subject.random(admitted(schedule, build(schedule).compiled.cubin), 20, weights)
         torch.cuda.empty_cache()
@@ -72,8 +79,8 @@ def prompt_ms(subject: Subject, length: int) -> float:
     return (time.perf_counter() - began) * 1e3
 
 
-def measure(name: str) -> None:
-    made = subjects(load_model(name), load_target("h200"))
+def measure(name: str, names: Sequence[str]) -> None:
+    made = subjects(load_model(name), load_target(target_here()), names)
     for pos in POSITIONS:
         for subject in made.values():
             subject.load_cache()
@@ -81,7 +88,7 @@ def measure(name: str) -> None:
         for plan_name, found in times.items():
             print(json.dumps({"model": name, "pos": pos, "plan": plan_name, **asdict(found)}), flush=True)
     for length in PROMPTS:
-        for plan_name in ("rows 1", "rows 8"):
+        for plan_name in (plan_name for plan_name in made if plan_name in ("rows 1", "rows 8", "rows 16")):
             found = sorted(prompt_ms(made[plan_name], length) for _ in range(REPEATS))
             median, least, most = found[len(found) // 2], found[0], found[-1]
             shown = {"prompt": length, "plan": plan_name, "ms": median, "least": least, "most": most}
@@ -94,5 +101,4 @@ def measure(name: str) -> None:
 
 
 if __name__ == "__main__":
-    for wanted in sys.argv[1:]:
-        measure(wanted)
+    measure(sys.argv[1], sys.argv[2].split(",") if len(sys.argv) > 2 else ())
