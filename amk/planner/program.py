@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TypedDict
 
 from amk.planner.draw import draw_steps
+from amk.planner.settings import NARROW_STEP
 from amk.planner.staging import Written, layout, staged_for
 from amk.planner.steps import LAYER, RunOfLayers, Writer
 from amk.schedule_ir.expr import Expr
@@ -158,7 +159,8 @@ class Author(Writer):
         if self.splits is None:
             return self.publish(merge, (self.signal(self.own("attn"), (LAYER,)),))
         own: tuple[Expr, ...] = (LAYER, {"attn.gate": 1})
-        reduce = ReduceSplitsOp(role="w0", layer=self.layer, attn=self.own("attn"), **self.splits_at())
+        role = "all" if self.settings.vectors > NARROW_STEP else "w0"
+        reduce = ReduceSplitsOp(role=role, layer=self.layer, attn=self.own("attn"), **self.splits_at())
         return [
             *self.publish(merge, (self.signal(self.own("split"), own, {"attn.serves": 1}),)),
             *self.wait(self.own("split"), own, self.splits),

@@ -135,6 +135,9 @@ def per_vector(settings: Settings) -> tuple[int, ...]:
 LONG_RINGS = 4
 """A product is long when an agent drains this many rings in it."""
 
+NARROW_STEP = 8
+"""A step of more tokens multiplies weights with 16 columns at once, and all warps reduce the splits of attention."""
+
 SMALL_COPY = 2048
 """Bytes of a copy where nothing speaks for larger ones."""
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from amk.planner.fetches import fewest_warps
 from amk.planner.formats import Layered
-from amk.planner.settings import FAST, LONG_RINGS, NAIVE, SMALL_COPY, Settings, reducible, splits_of
+from amk.planner.settings import FAST, LONG_RINGS, NAIVE, NARROW_STEP, SMALL_COPY, Settings, reducible, splits_of
 from amk.planner.space import FIXED
 from amk.schedule_ir.matrices import ROWS_PER_GROUP, matrices_of, matrix
 from amk.schedule_ir.model_spec import ModelSpec
@@ -75,11 +75,8 @@ ALL_LOOK: Changes = {"pollers": "all"}
 WIDE_BATCH = 8
 """From this batch on only copies of 2 KB leave so much; beside the multiplications of this many they cost nothing."""
 
-NARROW_STEP = 8
-"""Of more sequences x takes so much room that the sums of lm_head lie elsewhere, and no vector is twice as wide
-for its tags."""
-
 WIDE_STEP: Changes = {**BATCHED, **SMALL_COPIES, "head_sums": "global"}
+"""Where x takes so much room that the sums of lm_head lie elsewhere, and no vector is twice as wide for its tags."""
 
 BYTES_A_COLUMN = 2 * ROWS_PER_GROUP
 """Of a copy of bf16."""

@@ -13,7 +13,6 @@ from amk.schedule_ir.ops.attend import merge_partials
 from amk.schedule_ir.ops.attention import active_splits, group_size, partial_width, place, queries
 from amk.schedule_ir.ops.base import Access, Geometry, Memory, Op, split
 from amk.schedule_ir.ops.precondition import (
-    AGENTS,
     DIM,
     HEADS,
     KV_HEADS,
@@ -36,13 +35,12 @@ class ReduceSplitsOp(Op):
     """attn[i] = combined attention output i, for the slice [n*s/splits, n*(s+1)/splits) of the kv head's n outputs.
 
     Worker (kv head, split s) does slice s, whether or not its split owns a position. A slice is done in equal pieces of
-    at most 128 outputs, each of which lies in one query head. Where a step reads several rows of a sequence, the
-    outputs are those of all its query vectors, and attn has a row for each.
+    at most 128 outputs, each of which lies in one query head; piece i is done by agent i % n. Where a step reads
+    several rows of a sequence, the outputs are those of all its query vectors, and attn has a row for each.
     """
 
     registers: ClassVar[tuple[str, ...]] = ("pos",)
     needs: ClassVar[tuple[Need, ...]] = (
-        Need("one-warp", AGENTS.equals(1), "one warp reduces"),
         Need("slices", (HEADS // KV_HEADS * DIM).multiple_of(SPLITS), "the workers of a head have equal slices"),
         Need("pieces", Term(_in_pieces), "a slice is pieces of at least four outputs of one head"),
         Need("fetches", wide("split_partial").equals(4), "a fetch is four outputs"),
@@ -55,14 +53,15 @@ class ReduceSplitsOp(Op):
     attn: Name
 
     def _pieces(self, env: Env, geo: Geometry) -> list[tuple[int, int, int]]:
-        """(query vector, first dim, end dim) of each piece of the worker's slice; none if it serves no head."""
+        """(query vector, first dim, end dim) of each of the agent's pieces; none if its worker serves no head."""
         head, part = place(env)
         if head < 0:
             return []
         dim, group = geo.model.head_dim, queries(geo)
         lo, hi = split(group * dim, geo.kv_splits, part)
         step = piece(hi - lo, dim)
-        starts = (lo + n * step for n in range((hi - lo) // step))
+        pieces = range(int(env.agent), (hi - lo) // step, geo.role_size[self.role])
+        starts = (lo + n * step for n in pieces)
         return [(head * group + at // dim, at % dim, at % dim + step) for at in starts]
 
     def _output(self, vector: int, geo: Geometry) -> int:

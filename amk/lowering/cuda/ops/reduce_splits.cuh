@@ -1,6 +1,6 @@
 // attn[i] = attention output i of the worker's slice: the active splits of its head combined.
 //
-// Threads: one warp. A lane takes 4 outputs of every kSubs-th split, all its loads in flight at once; the lanes of the same
+// Threads: a warp, or several that take pieces in turn. A lane takes 4 outputs of every kSubs-th split, all its loads in flight at once; the lanes of the same
 // outputs then add up in a fixed tree. A slice of more than 128 outputs is done in pieces. Reads global split_partial,
 // split_scale (hand-offs); writes global attn (hand-off).
 #pragma once
@@ -26,13 +26,14 @@ __device__ __forceinline__ void reduce_splits(C& c) {
   constexpr int kOutputs = P::kRows * kGroup * kDim;
   constexpr int kSlice = kOutputs / kSplits, kPiece = greatest_divisor(kSlice, kDim, 128), kWide = From::kWide;
   constexpr int kLanes = kPiece / kWide, kSubs = 32 / kLanes, kEach = (kSplits + kSubs - 1) / kSubs;
-  static_assert(S::kAgents == 1 && kWide == 4 && kLanes > 0, "one warp, four outputs a lane");
+  static_assert(kWide == 4 && kLanes > 0, "four outputs a lane");
   static_assert(kOutputs % kSplits == 0 && kPiece % kWide == 0, "slices are whole pieces, each in one head");
   if (c.shares.attn_head < 0) return;
   const int blocks = (c.pos + P::kRows - 1) / P::kKvBlock + 1, active = blocks < kSplits ? blocks : kSplits;
   const int sub = c.lane / kLanes;
+  const int from_piece = S::kAgents == 1 ? 0 : (c.warp - S::kFirst) * kPiece;
 #pragma unroll 1
-  for (int piece = 0; piece < kSlice; piece += kPiece) {
+  for (int piece = from_piece; piece < kSlice; piece += S::kAgents * kPiece) {
     const int first = c.shares.attn_head * kOutputs + c.shares.attn_split * kSlice + piece + c.lane % kLanes * kWide;
     const int row = first / kDim * kSplits + sub;
     const auto mine = from.from(row * kDim + first % kDim);
