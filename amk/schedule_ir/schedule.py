@@ -29,7 +29,7 @@ from amk.schedule_ir.weight_format import LAYERED, label
 
 VERSION: Final = 2
 MAX_BATCH: Final = 16
-MAX_ROWS: Final = 16
+MAX_ROWS: Final = 32
 
 
 class Wait(Frozen):
