@@ -11,7 +11,7 @@ from typing import Literal, Self
 
 from amk.systems.flat_judge import ACCUMULATE_FLOAT, ACCUMULATE_INT, MAX_AMOUNT, MAX_THRESHOLD, READ, WRITE
 from amk.systems.names import Barrier, Buffer, Counter, Flag, integer, refuse
-from amk.systems.recorder import Place, Recorder
+from amk.systems.recorder import Recorder, Site
 from amk.systems.rules import (
     ADD,
     ASYNC,
@@ -41,9 +41,10 @@ class Agent:
         self._stores: list[int] = []
 
     @classmethod
-    def of(cls, system: Recorder, name: str, cta: int = 0, cluster: int = 0, gpu: int = 0, exits: bool = True) -> Self:
+    def of(cls, system: Recorder, name: str, site: Site, exits: bool = True) -> Self:
         """One more agent of a system; see `System.agent`."""
-        return cls(system, system.new_agent(name, cta, cluster, gpu, exits), name)
+        grid, (gpu, cluster, cta) = site
+        return cls(system, system.new_agent(name, cta, cluster, gpu, exits, grid), name)
 
     def __enter__(self) -> Self:
         return self
@@ -104,7 +105,8 @@ class Agent:
         done: Counter,
         value: object = None,
     ) -> None:
-        """Issue an asynchronous copy (TMA, cp.async.bulk): it runs on its own, later, and adds 1 to `done`.
+        """Issue an asynchronous copy (cp.async): it runs on its own, later, and adds 1 to `done`. Bulk copies, which need
+        proxy fences, are `load` and `store`.
 
         source None: memory that nobody writes. Copies are not ordered among themselves. Its cost is one agent.
         """
@@ -204,7 +206,7 @@ class Agent:
         issued = system.counter(f"{self.name} issues {what} {number}", scope="sys")
         self.signal(issued)
         self._copies += 1
-        engine = self.of(system, f"{self.name} {what} {number}", *self._at, exits=False)
+        engine = self.of(system, f"{self.name} {what} {number}", system._site(self.number), exits=False)
         engine.wait(issued, 1)
         if what == "store" and not self._group:
             self._open_group()
@@ -217,16 +219,13 @@ class Agent:
         self._group.append((read, written))
         self._stores.append(0)
 
-    @property
-    def _at(self) -> Place:
-        """cta, cluster, gpu."""
-        gpu, cluster, cta = self.system._places[self.number]
-        return cta, cluster, gpu
-
     def _access(self, kind: int, buffer: Buffer, lo: int, hi: int, value: object, proxy: object) -> None:
         if proxy not in ("generic", "async"):
             raise refuse("AMK005", f"proxy {str(proxy)[:40]!r} is neither 'generic' nor 'async'")
         number, first, end = self.system._box(buffer, lo, hi)
+        home = self.system._home.get(number)
+        if home is not None and _cluster(home) != _cluster(self.system._site(self.number)):
+            raise refuse("AMK505", f"{buffer.name} is shared memory of another cluster, which {self.name} cannot reach")
         content = self.system._value(value)
         event = self.system._event(self.number, ASYNC if proxy == "async" else GENERIC)
         self.system._accesses.append((event, number, first, end, kind, content, 0))
@@ -250,7 +249,7 @@ class Tasks:
 
     def task(self, name: str) -> Task:
         """The next task; whoever is free takes it."""
-        agent = Agent.of(self.system, name, cta=self.count, exits=False)
+        agent = Agent.of(self.system, name, (self.system._new_grid(), (0, 0, self.count)), exits=False)
         if self.count >= self.workers:
             agent.wait(self.done, self.count - self.workers + 1, order="relaxed")
         self.count += 1
@@ -283,6 +282,7 @@ class Kernel:
     after: Kernel | None
     done: Counter
     agents: list[Agent]
+    grid: int
 
     def __enter__(self) -> Self:
         return self
@@ -293,12 +293,21 @@ class Kernel:
         for agent in self.agents if kind is None else ():
             agent.signal(self.done)
 
+    def shared(self, name: str, size: int, cta: int = 0, cluster: int = 0, gpu: int = 0) -> Buffer:
+        """Shared memory of one of its CTAs; see `System.shared`."""
+        return self.system._shared_of(name, size, (self.grid, (gpu, cluster, cta)))
+
     def agent(self, name: str, cta: int = 0, cluster: int = 0, gpu: int = 0) -> Agent:
-        made = Agent.of(self.system, name, cta, cluster, gpu)
+        made = Agent.of(self.system, name, (self.grid, (gpu, cluster, cta)))
         if self.after is not None:
             made.wait_kernel(self.after)
         self.agents.append(made)
         return made
+
+
+def _cluster(site: Site) -> tuple[int, int, int]:
+    grid, (gpu, cluster, _) = site
+    return grid, gpu, cluster
 
 
 def _barrier(barrier: object) -> Barrier:

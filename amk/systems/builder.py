@@ -22,7 +22,8 @@ from pathlib import Path
 
 from amk.systems.agent import Agent, Kernel, Tasks
 from amk.systems.flat_system import FlatSystem
-from amk.systems.names import Barrier, Buffer, Flag, Scope, integer
+from amk.systems.lifetime import close
+from amk.systems.names import Barrier, Buffer, Flag, Scope, integer, refuse
 from amk.systems.recorder import Recorder
 
 
@@ -34,17 +35,24 @@ class System(Recorder):
 
         exits: its CTA does not end before it does.
         """
-        return Agent.of(self, name, cta, cluster, gpu, exits)
+        return Agent.of(self, name, (0, (gpu, cluster, cta)), exits)
 
     def mbarrier(self, name: str, arrivals: int = 1, scope: Scope = "cta") -> Barrier:
-        """arrivals: what `mbarrier.init` counts; scope: how far its arrivals and waits order memory."""
-        counter = self.counter(name, scope)
-        self._phases[counter.number] = integer("the number of arrivals", arrivals, 1, 1 << 20)
-        return Barrier(self, counter.number, name, arrivals)
+        """arrivals: what `mbarrier.init` counts; scope: how far its arrivals and waits order memory.
+
+        It lies in the shared memory of the CTA whose agents wait for it.
+        """
+        if scope not in ("cta", "cluster"):
+            raise refuse("AMK005", f"an mbarrier is for one CTA or one cluster, not {str(scope)[:40]!r}")
+        barrier = self.barrier(name, arrivals, scope)
+        self._mbarriers.add(barrier.number)
+        return barrier
 
     def barrier(self, name: str, warps: int, scope: Scope = "cta") -> Barrier:
         """`bar.sync name, 32 * warps`; with scope "cluster" and all warps of the cluster, `barrier.cluster`."""
-        return self.mbarrier(name, warps, scope)
+        counter = self.counter(name, scope)
+        self._phases[counter.number] = integer("the number of arrivals", warps, 1, 1 << 20)
+        return Barrier(self, counter.number, name, warps)
 
     def flag(self, name: str, scope: Scope = "gpu", init: int = 0) -> Flag:
         """A word in memory that agents store to; init: what it holds before the launch."""
@@ -52,10 +60,8 @@ class System(Recorder):
         return Flag(self, counter.number, name)
 
     def shared(self, name: str, size: int, cta: int = 0, cluster: int = 0, gpu: int = 0) -> Buffer:
-        """Shared memory of one CTA: it is gone when all agents of that CTA have ended."""
-        buffer = self.buffer(name, size)
-        self._shared.append((buffer, (gpu, cluster, cta)))
-        return buffer
+        """Shared memory of one CTA of `agent`s: there from its start until all of them have ended."""
+        return self._shared_of(name, size, (0, (gpu, cluster, cta)))
 
     def queue(self, name: str, workers: int) -> Tasks:
         """Tasks that `workers` CTAs take in turn; SAFE means safe whoever takes which."""
@@ -66,11 +72,11 @@ class System(Recorder):
     def kernel(self, name: str, after: Kernel | None = None) -> Kernel:
         """A launch; after: the one before it in its stream. Kernels without an order run at once."""
         ended = self.counter(f"{name}: ended", "sys")
-        return Kernel(self, name, after, ended, [])
+        return Kernel(self, name, after, ended, [], self._new_grid())
 
     def flat(self) -> FlatSystem:
         """The system as columns, events in the order of the calls of each agent."""
-        self._end_ctas()
+        close(self)
         return self._columns()
 
     def save(self, path: str | Path) -> None:
@@ -78,18 +84,3 @@ class System(Recorder):
         from amk.systems.document import written
 
         Path(path).write_text(written(self.flat()) + "\n", encoding="utf-8")
-
-    def _end_ctas(self) -> None:
-        """Shared memory of a CTA goes when its agents have ended: as if somebody wrote it then."""
-        shared, self._shared = self._shared, []
-        for place in dict.fromkeys(place for _, place in shared):
-            mine = [agent for agent in self._ending if self._places[agent] == place]
-            gpu, cluster, cta = place
-            ended = self.counter(f"CTA {cta} of cluster {cluster} ends", "sys")
-            for agent in mine:
-                Agent(self, agent, self._agents[agent]).signal(ended)
-            last = self.agent(f"end of CTA {cta} of cluster {cluster}", cta, cluster, gpu, exits=False)
-            last.wait(ended, len(mine))
-            for buffer, where in shared:
-                if where == place:
-                    last.write(buffer, 0, buffer.size)

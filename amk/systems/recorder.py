@@ -18,6 +18,9 @@ from amk.systems.names import Buffer, Counter, Scope, caller, integer, refuse, s
 from amk.systems.rules import GENERIC, Rules
 
 Place = tuple[int, int, int]
+"""gpu, cluster, cta."""
+Site = tuple[int, Place]
+"""A CTA. The number is that of the kernel, of the queue's task, or 0: each of them has CTAs of its own."""
 
 
 class Recorder:
@@ -47,8 +50,12 @@ class Recorder:
         self._signal_rules: list[int] = []
         self._phases: dict[int, int] = {}
         self._proxies: list[int] = []
-        self._shared: list[tuple[Buffer, Place]] = []
+        self._shared: list[tuple[Buffer, Site]] = []
+        self._home: dict[int, Site] = {}
         self._ending: list[int] = []
+        self._mbarriers: set[int] = set()
+        self._grid: list[int] = []
+        self._grids = 0
 
     @contextmanager
     def at(self, place: tuple[str, int]) -> Iterator[None]:
@@ -87,16 +94,55 @@ class Recorder:
         """At the end bytes lo to hi - 1 must hold `value`."""
         self._final.append((*self._box(buffer, lo, hi), self._value(value), 0))
 
-    def new_agent(self, name: str, cta: int, cluster: int, gpu: int, exits: bool) -> int:
-        """The number of one more agent; exits: its CTA does not end before it does."""
+    def new_agent(self, name: str, cta: int, cluster: int, gpu: int, exits: bool, grid: int) -> int:
+        """The number of one more agent; exits: its CTA does not end before it does; grid: see `Site`."""
         self._named(name, self._agents)
         numbers = (("gpu", gpu), ("cluster", cluster), ("cta", cta))
         x, y, z = (integer(what, value, 0, 1 << 31) for what, value in numbers)
         self._places.append((x, y, z))
+        self._grid.append(grid)
         number = len(self._agents) - 1
         if exits:
             self._ending.append(number)
         return number
+
+    def _new_grid(self) -> int:
+        """The number of CTAs that are none of those so far: of one more kernel or task."""
+        self._grids += 1
+        return self._grids
+
+    def _site(self, agent: int) -> Site:
+        return self._grid[agent], self._places[agent]
+
+    def _shared_of(self, name: str, size: int, site: Site) -> Buffer:
+        buffer = self.buffer(name, size)
+        self._shared.append((buffer, site))
+        self._home[buffer.number] = site
+        return buffer
+
+    def _numbered(self) -> list[Place]:
+        """Where agents are. Clusters of several kernels get different numbers if a counter of one cluster or CTA would
+        take them for one."""
+        users: dict[int, set[int]] = {}
+        for event, counter, _ in (*self._waits, *self._signals):
+            if self._scopes[counter] < SCOPES.index("gpu"):
+                users.setdefault(counter, set()).add(self._grid[self._agent_of[event]])
+        if all(len(grids) == 1 for grids in users.values()):
+            return self._places
+        most = max(cluster for _, cluster, _ in self._places) + 1
+        return [(x, y + most * grid, z) for grid, (x, y, z) in zip(self._grid, self._places, strict=True)]
+
+    def _put_first(self, events: list[int]) -> None:
+        """These events become the first ones of their agents."""
+        chosen = set(events)
+        order = [*events, *(event for event in range(len(self._agent_of)) if event not in chosen)]
+        now = {event: place for place, event in enumerate(order)}
+        self._agent_of, self._proxies, self._source = (
+            [column[event] for event in order] for column in (self._agent_of, self._proxies, self._source)
+        )
+        self._waits = [(now[row[0]], row[1], row[2]) for row in self._waits]
+        self._signals = [(now[row[0]], row[1], row[2]) for row in self._signals]
+        self._accesses = [(now[row[0]], *row[1:]) for row in self._accesses]
 
     def _columns(self) -> FlatSystem:
         names = {"agent_names": self._agents, "counter_names": self._counters, "buffer_names": self._buffers}
@@ -116,7 +162,7 @@ class Recorder:
             np.array(self._acquires, dtype=bool)[waits],
             np.array(self._releases, dtype=bool)[signals],
             np.array(self._scopes, dtype=np.int64),
-            np.array(self._places, dtype=np.int64).reshape(-1, 3),
+            np.array(self._numbered(), dtype=np.int64).reshape(-1, 3),
             source,
             tuple(f"{short(file)}:{line}" for file, line in self._sources),
             self.name,
