@@ -105,8 +105,9 @@ class Agent:
         done: Counter,
         value: object = None,
     ) -> None:
-        """Issue an asynchronous copy (cp.async): it runs on its own, later, and adds 1 to `done`. Bulk copies, which need
-        proxy fences, are `load` and `store`.
+        """Issue an asynchronous copy (cp.async): it runs on its own, later, and adds 1 to `done`.
+
+        Bulk copies, which need proxy fences, are `load` and `store`.
 
         source None: memory that nobody writes. Copies are not ordered among themselves. Its cost is one agent.
         """
@@ -225,7 +226,9 @@ class Agent:
         number, first, end = self.system._box(buffer, lo, hi)
         home = self.system._home.get(number)
         if home is not None and _cluster(home) != _cluster(self.system._site(self.number)):
-            raise refuse("AMK505", f"{buffer.name} is shared memory of another cluster, which {self.name} cannot reach")
+            raise refuse(
+                "AMK505", f"{buffer.name} is shared memory of another cluster or kernel: {self.name} cannot reach it"
+            )
         content = self.system._value(value)
         event = self.system._event(self.number, ASYNC if proxy == "async" else GENERIC)
         self.system._accesses.append((event, number, first, end, kind, content, 0))

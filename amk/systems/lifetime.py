@@ -1,8 +1,8 @@
 """Shared memory of a CTA, its mbarriers included, is there from the start of the CTA to its end.
 
 Property: an access that may come before the start or behind the end is a race of the system. An event behind all
-agents of the CTA writes its buffers. If other CTAs reach into it, an event before all of its agents writes one more byte,
-so does the one behind them, and each of these accesses and arrivals reads it.
+agents of the CTA writes its buffers. If other CTAs reach into it, an event before all of its agents writes one more
+byte, so does the one behind them, and each of these accesses and arrivals reads it.
 
 An mbarrier lies in the CTA whose agents wait for it by parity, since PTX lets no other wait.
 """
@@ -59,7 +59,7 @@ def _reached(system: Recorder, shared: dict[int, Site], homes: dict[int, Site]) 
 
 
 def _start(system: Recorder, site: Site, agents: list[int], exists: Buffer) -> list[int]:
-    """The events with which `agents` begin: their CTA has started. The write needs no fence from anybody: it is async."""
+    """The events with which `agents` begin: their CTA has started. An async write asks for no fence before others."""
     started = system.counter(f"{_named(site)} starts", "sys")
     first = Agent.of(system, f"start of {_named(site)}", site, exits=False)
     first.write(exists, 0, 1, proxy="async")

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final
 
 from amk.systems.rules import (
@@ -38,6 +39,8 @@ from amk.systems.rules import (
 
 MOST: Final = 1 << 20
 """Pairs of events in evidence, and accesses that are compared."""
+WITHIN_CLUSTER: Final = 1
+"""Of `orders.scope`."""
 Json = dict[str, Any]
 Pair = tuple[int, int]
 
@@ -162,11 +165,31 @@ def extended(block: Json, orders: Json, claims: Any) -> Json:
     weak = 0 in (orders.get("wait") or ()) or 0 in (orders.get("signal") or ())
     need(not weak, "barriers by phase, flags and proxies with relaxed operations have no certificate")
     found = skeleton(block, orders, claims)
+    _in_turns(found.reading, orders.get("scope") or [0] * found.reading.counters)
     pairs = _pairs(found.reading, claims)
     _bracketed(found.reading, found.brackets, found.watchers)
     _expected_in_time(found.reading)
     _fenced(found.reading)
     return with_order(found.columns, pairs)
+
+
+def _in_turns(reading: Reading, scope: list[int]) -> None:
+    """At the barrier of a cluster an agent arrives, waits, arrives, and so on."""
+    barriers = set[int]()
+    waited: dict[Pair, list[int]] = defaultdict(list)
+    for row, counter in enumerate(reading.block["wait_counter"]):
+        if reading.wait_rule[row] == NEXT_PHASE and scope[counter] == WITHIN_CLUSTER:
+            barriers.add(counter)
+            waited[reading.agent_of[reading.wait_event[row]], counter].append(reading.wait_event[row])
+    for counter in barriers:
+        arrived: dict[int, list[int]] = defaultdict(list)
+        for row in reading.rows_of[counter]:
+            arrived[reading.agent_of[reading.signal_event[row]]].append(reading.signal_event[row])
+        for agent, events in arrived.items():
+            waits = waited[agent, counter]
+            between = [sum(low < wait <= high for wait in waits) for low, high in pairwise(events)]
+            behind = sum(wait > events[-1] for wait in waits)
+            need(set(between) <= {1} and behind <= 1, "an agent arrives again at the barrier of a cluster")
 
 
 def _values(reading: Reading, counter: int) -> list[int]:

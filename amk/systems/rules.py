@@ -24,6 +24,8 @@ from amk.systems.flat_judge import I64, System
 AT_LEAST, PARITY, EQUAL, NEXT_PHASE = range(4)
 ADD, STORE, EXPECT, COMPLETE, ONLY_EXPECT = range(5)
 GENERIC, ASYNC, FENCE = range(3)
+CLUSTER: Final = 1
+"""The scope of the barrier of a cluster."""
 HIGHEST: Final = {"wait_rule": 4, "signal_rule": 5, "phase": 1 << 20, "proxy": 3}
 
 
@@ -79,4 +81,19 @@ def never_arrived(block: System, rules: Rules) -> int | None:
         before = (block.signal_event >= first) & (block.signal_event < event)
         if not (before & (block.signal_counter == counter)).any():
             return event
+    return None
+
+
+def arrives_again(block: System, rules: Rules, scope: I64) -> int | None:
+    """An arrival at the barrier of a cluster before its agent waited for the one before, or another wait for the same
+    arrival: PTX has each thread arrive once before `barrier.cluster` completes."""
+    paired = np.unique(block.wait_counter[rules.wait == NEXT_PHASE])
+    for counter in paired[scope[paired] == CLUSTER].tolist():
+        calls = [(int(event), 1) for event in block.wait_event[block.wait_counter == counter]]
+        calls += [(int(event), 0) for event in block.signal_event[block.signal_counter == counter]]
+        before: dict[int, int] = {}
+        for event, waits in sorted(calls):
+            if before.get(agent := int(block.agent_of[event]), 1) == waits:
+                return event
+            before[agent] = waits
     return None

@@ -23,7 +23,7 @@ from amk.systems.flat_system import FlatSystem, ordering
 from amk.systems.machine import LARGEST, Choice, Machine, Trouble, ran
 from amk.systems.phases import Grown, broken, grown
 from amk.systems.proxies import unfenced
-from amk.systems.rules import AT_LEAST, EQUAL, NEXT_PHASE, PARITY, Rules, mixed, never_arrived
+from amk.systems.rules import AT_LEAST, EQUAL, NEXT_PHASE, PARITY, Rules, arrives_again, mixed, never_arrived
 from amk.systems.wording import touches, where, who
 
 SECONDS: Final = 3.0
@@ -41,6 +41,8 @@ def judged_rules(system: FlatSystem) -> tuple[Finding | None, Judgement | None]:
         reason = f"{system.block.events:,} events; with barriers by phase or flags at most {LARGEST:,} are decided"
     if reason is None and (lone := never_arrived(system.block, system.rules)) is not None:
         reason = f"{who(system, lone)} waits for the others at a barrier where it has not arrived"
+    if reason is None and (again := arrives_again(system.block, system.rules, system.scope)) is not None:
+        reason = f"{who(system, again)} does not take turns of arriving and waiting at the barrier of a cluster"
     if reason is not None:
         return Finding(Diagnostic("AMK205", reason)), None
     run, trouble = ran(system)

@@ -17,6 +17,8 @@ from amk.systems.verdict import judged
 from tests.systems.make_benchmark import FILE
 
 CASES = read(str(FILE))
+CORRECTED = {"cutlass-trampoline-of-two-ctas-at-cta-scope"}
+"""Incidents that are written down with more since version 1, which stays as it is: that both CTAs have started."""
 EVERY = 1 if "AMK_SYSTEMS" in os.environ else 4
 
 
@@ -32,7 +34,7 @@ def test_amk_gives_the_expected_verdicts() -> None:
 def test_every_incident_is_in_it_as_it_is_in_the_code() -> None:
     stored = {case["name"]: case["system"] for case in CASES}
     for incident in load().values():
-        for fixed, name in ((False, "reported"), (True, "fixed")):
+        for fixed, name in ((False, "reported"), (True, "fixed")) if incident.name not in CORRECTED else ():
             made, kept = to_json(incident.made(fixed).flat()), dict(stored[f"{incident.name}/{name}"])
             made.pop("sources")
             kept.pop("sources")

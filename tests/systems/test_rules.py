@@ -58,14 +58,17 @@ def tma_ring(
     return sys
 
 
-def cluster(scope: Any = "cluster", wait: bool = True) -> System:
-    """Each of two CTAs writes into the other's shared memory and arrives there; wait: nobody leaves early."""
+def cluster(scope: Any = "cluster", wait: bool = True, meet: bool = True) -> System:
+    """Each of two CTAs writes into the other's shared memory and arrives there; meet: both have started before; wait:
+    nobody leaves early."""
     sys = System("pair")
     memory = [sys.shared(f"smem {n}", 16, cta=n) for n in range(2)]
     full = [sys.mbarrier(f"full {n}", scope=scope) for n in range(2)]
     leave = sys.barrier("leave", 2, "cluster")
     for n in range(2):
         with sys.agent(f"cta {n}", cta=n) as w:
+            if meet:
+                w.sync(leave)
             w.write(memory[1 - n], 0, 16, value=n)
             w.arrive(full[1 - n])
             if n == 0:
@@ -157,7 +160,8 @@ WRONG: dict[str, tuple[Callable[[], System], str, str]] = {
     "the tile is overwritten while it is stored": (lambda: tma_ring(read=False), "AMK302", "out[0:64]"),
     "the CTA ends while its store reads": (lambda: tma_ring(last=False), "AMK302", "end of CTA 0"),
     "an arrival at another CTA of scope cta": (lambda: cluster(scope="cta"), "AMK505", "has scope cta"),
-    "a CTA leaves before the other writes into it": (lambda: cluster(wait=False), "AMK301", "end of CTA"),
+    "a CTA leaves before the other writes into it": (lambda: cluster(wait=False), "AMK302", "end of CTA"),
+    "a CTA reaches into one that has not started": (lambda: cluster(meet=False), "AMK302", "start of CTA"),
     "a warp never arrives": (lambda: named(partial=False), "AMK20", "still needs 2 of 3 arrivals"),
     "a barrier does not keep the next lap away": (lambda: named(early=True), "AMK302", "data[0:16]"),
     "reset before it is read": (lambda: reset(order="before"), "AMK302", "data[0:16]"),

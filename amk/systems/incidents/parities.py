@@ -132,7 +132,7 @@ def cute_dsl_the_signalling_thread_is_a_producer(sys: System, fixed: bool) -> No
 def cutlass_trampoline_of_two_ctas_at_cta_scope(sys: System, fixed: bool) -> None:
     """The MMA of a leader reads both CTAs' shared memory. The other CTA's copies signal a barrier of its own, whose
     waiter arrives at the leader's ClusterBarrier, with CTA scope: the leader may see it full before the data. Fix:
-    arrivals and waits at cluster scope."""
+    arrivals and waits at cluster scope. Both CTAs have started, and neither ends before the other."""
     theirs = sys.shared("smem of CTA 1", 16, cta=1)
     local = sys.mbarrier("local")
     full = sys.mbarrier("trampoline", scope="cluster" if fixed else "cta")
@@ -142,10 +142,12 @@ def cutlass_trampoline_of_two_ctas_at_cta_scope(sys: System, fixed: bool) -> Non
         copies.fence_async()
         copies.arrive(local)
     with sys.agent("relay of CTA 1", cta=1) as relay:
+        relay.sync(leave)
         relay.wait_parity(local, 0)
         relay.arrive(full)
         relay.sync(leave)
     with sys.agent("leader", cta=0) as leader:
+        leader.sync(leave)
         leader.wait_parity(full, 0)
         leader.read(theirs, 0, 16, value="B", proxy="async")
         leader.sync(leave)
