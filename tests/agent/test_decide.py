@@ -8,40 +8,33 @@ import numpy as np
 import pytest
 
 from amk.agent.decide import keep as decide
-from amk.agent.device.measure import ROUNDS, Fault, Job, Samples, hopeless, positions_within, round_ratio
+from amk.agent.device.measure import Fault, Job, Samples, hopeless, positions_within, round_ratio
 from amk.agent.device.noise import Kind, Noise
 from amk.schedule_ir.target import load_target
 from tests.agent import aa_night
+from tests.agent.power import KINDS, kept, race
 
 
-def rounds(noise: Noise, seed: int, where: int, count: int, gain: float = 0.0) -> list[float]:
-    factors = noise.factors(seed, (where, count), 4 * count)
-    found = []
-    for r in range(count):
-        a1, b1, b2, a2 = factors[4 * r : 4 * r + 4]
-        slow = np.exp(-gain)
-        found.append(round_ratio(((a1, a1), (b1 * slow, b1 * slow), (b2 * slow, b2 * slow), (a2, a2))))
-    return found
-
-
-def kept(noise: Noise, seed: int, where: int, gain: float, mad: float) -> bool:
-    if not decide.screen(rounds(noise, seed, 3 * where, ROUNDS["screen"], gain), mad).passed:
-        return False
-    second = [decide.race(rounds(noise, seed, 3 * where + i, 24, gain), mad, 24, where).passed for i in (1, 2)]
-    return all(second)
-
-
-@pytest.mark.parametrize("kind", ["gaussian", "heavy", "drift"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_night_of_identical_candidates_keeps_none(kind: Kind) -> None:
     noise = Noise(kind, 0.006)
-    mad = decide.spread(rounds(noise, 7, 0, 24))
+    mad = decide.spread(race(noise, 7, 0))
     assert sum(kept(noise, 7, i, 0.0, mad) for i in range(1, 201)) == 0
 
 
-@pytest.mark.parametrize("kind", ["gaussian", "heavy", "drift"])
+def test_a_period_of_four_blocks_would_be_a_gain_in_another_order() -> None:
+    """Where the four blocks of every round came one after the other, copies would be kept."""
+    noise = Noise("period", 0.001)
+    drawn = [noise.factors(seed, (0, 24), 4 * 24) for seed in range(60)]
+    together = [[round_ratio(tuple((f,) for f in turn[4 * r : 4 * r + 4])) for r in range(24)] for turn in drawn]  # type: ignore[arg-type]
+    assert sum(decide.race(ratios, 0.0005, 24, 0).passed for ratios in together) > 6
+    assert not any(decide.race(race(noise, seed, 0), 0.0005, 24, 0).passed for seed in range(60))
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_gain_of_four_percent_is_found(kind: Kind) -> None:
     noise = Noise(kind, 0.006)
-    mad = decide.spread(rounds(noise, 3, 0, 24))
+    mad = decide.spread(race(noise, 3, 0))
     assert sum(kept(noise, 3, i, log(1.04), mad) for i in range(1, 31)) >= 27
 
 

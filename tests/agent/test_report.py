@@ -10,6 +10,7 @@ from amk.agent.journal.events import Decided, Gated, LlmReserved, LlmSettled, Pr
 from amk.agent.journal.state import START
 from amk.agent.report.html import render
 from amk.agent.report.live import View, line
+from amk.agent.report.results import metrics
 from amk.agent.run.session import candidate_of
 from tests.agent import long_night
 from tests.agent.conftest import MakeLoop
@@ -103,6 +104,17 @@ def test_the_plain_view_says_simulated_on_every_line(make_loop: MakeLoop, tmp_pa
         loop.run()
     lines = (tmp_path / "out").read_text().splitlines()
     assert len(lines) == 4 and all(text.startswith("simulated") for text in lines)
+
+
+def test_what_was_measured_says_how_the_simulator_ranked(make_loop: MakeLoop) -> None:
+    state = make_loop(evals=1).state
+    for i, (score, ms) in enumerate([(-0.1, 1.0), (0.2, 1.3), (0.1, 1.2), (0.3, 1.25)]):
+        assert not any("rank" in line for line in metrics(state)) or i > 2
+        state.apply(Proposed(index=i, proposer="p", settings={}), float(i))
+        state.apply(Gated(index=i, verdict="passed", key=str(i), simulated_ms=ms), float(i))
+        state.apply(Decided(index=i, outcome="rejected", reason="r", log_gain=-score, score=score), float(i))
+    assert "METRIC simulator_rank_correlation=0.800" in metrics(state)
+    assert "<td>0.800" in render(state, None, None)
 
 
 def test_a_long_run_keeps_its_report_small(make_loop: MakeLoop) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+
+import numpy as np
 
 from amk.agent.decide import keep as decide
 from amk.agent.device.measure import Backend
@@ -20,6 +23,15 @@ def calibrated(state: State, backend: Backend, measured: Measured, log_ratios: t
         session=state.session.session, device=backend.device, card=backend.card, at=time.time(),
         mad=decide.spread(log_ratios), incumbent_ms=measured.incumbent_ms,
     )  # fmt: skip
+
+
+def uneven(log_ratios: Sequence[float]) -> str:
+    """Why a card whose two sides were the same program is not to be used: "" if their median is near enough to zero. It
+    is as far off as a screen asks for: of what such a card showed faster, nobody could say that it is."""
+    off, most = float(np.median(log_ratios)), decide.SCREEN_SHARE * decide.needed(decide.spread(log_ratios))
+    if abs(off) <= most:
+        return ""
+    return f"the same program beside itself differs by {decide.percent(-off)}, more than {decide.percent(most)}"
 
 
 def kept(state: State, backend: Backend) -> Calibrated | None:

@@ -116,6 +116,8 @@ class Gated(Event):
     """Key of the kernel, known of an edited schedule once it is SAFE."""
     repaired: tuple[Text, ...] = ()
     """What was mended after the edits, in words."""
+    simulated_ms: float | None = None
+    """Of what a device is going to run, at one position: how well the simulator ranks is told of every run."""
 
 
 class LeaseReserved(Event):

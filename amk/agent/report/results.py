@@ -11,10 +11,13 @@ from dataclasses import dataclass
 from math import exp
 from pathlib import Path
 
+import numpy as np
+
 from amk.agent.decide.feedback import fate
 from amk.agent.decide.headroom import speed_of_light
 from amk.agent.journal.state import State, Trial
 from amk.report.printable import printable
+from amk.simulator.agreement import RANKED, spearman
 
 FILE = "results.tsv"
 HEADER = "id\tscore\tms\tstatus\tdescription\n"
@@ -69,4 +72,19 @@ def metrics(state: State) -> list[str]:
         found["ms_per_token"] = f"{sum(measured) / len(measured):.4f}"
     if score is not None:
         found["speed_of_light"] = f"{score:.4f}"
+    if (ranked := ranking(state)) is not None:
+        found["simulator_rank_correlation"] = f"{ranked:.3f}"
     return [f"METRIC {name}={value}" for name, value in found.items()]
+
+
+def ranking(state: State) -> float | None:
+    """Rank correlation of what a device measured with what the simulator had said; None of fewer than RANKED designs.
+    Measured is the time relative to the start, so that neither drift nor another card moves it."""
+    pairs = [
+        (trial.score, trial.gated.simulated_ms) for trial in state.trials
+        if trial.score is not None and trial.gated is not None and trial.gated.simulated_ms is not None
+    ]  # fmt: skip
+    if len(pairs) < RANKED:
+        return None
+    measured, predicted = (np.array(column) for column in zip(*pairs, strict=True))
+    return spearman(measured, predicted)

@@ -379,6 +379,9 @@ class Loop:
         if isinstance(result, Fault):
             self._fault(lane, job, result, seconds)
             return
+        if job.index == START and (uneven := calibration.uneven(result.log_ratios)):
+            self._fault(lane, job, Fault("uneven", uneven), seconds)
+            return
         measured = Measured(
             index=job.index, phase=job.phase, attempt=job.attempt, seconds=seconds, log_ratios=result.log_ratios,
             candidate_ms=result.median_ms("b"), incumbent_ms=result.median_ms("a"), against=lane.against,
