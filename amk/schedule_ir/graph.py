@@ -88,7 +88,8 @@ Node = Product | Attention
 
 
 class Variant(Protocol):
-    """What a family's graph may depend on. parallel: attention and MLP read the same hidden state."""
+    """What a family's graph may depend on. parallel: attention and MLP read the same hidden state. A graph that cannot
+    be what one of them says raises ValueError: no option is passed over."""
 
     @property
     def qkv_bias(self) -> bool: ...

@@ -20,6 +20,7 @@ from amk.adversary.confusion import mutation
 from amk.adversary.edits import Edit, after, apply, at, find, steps
 from amk.adversary.forgeries import main as forge_many
 from amk.adversary.forgeries import offer, victims
+from amk.adversary.neighbourhood.bases import base
 from amk.adversary.subjects import reshare, split_programs, subject
 from amk.adversary.suite import folder
 from amk.checker import facts
@@ -48,6 +49,15 @@ UNSOUND = [recipe for recipe in RECIPES if recipe.status != "SAFE"]
 def accepted(schedule: Schedule, certificate: object) -> str:
     """The checker's reason, "" if it accepts; through JSON, as from a file."""
     return check_certificate(schedule, schedule_hash(schedule), json.loads(json.dumps(certificate))).reason
+
+
+def test_an_approximation_that_the_model_does_not_have_is_refused() -> None:
+    """It computes other numbers, too near for a run of a small model to show."""
+    document = json.loads(json.dumps(base("LayerNorm, parallel")))
+    assert accepted(from_document(document), certify_schedule(from_document(document))) == ""
+    at(document, find(document, "gelu"))["op"]["tanh"] = True
+    with pytest.raises(NotSafe, match="gelu.activation"):
+        certify_schedule(from_document(document))
 
 
 @pytest.mark.parametrize(

@@ -190,6 +190,19 @@ def test_a_family_that_is_not_there_is_refused() -> None:
         ModelSpec.model_validate(SMALL | {"family": "mamba"})
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"parallel": True}, {"activation": "gelu"}, {"family": "gpt_neox"},
+        {"family": "gpt_neox", "activation": "gelu", "qk_norm": True},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_an_option_that_the_family_does_not_have_is_refused(changes: dict[str, object]) -> None:
+    with pytest.raises(ValidationError, match="models of the family"):
+        ModelSpec.model_validate(SMALL | changes)
+
+
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_graph_makes_every_value_before_it_is_read_and_holds_every_matrix_once(name: str) -> None:
     graph, made, states = load_model(name).graph, set[str](), 0

@@ -80,7 +80,8 @@ def other_models(geo: Geometry) -> Iterator[Geometry]:
     numbers = ("hidden", "ffn", "heads", "kv_heads", "head_dim")
     changes: list[Document] = [{key: getattr(geo.model, key) + add} for key in numbers for add in (1, 2, 4, 2**20)]
     changes += [{"heads": 3, "head_dim": 63}]
-    changes += [{key: not getattr(geo.model, key)} for key in ("qkv_bias", "qk_norm", "parallel")]
+    option = "parallel" if geo.model.family == "gpt_neox" else "qk_norm"
+    changes += [{key: not getattr(geo.model, key)} for key in ("qkv_bias", option)]
     for change in changes:
         yield replace(geo, model=geo.model.model_copy(update=change))
 

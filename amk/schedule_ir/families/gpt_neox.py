@@ -17,6 +17,8 @@ def graph(model: Variant) -> Graph:
     Unless the block is parallel, the MLP reads the state that attention was added to. Where it is, the MLP's first
     product stands before attention, so that it is done while the heads' rows cross.
     """
+    if model.activation == "silu" or model.qk_norm:
+        raise ValueError("models of the family gpt_neox have GELU, and no norms of heads")
     attn_norm, ffn_norm = _norm("attn", "input_layernorm", 0), _norm("ffn", "post_attention_layernorm", 1)
     if model.parallel:
         ffn_norm = _norm("ffn", "post_attention_layernorm", 0)

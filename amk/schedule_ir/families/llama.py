@@ -10,6 +10,8 @@ from amk.schedule_ir.graph import Attention, Graph, Norm, Product, Tensor, Varia
 
 def graph(model: Variant) -> Graph:
     """Biases of q, k and v (Qwen2) and norms of heads (Qwen3) as the model has them."""
+    if model.activation != "silu" or model.parallel:
+        raise ValueError("models of the family llama have SwiGLU, and one block after the other")
     attn_norm = Norm(Tensor("attn_norm", ("hidden",), "input_layernorm.weight"))
     ffn_norm = Norm(Tensor("ffn_norm", ("hidden",), "post_attention_layernorm.weight"), reads=1)
     heads = [Tensor(f"{x}_norm", ("head_dim",), f"self_attn.{x}_norm.weight") for x in "qk"]

@@ -24,7 +24,9 @@ from amk.schedule_ir.ops.base import (
     sum_partials,
 )
 from amk.schedule_ir.ops.gemv import partial_value
-from amk.schedule_ir.ops.precondition import ALONE, FFN, SUMS, Need, biased, row, untagged
+from amk.schedule_ir.ops.precondition import ALONE, FFN, SUMS, Need, Term, biased, own, row, untagged
+
+TANH = Term(lambda site: int(site.geo.model.activation == "gelu-tanh"))
 
 
 def gelu(x: F32, tanh: bool) -> F32:
@@ -45,6 +47,7 @@ class GeluOp(Op):
     needs: ClassVar[tuple[Need, ...]] = (
         *SUMS,
         biased(),
+        Need("activation", own("tanh").equals(TANH), "the approximation is used if and only if the model has it"),
         Need("pairs", untagged("act") | FFN.multiple_of(2), "two elements share a word"),
         Need("act-rows", untagged("act") | ALONE | row("act").multiple_of(2), "every sequence's row is whole words"),
     )
