@@ -1,7 +1,7 @@
 """Single instructions whose bits no specification gives, on a GPU and in the emulator, on the same inputs.
 
 python -m tests.emulator.instructions record FILE.npz     # on a GPU (needs cupy): inputs and what came out
-python -m tests.emulator.instructions compare FILE.npz    # anywhere: the same PTX in the emulator; how many bits are equal
+python -m tests.emulator.instructions compare FILE.npz    # anywhere: the same PTX in the emulator
 python -m tests.emulator.instructions sums FILE.npz       # anywhere: which way of adding the products of an mma fits
 """
 
@@ -115,9 +115,8 @@ def compare(path: Path) -> None:
     for name in (*ONE, MMA):
         gpu, own = there[name], emulated(name, given(name))
         apart = np.abs(gpu.view(np.int32).astype(np.int64) - own.view(np.int32).astype(np.int64))
-        print(
-            f"{name}: {(apart == 0).sum():,} of {apart.size:,} equal, at most {apart.max()} units of the last place apart"
-        )
+        equal = f"{(apart == 0).sum():,} of {apart.size:,} equal"
+        print(f"{name}: {equal}, at most {apart.max()} units of the last place apart")
 
 
 def terms(words: Words) -> tuple[Any, Any]:
