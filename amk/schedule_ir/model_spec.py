@@ -97,7 +97,7 @@ class ModelSpec(BaseModel):
             raise ValueError("eos lists a token twice")
         if self.slice is not None and self.slice.first + self.layers > self.slice.of:
             raise ValueError(f"layers {self.slice.first} to {self.slice.first + self.layers - 1} of {self.slice.of}")
-        families()[self.family](self)
+        graph_of(self.family)(self)
         return self
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
