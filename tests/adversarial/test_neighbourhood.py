@@ -24,6 +24,7 @@ from amk.schedule_ir.ops import OPS
 from amk.schedule_ir.schedule import Schedule, mode_of
 from amk.schedule_ir.weight_format import FORMATS
 from amk.validator.verify import Verdict, verify
+from tests.adversarial.strictness import rendered
 from tests.adversarial.whole_neighbourhood import PARTS, SLICES, counted, edits_of
 
 SLICE = 3_000
@@ -272,7 +273,7 @@ def test_the_account_and_the_counts() -> None:
     ]
     rows = {row.code: row for row in account(lines)}
     assert (rows["AMK302"].judged, rows["AMK302"].refuted, rows["AMK302"].kind) == (2, 1, "unseen")
-    assert rows["AMK104"].kind == "open" and rows["AMK104"].examples
+    assert rows["AMK104"].kind == "policy" and rows["AMK104"].examples
     assert [entry.outcome.hole for entry in lines] == ["", "checker", "", "validator and checker", "", ""]
     (row,) = counts(lines).values()
     assert row["holes"] == 2 and row["SAFE, not certified"] == 1 and row["not SAFE, certificate accepted"] == 1
@@ -309,3 +310,14 @@ def test_the_slices_of_a_base_are_all_of_its_edits() -> None:
     changes = list(neighbourhood("slice of layers").changes())
     parts = [change.key for part in range(PARTS) for change in edits_of("slice of layers")[0][part::PARTS]]
     assert sorted(parts) == sorted(change.key for change in changes) and PARTS * len(WHOLE) == SLICES
+
+
+def test_the_strictness_account_names_what_stands_without_a_reason() -> None:
+    row = {"judged": 5, "refuted": 2, "unrun": 1, "fields": {"Wait.order": 3}, "example": ""}
+    record = {
+        "counts": {"edits": 9, "account": {"AMK503": row, "AMK202": row | {"judged": 4}, "AMK201": row | {"judged": 2}}}
+    }
+    page, without = rendered(record, "neighbourhood.json")
+    assert without == ["AMK202"]
+    assert "| AMK503 | M3: wait does not acquire | 5 | 2 | 3 | 1 | unseen: " in page
+    assert page.endswith("3 stand unseen, 0 by policy, 2 without a reason.\n")

@@ -2,9 +2,10 @@
 
     python -m tests.validator.evidence --only neighbourhood --jobs 14 --seconds 1500 --records tests/records/proof
 
-A base has PARTS slices, each a part of its edits in an order that a seed draws. Every edit that is SAFE, or that the
-checker alone accepts, is run, and so is every other that the judge can run; THOROUGH of the edits of each field of each
-base are, if SAFE, judged by everything. A *difference* is a hole, or a failure of the tool itself.
+A base has PARTS slices, each a part of its edits in an order that its name draws. The bases take turns, so that a
+run that is not done has looked at as much of each. Every edit that is SAFE, or that the checker alone accepts, is
+run, and so is every other that the judge can run; THOROUGH of the edits of each field of each base are, if SAFE,
+judged by everything. A *difference* is a hole, or a failure of the tool itself.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ SHOWN = 300
 """Characters of an edit that a record repeats."""
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=len(WHOLE))
 def edits_of(name: str) -> tuple[list[Change], Counter[str], Survey]:
     """(all edits in the order of the slices, edits of each field)."""
     changes = list(Neighbourhood(base(name), schema_of_schedules()).changes())
@@ -37,7 +38,7 @@ def edits_of(name: str) -> tuple[list[Change], Counter[str], Survey]:
 
 def neighbourhood_slice(number: int) -> dict[str, Any]:
     """One part of the edits of one base."""
-    name, part = WHOLE[number // PARTS], number % PARTS
+    name, part = WHOLE[number % len(WHOLE)], number // len(WHOLE)
     changes, of_field, survey = edits_of(name)
     lines = []
     for change in changes[part::PARTS]:

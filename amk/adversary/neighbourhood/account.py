@@ -27,7 +27,18 @@ UNSEEN: dict[str, str] = {
 } | dict.fromkeys((f"AMK{n}" for n in range(501, 513)), MODEL) | dict.fromkeys(
     ("AMK205", *(f"AMK{n}" for n in range(208, 215))), OUTSIDE
 )  # fmt: skip
+UNSEEN |= {
+    "AMK011": LIMITS,
+    "AMK105": "bytes that nobody wrote may be read and not count",
+    "AMK404": RACE,
+    "AMK407": "what device code relies on; no device code runs here",
+    "AMK513": "a word with an equal tag is taken too early in some orders, or after more tokens than a run has",
+}
 POLICY: dict[str, str] = {
+    "AMK101": "every row is to be somebody's, also one whose value a run does not show",
+    "AMK102": "a row is to be one worker's, even where both write the same",
+    "AMK103": "shapes and limits are to be the plan's, even where others hold as much or more than a run touches",
+    "AMK104": "an operand is to be the one that is meant, even where the arithmetic has no use for it",
     "AMK106": "the steps are to be those of the model, each once, even where another list computes the same",
 }
 EXAMPLES = 5
@@ -55,6 +66,11 @@ class Row:
         """Numbers that may be added up; of several examples the first."""
         numbers = {"judged": self.judged, "refuted": self.refuted, "unrun": self.unrun}
         return numbers | {"fields": dict(self.fields), "example": (self.examples or [""])[0]}
+
+
+def reason_of(code: str) -> str:
+    """Why no run refutes edits that this code refuses; empty where nobody has said."""
+    return UNSEEN.get(code) or POLICY.get(code, "")
 
 
 def kind_of(code: str) -> str:
