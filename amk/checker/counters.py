@@ -109,4 +109,4 @@ def fits(expr: Expr, env: Env) -> bool:
         return abs(expr) < WORD
     terms = {name: np.abs(np.asarray(env.symbol(name)) * factor) for name, factor in expr.items()}
     signed = all((term < WORD // 2).all() for name, term in terms.items() if name not in (CONST, EPOCH))
-    return signed and abs(expr.get(EPOCH, 0)) < WORD // 2 and bool((sum(terms.values()) < WORD).all())
+    return signed and abs(expr.get(EPOCH, 0)) < WORD // 2 and bool(np.all(sum(terms.values()) < WORD))

@@ -21,7 +21,7 @@ from amk.emulator.program import Program, assemble
 from amk.emulator.ptx import parse
 from amk.emulator.report import Fault
 from amk.engine.request import first_state, request_buffers, starts_of, tokens_of
-from amk.lowering.abi import COUNTER_STRIDE, abi
+from amk.lowering.abi import COUNTER_STRIDE, abi, member
 from amk.lowering.emit import KERNEL
 from amk.lowering.watchdog import empty_log
 from amk.schedule_ir.constants import constants
@@ -159,9 +159,7 @@ class EmulatedEngine:
 
     def launch(self, tokens: int, order: Order | None = None) -> Outcome:
         """One launch of `tokens` tokens."""
-        values = {
-            f"b_{name.replace('.', '_').replace('-', '_')}": at for name, at in self.machine.memory.addresses.items()
-        }
+        values = {member(name): at for name, at in self.machine.memory.addresses.items()}
         values |= {
             "counters": values["b_counters"], "watchdog_log": values[f"b_{LOG}"], "abort_word": values["b_abort_word"],
             "stall_ns": STALL_NS, "tokens": tokens, "trace": 0,

@@ -14,7 +14,7 @@ from amk.engine.launches_ahead import AHEAD, LaunchesAhead
 from amk.engine.request import first_state, request_buffers, starts_of, tokens_of
 from amk.engine.tag_life import tokens_told_apart
 from amk.lowering import refusal
-from amk.lowering.abi import Abi, abi, counter_names
+from amk.lowering.abi import Abi, abi, counter_names, member
 from amk.lowering.cubin import SYSTEM_SHARED
 from amk.lowering.device_memory import DeviceBuffer, MappedBuffer
 from amk.lowering.emit import KERNEL
@@ -169,7 +169,7 @@ class CudaEngine:
         An address that the device can write, with room for a word a token. lent: addresses of the buffers in `lent`.
         """
         addresses = {name: buffer.address for name, buffer in self.buffers.items()} | dict(lent or {})
-        values = {f"b_{name.replace('.', '_')}": address for name, address in addresses.items()}
+        values = {member(name): address for name, address in addresses.items()}
         values |= {
             "counters": self.counters.address, "watchdog_log": self.log.address, "abort_word": self.abort.address,
             "stall_ns": self.stall_ns, "tokens": tokens, "trace": self.trace.address if self.trace else 0,

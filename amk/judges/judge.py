@@ -271,7 +271,8 @@ def _given_rows(schedule: Schedule) -> Iterator[tuple[Request, str]]:
     starts = (0, schedule.kv.block - 1, context - 2 * rows, context % rows)
     launches = ((2, 1), (1, 2), (2,), (context // rows,))
     orders = ("priorities:1", f"delay:{last}", "late-copies", "random:1")
-    for start, counts, order in zip(starts, launches, orders, strict=True):
+    for wanted, counts, order in zip(starts, launches, orders, strict=True):
+        start = max(0, min(wanted, context - rows))
         most = (context - start) // rows
         steps = _fit(counts, schedule, context - most)
         texts = tuple(_given(schedule.model.vocab, start + rows * sum(steps), s) for s in range(schedule.batch))

@@ -63,7 +63,7 @@ class Abi:
 
 def abi(schedule: Schedule) -> Abi:
     buffers = tuple(
-        (_member(b.name), "amk::u64" if b.tagged else C_TYPES[b.dtype]) for b in schedule.buffers if b.space == "global"
+        (member(b.name), "amk::u64" if b.tagged else C_TYPES[b.dtype]) for b in schedule.buffers if b.space == "global"
     )
     base, total = {}, 0
     for counter in schedule.counters:
@@ -72,7 +72,8 @@ def abi(schedule: Schedule) -> Abi:
     return Abi(buffers, base, total)
 
 
-def _member(name: str) -> str:
+def member(name: str) -> str:
+    """What a buffer is called in the kernel's parameter."""
     return "b_" + name.replace(".", "_").replace("-", "_")
 
 

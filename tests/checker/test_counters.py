@@ -36,3 +36,10 @@ def test_what_is_missing_at_least_is_what_the_warp_that_gives_least_gives(
         return
     assert ROLES[role][1] == 2 and warp_classes[0] == warp_classes[1] != warp_classes[2]
     assert set(missing[:, warp_classes[0]]) == {2} and set(missing[:, warp_classes[2]]) == {0}
+
+
+def test_an_expression_without_terms_is_zero() -> None:
+    plain = step({"op": "signal", "role": "all"}, signals=[giving("all", 2)["signals"][0] | {"index": [{}]}])
+    given, empty = (schedule_of([[one], []]) for one in (giving("all", 2), plain))
+    counters = Counters(empty, programs_of(empty))
+    assert (counters.signals == Counters(given, programs_of(given)).signals).all()

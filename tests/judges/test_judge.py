@@ -136,6 +136,14 @@ def test_a_long_run_sees_what_two_tokens_do_not() -> None:
     assert judge(schedule_of(document), 1).kind == "hang"
 
 
+def test_rows_begin_within_the_context_whatever_the_blocks() -> None:
+    document = json.loads(json.dumps(base("rows")))
+    document["kv"]["block"] = 4 * document["kv"]["context"]
+    schedule = Schedule.model_validate_json(json.dumps(document))
+    for request, _ in requests(schedule):
+        assert request.start >= 0 and request.start + schedule.rows * sum(request.launches) <= schedule.kv.context
+
+
 def test_what_cannot_be_run_is_not_refuted() -> None:
     document = copy_of("fenced")
     next(b for b in document["buffers"] if b["name"] == "act")["shape"] = [2**39]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from amk.lowering.abi import COUNTER_STRIDE, abi, counter_names, flat_index
+from amk.lowering.abi import COUNTER_STRIDE, abi, counter_names, flat_index, member
 from amk.lowering.compile import compile_cuda
 from amk.planner.decode import plan
 from amk.schedule_ir.memory import Counter
@@ -24,6 +24,13 @@ def test_every_global_buffer_has_one_field(schedule: Schedule) -> None:
     wanted = [b.name for b in schedule.buffers if b.space == "global"]
     assert [name for name, _ in layout.buffers] == [f"b_{name}" for name in wanted]
     assert layout.dtype.itemsize == 8 * len(layout.dtype.names or ())
+
+
+def test_a_buffer_s_name_may_hold_what_a_member_s_may_not(schedule: Schedule) -> None:
+    """Whoever packs the argument calls members as the layout does."""
+    strange = [b.model_copy(update={"name": "k-cache.0"}) if b.name == "k_cache" else b for b in schedule.buffers]
+    layout = abi(schedule.model_copy(update={"buffers": tuple(strange)}))
+    assert member("k-cache.0") == "b_k_cache_0" in (layout.dtype.names or ())
 
 
 def test_the_compiler_sees_the_host_layout(schedule: Schedule) -> None:
