@@ -24,6 +24,8 @@ def missing(what: str) -> str | None:
     """Why a run cannot be made here."""
     if what == "promela":
         return spin.missing()
+    if what == "lowering" and importlib.util.find_spec("numba") is None:
+        return "no numba"
     if what == "edits" and importlib.util.find_spec("pytest") is None:
         return "no pytest"
     return "no C compiler" if what in COMPILED and compiled_explorer.compiler() is None else None

@@ -21,6 +21,8 @@ from tests.adversarial.full_size import full_size_slice
 from tests.adversarial.fuzz import fuzzed, outcome
 from tests.adversarial.whole_neighbourhood import SLICES, neighbourhood_slice
 from tests.long_run import Run
+from tests.lowering.edits.run import SLICES as LOWERING
+from tests.lowering.edits.run import edits_slice as lowering_slice
 from tests.validator.batches import differences
 from tests.validator.exhaustive import batches
 from tests.validator.mutants import edits_slice, mutants
@@ -149,6 +151,7 @@ WHAT: dict[str, Check] = {
     "full-size": Check(full_size_slice, "full-size-mutants.json", 500, 15.0),
     "edits": Check(edits_slice, "validator-mutants.json", len(mutants()), 25.0),
     "forgeries": Check(forgeries_slice, "forgeries.json", 200, 10.0),
+    "lowering": Check(lowering_slice, "lowering-edits.json", LOWERING, 20.0),
     "neighbourhood": Check(neighbourhood_slice, "neighbourhood.json", SLICES, 30.0),
 }
 
