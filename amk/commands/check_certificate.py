@@ -2,6 +2,7 @@
 
 import argparse
 import gc
+from hashlib import sha256
 from pathlib import Path
 
 from amk.checker.certificate import Verdict, check_certificate
@@ -10,20 +11,21 @@ from amk.report.diagnostic import AmkError, Diagnostic, Exit, Where, because
 from amk.schedule_ir.codec import load_schedule, schedule_hash
 from amk.schedule_ir.json_file import read_json
 from amk.systems.document import load_system
-from amk.systems.recognition import MAX_FILE, is_system
+from amk.systems.loop_document import canonical, load_loops
+from amk.systems.recognition import MAX_FILE, format_of
 
 MAX_BYTES = 64 * 2**20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("schedule", type=Path, help="schedule, or flat system")
+    parser.add_argument("schedule", type=Path, help="schedule, or system")
     parser.add_argument("certificate", type=Path, help="file written by `amk verify --certificate`")
     add_format(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    if is_system(arguments.schedule):
-        return _run_system(arguments)
+    if (kind := format_of(arguments.schedule)) is not None:
+        return _run_loops(arguments) if kind == "loops" else _run_system(arguments)
     schedule, _ = load_schedule(arguments.schedule)
     certificate = read_json(arguments.certificate, MAX_BYTES)
     gc.disable()  # many small objects are made and few die
@@ -48,6 +50,21 @@ def _run_system(arguments: argparse.Namespace) -> int:
         print_json({"accepted": verdict.accepted, "reason": verdict.reason, "system": system.block.digest})
     elif verdict.accepted:
         print(f"ACCEPTED  the certificate proves {system.name} SAFE ({system.block.digest[:16]})")
+    if not verdict.accepted:
+        raise AmkError(refusal(Verdict(False, verdict.reason), str(arguments.certificate)), Exit.UNSAFE)
+    return 0
+
+
+def _run_loops(arguments: argparse.Namespace) -> int:
+    from amk.systems.loop_proof.check import check
+
+    read = load_loops(arguments.schedule)
+    verdict = check(read.document.model_dump(mode="json"), read_json(arguments.certificate, MAX_FILE))
+    digest = sha256(canonical(read.document).encode()).hexdigest()
+    if arguments.format == "json":
+        print_json({"accepted": verdict.accepted, "reason": verdict.reason, "system": digest})
+    elif verdict.accepted:
+        print(f"ACCEPTED  the certificate proves {read.document.name} SAFE for all its parameters ({digest[:16]})")
     if not verdict.accepted:
         raise AmkError(refusal(Verdict(False, verdict.reason), str(arguments.certificate)), Exit.UNSAFE)
     return 0

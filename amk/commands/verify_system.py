@@ -17,10 +17,11 @@ from amk.schedule_ir.codec import located
 from amk.schedule_ir.json_file import read_bytes
 from amk.schedule_ir.positions import Positions
 from amk.systems.document import load_system
+from amk.systems.flat_certificate import certificate
+from amk.systems.loop_certificate import loop_certificate
 from amk.systems.loop_document import Read, canonical, load_loops
 from amk.systems.loop_program import judged_program
 from amk.systems.open_loop import LoopVerdict
-from amk.systems.proof import certificate
 from amk.systems.recognition import MAX_FILE
 from amk.systems.verdict import Verdict, judged
 from amk.validator.export.certificate import NotSafe
@@ -46,8 +47,8 @@ def _run_loops(arguments: argparse.Namespace, path: Path) -> int:
     verdict = judged_program(read)
     found = None if verdict.unsafe is None else verdict.unsafe.witness_json()
     if arguments.certificate is not None and verdict.safe:
-        message = "the proof for every number of laps has no certificate"
-        raise AmkError(Diagnostic("AMK215", message, where=Where(file=str(path))), Exit.UNKNOWN)
+        made = loop_certificate(verdict, read.document)
+        write(arguments.certificate, json.dumps(made, separators=(",", ":")))
     if arguments.witness is not None and found is not None:
         write(arguments.witness, json.dumps(found))
     told = [_placed(diagnostic, path) for diagnostic in verdict.diagnostics]

@@ -106,6 +106,7 @@ class DeclaredCounter(_Frozen):
     scope: Literal["cta", "cluster", "gpu", "sys"] = "gpu"
     init: Number = 0
     size: Number | None = Field(None, description="so many alike, each chosen by a number; null: one")
+    arrivals: Number | None = Field(None, description="of a phase, if it is a barrier; null: it is none")
 
 
 class DeclaredBuffer(_Frozen):
@@ -140,6 +141,96 @@ class Signal(_Frozen):
     source: Source | None = None
 
 
+class Arrive(_Frozen):
+    """Arrivals at a barrier."""
+
+    do: Literal["arrive"]
+    counter: Name
+    number: Number | None = None
+    count: Number = 1
+    order: Literal["release", "relaxed"] = "release"
+    source: Source | None = None
+
+
+class Expect(_Frozen):
+    """The phase also waits for bytes; with `arrives` this is an arrival."""
+
+    do: Literal["expect"]
+    counter: Name
+    number: Number | None = None
+    bytes: Number
+    arrives: bool = True
+    source: Source | None = None
+
+
+class WaitParity(_Frozen):
+    """The phase of this parity is over."""
+
+    do: Literal["wait_parity"]
+    counter: Name
+    number: Number | None = None
+    parity: Number
+    order: Literal["acquire", "relaxed"] = "acquire"
+    source: Source | None = None
+
+
+class Meet(_Frozen):
+    """sync: arrive at a barrier, then wait for the others; wait_others: only wait."""
+
+    do: Literal["sync", "wait_others"]
+    counter: Name
+    number: Number | None = None
+    source: Source | None = None
+
+
+class Box(_Frozen):
+    buffer: Name
+    lo: Number
+    hi: Number
+
+
+class Load(_Frozen):
+    """A bulk or TMA load of bytes lo to hi - 1, which come to the barrier; `origin` null: memory that nobody writes."""
+
+    do: Literal["load"]
+    counter: Name
+    number: Number | None = None
+    buffer: Name
+    lo: Number
+    hi: Number
+    origin: Box | None = None
+    value: Value = None
+    source: Source | None = None
+
+
+class Store(_Frozen):
+    """A bulk or TMA store that reads bytes lo to hi - 1; `target` null: memory that nobody else touches."""
+
+    do: Literal["store"]
+    buffer: Name
+    lo: Number
+    hi: Number
+    target: Box | None = None
+    value: Value = None
+    source: Source | None = None
+
+
+class Group(_Frozen):
+    """commit: the stores since the last one are a group; wait_group: all groups but the last `most` are done."""
+
+    do: Literal["commit", "wait_group"]
+    most: int = Field(0, ge=0, le=64)
+    read: bool = Field(False, description="done means: have read what they store")
+    source: Source | None = None
+
+
+class Fence(_Frozen):
+    """`fence.proxy.async`"""
+
+    do: Literal["fence_async"]
+    source: Source | None = None
+
+
 class Access(_Frozen):
     """Bytes lo to hi - 1 are touched."""
 
@@ -148,6 +239,7 @@ class Access(_Frozen):
     lo: Number
     hi: Number
     value: Value = Field(None, description="what the bytes mean; a read must find what was written under it")
+    proxy: Literal["generic", "async"] = "generic"
     source: Source | None = None
 
 
@@ -160,7 +252,8 @@ class Loop(_Frozen):
     code: tuple[Statement, ...]
 
 
-Statement = Annotated[Wait | Signal | Access | Loop, Field(discriminator="do")]
+Plain = Wait | Signal | Access | Arrive | Expect | WaitParity | Meet | Load | Store | Group | Fence
+Statement = Annotated[Plain | Loop, Field(discriminator="do")]
 
 
 class DeclaredAgent(_Frozen):
@@ -195,7 +288,7 @@ class Read:
         """A complaint about what is at the pointer."""
         return AmkError(located(Diagnostic(code, message, where=Where(path=pointer)), self.file, self.positions))
 
-    def source(self, statement: Wait | Signal | Access, pointer: str) -> tuple[str, int]:
+    def source(self, statement: Plain, pointer: str) -> tuple[str, int]:
         """Where it comes from: its own word for it, else its place in the file."""
         if statement.source is None:
             return self.file, self.positions.nearest(pointer) or 1
@@ -227,7 +320,7 @@ def _untagged(diagnostic: Diagnostic) -> Diagnostic:
     where = diagnostic.where
     if where is None or where.path is None:
         return diagnostic
-    path = re.sub(r"(/code/\d+)/(?:wait|signal|read|write|add|loop)(?=/|$)", r"\1", where.path)
+    path = re.sub(r"(/code/\d+)/[a-z_]+(?=/|$)", r"\1", where.path)
     return replace(diagnostic, where=replace(where, path=path))
 
 

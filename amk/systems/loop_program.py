@@ -20,12 +20,32 @@ from typing import Any, Final
 
 from amk.report.diagnostic import AmkError
 from amk.systems.affine import Index
-from amk.systems.loop_document import Access, Loop, LoopDocument, Parameter, Read, Signal, Statement, Wait
+from amk.systems.loop_agent import Array, LoopAgent, Named
+from amk.systems.loop_document import (
+    Access,
+    Arrive,
+    DeclaredCounter,
+    Expect,
+    Group,
+    Load,
+    Loop,
+    LoopDocument,
+    Meet,
+    Parameter,
+    Plain,
+    Read,
+    Signal,
+    Statement,
+    Store,
+    Wait,
+    WaitParity,
+)
 from amk.systems.loop_numbers import Number, Unknown, evaluated, names_in
-from amk.systems.loop_recorder import Array, LoopAgent, Named
+from amk.systems.loop_proof.numbers import Refused
+from amk.systems.loop_proof.program import Program as Checked
 from amk.systems.loops import LoopSystem
-from amk.systems.open_loop import LoopVerdict, judged_loops
-from amk.systems.period import Outside
+from amk.systems.names import refuse
+from amk.systems.open_loop import LoopVerdict, Proof, judged_loops
 from amk.systems.verdict import Verdict, judged
 
 MOST_CASES: Final = 32
@@ -36,6 +56,10 @@ MOST_STATEMENTS: Final = 1 << 16
 """Statements of all agents when loops with a known count are unrolled, and turns of such loops."""
 DRAWN_LAPS: Final = 4
 Names = Mapping[str, Number]
+
+
+class Outside(ValueError):
+    """The open count is used in another way than is decided for every number of laps; the message says why."""
 
 
 class Program:
@@ -53,13 +77,9 @@ class Program:
         document = self.read.document
         for number, counter in enumerate(document.counters):
             at = f"/counters/{number}"
-            init, size = self.known(counter.init, f"{at}/init"), counter.size
+            init = self.known(counter.init, f"{at}/init")
             with self.placed(at, "AMK007" if counter.name in self.counters else None):
-                if size is None:
-                    self.counters[counter.name] = self.system.counter(counter.name, counter.scope, init)
-                else:
-                    made = self.system.counters(counter.name, self.known(size, f"{at}/size"), counter.scope, init)
-                    self.counters[counter.name] = made
+                self.counters[counter.name] = self.declared(counter, at, init)
         for number, buffer in enumerate(document.buffers):
             at = f"/buffers/{number}"
             with self.placed(at, "AMK007" if buffer.name in self.buffers else None):
@@ -71,6 +91,20 @@ class Program:
             stream = self.system.agent(agent.name, cta, cluster, gpu)
             self.code(stream, agent.code, self.values, f"{at}/code")
         return self.system
+
+    def declared(self, counter: DeclaredCounter, at: str, init: int) -> Named | Array:
+        """A counter or barrier, or several."""
+        size = None if counter.size is None else self.known(counter.size, f"{at}/size")
+        if counter.arrivals is None:
+            if size is None:
+                return self.system.counter(counter.name, counter.scope, init)
+            return self.system.counters(counter.name, size, counter.scope, init)
+        arrivals = self.known(counter.arrivals, f"{at}/arrivals")
+        if init:
+            raise refuse("AMK005", "a barrier begins without arrivals")
+        if size is None:
+            return self.system.mbarrier(counter.name, arrivals, counter.scope)
+        return self.system.mbarriers(counter.name, size, arrivals, counter.scope)
 
     def contents(self, document: LoopDocument) -> None:
         for number, content in enumerate(document.initial):
@@ -163,19 +197,56 @@ class Program:
         assert self.count is not None
         return {**names, self.count: LoopSystem.laps}
 
-    def statement(self, stream: LoopAgent, one: Wait | Signal | Access, names: Names, at: str) -> None:
-        keys = {Wait: ("number", "at_least"), Signal: ("number", "amount"), Access: ("lo", "hi")}[type(one)]
-        numbers = {key: getattr(one, key) for key in keys if getattr(one, key) is not None}
-        values = _numbers_of(one.value) if isinstance(one, Access) else {}
-        names = self.seen(stream, {**numbers, **values}, names, at)
-        made = {key: self.number(given, names, f"{at}/{key}") for key, given in numbers.items()}
-        if isinstance(one, Access):
-            value = self.value(one.value, names, f"{at}/value")
-            getattr(stream, one.do)(self.buffer(one.buffer, f"{at}/buffer"), made["lo"], made["hi"], value)
-        elif isinstance(one, Wait):
-            stream.wait(self.counter(one.counter, made.get("number"), at), made["at_least"], one.order)
-        else:
-            stream.signal(self.counter(one.counter, made.get("number"), at), made["amount"], one.order)
+    def statement(self, stream: LoopAgent, one: Plain, names: Names, at: str) -> None:
+        numbers = dict(_numbers_in(one))
+        names = self.seen(stream, numbers, names, at)
+        made = {key: self.number(given, names, f"{at}/{key}") for key, given in numbers.items() if "value" not in key}
+        of = self.counter(one.counter, made.get("number"), at) if hasattr(one, "counter") else None
+        value = self.value(one.value, names, f"{at}/value") if hasattr(one, "value") else None
+        if of is not None and not isinstance(one, Load):
+            self.at_counter(stream, one, of, made)
+            return
+        match one:
+            case Load() if of is not None:
+                stream.load(self.box(one, "origin", made, at), self.near(one, made, at), of, value)
+            case Store():
+                stream.store(self.near(one, made, at), self.box(one, "target", made, at), value)
+            case Access():
+                getattr(stream, one.do)(*self.near(one, made, at), value, one.proxy)
+            case Group(do="commit"):
+                stream.commit()
+            case Group():
+                stream.wait_group(one.most, one.read)
+            case _:
+                stream.fence_async()
+
+    @staticmethod
+    def at_counter(stream: LoopAgent, one: Plain, of: Named, made: dict[str, Number]) -> None:
+        match one:
+            case Wait():
+                stream.wait(of, made["at_least"], one.order)
+            case Signal():
+                stream.signal(of, made["amount"], one.order)
+            case Arrive():
+                stream.arrive(of, made["count"], one.order)
+            case WaitParity():
+                stream.wait_parity(of, made["parity"], one.order)
+            case Expect():
+                stream.expect(of, made["bytes"], one.arrives)
+            case Meet(do="sync"):
+                stream.sync(of)
+            case _:
+                stream.wait_others(of)
+
+    def near(self, one: Access | Load | Store, made: dict[str, Number], at: str) -> tuple[Named, Number, Number]:
+        return self.buffer(one.buffer, f"{at}/buffer"), made["lo"], made["hi"]
+
+    def box(self, one: Load | Store, end: str, made: dict[str, Number], at: str) -> tuple[Named, Number, Number] | None:
+        """The other end of a copy."""
+        given = getattr(one, end)
+        if given is None:
+            return None
+        return self.buffer(given.buffer, f"{at}/{end}/buffer"), made[f"{end}/lo"], made[f"{end}/hi"]
 
     def value(self, given: Any, names: Names, pointer: str) -> Any:
         if given is None:
@@ -198,9 +269,17 @@ class Program:
         return found[number] if isinstance(found, Array) and number is not None else Named(name)
 
 
-def _numbers_of(value: Any) -> dict[str, Any]:
+def _numbers_in(one: Plain) -> Iterator[tuple[str, Any]]:
+    """Where a statement has numbers, and these."""
+    for key in ("number", "at_least", "amount", "count", "bytes", "parity", "lo", "hi"):
+        if getattr(one, key, None) is not None:
+            yield key, getattr(one, key)
+    for end in ("origin", "target"):
+        if getattr(one, end, None) is not None:
+            yield from ((f"{end}/{key}", getattr(getattr(one, end), key)) for key in ("lo", "hi"))
+    value = getattr(one, "value", None)
     parts = value if isinstance(value, list | tuple) else [value]
-    return {f"value/{k}": part["number"] for k, part in enumerate(parts) if isinstance(part, dict)}
+    yield from ((f"value/{k}", part["number"]) for k, part in enumerate(parts) if isinstance(part, dict))
 
 
 def judged_program(read: Read) -> LoopVerdict:
@@ -230,8 +309,11 @@ def _judged(read: Read, count: str | None) -> LoopVerdict:
     ranges = [_tried(read.document.parameters[name]) for name in names]
     left_out = _left_out(read.document, count)
     laps, undecided, verdict = 0, None, None
+    proofs: tuple[Proof, ...] = ()
     for values in islice(product(*ranges), FIRST_CASES if left_out else MOST_CASES):
-        verdict = judged_loops(Program(read, dict(zip(names, values, strict=True)), count).built())
+        chosen = dict(zip(names, values, strict=True))
+        verdict = judged_loops(Program(read, chosen, count).built(), _checked(read, chosen, count))
+        proofs += verdict.proofs
         if verdict.verdict == "UNSAFE":
             return verdict
         laps = max(laps, verdict.laps)
@@ -239,7 +321,14 @@ def _judged(read: Read, count: str | None) -> LoopVerdict:
             undecided = verdict
     found = undecided or verdict
     assert found is not None
-    return replace(found, laps=laps, unproved=found.unproved or left_out)
+    return replace(found, laps=laps, unproved=found.unproved or left_out, proofs=proofs)
+
+
+def _checked(read: Read, values: dict[str, int], count: str | None) -> Checked:
+    try:
+        return Checked(read.document.model_dump(mode="json"), values, count)
+    except Refused as error:
+        raise Outside(str(error)) from error
 
 
 def _tried(parameter: Parameter) -> range:

@@ -6,30 +6,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import lcm
-from typing import Any, Final, Literal, Self, get_args
+from typing import Any, Final
 
 from amk.report.diagnostic import AmkError, Where
 from amk.systems.affine import MAX_PERIOD, Index
 from amk.systems.agent import Agent
 from amk.systems.builder import System
-from amk.systems.names import Scope, caller, integer, refuse
+from amk.systems.loop_agent import PARTS, Array, LoopAgent, Named, Operation, parts_of
+from amk.systems.names import Scope, integer, refuse
 
-Part = Literal["before", "lap", "behind"]
-PARTS: Final[tuple[Part, ...]] = get_args(Part)
-Number = int | Index
 MAX_UNROLLED: Final = 1 << 16
 """Laps of the longest unrolling."""
-
-
-@dataclass(frozen=True)
-class Named:
-    """A counter or buffer by its name; of an array, by name and number."""
-
-    name: str
-    number: Index | None = None
-
-    def at(self, lap: int) -> str:
-        return self.name if self.number is None else f"{self.name}[{self.number.at(lap)}]"
 
 
 @dataclass(frozen=True)
@@ -40,107 +27,11 @@ class Declared:
     scope: Scope
     init: int
     size: int | None
+    arrivals: int | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
         return (self.name,) if self.size is None else tuple(f"{self.name}[{n}]" for n in range(self.size))
-
-
-@dataclass(frozen=True)
-class Array:
-    """`size` counters, chosen by a number: `full[k % 3]`."""
-
-    name: str
-    size: int
-
-    def __getitem__(self, number: Number) -> Named:
-        try:
-            return Named(self.name, Index.of(number))
-        except TypeError as error:
-            raise refuse("AMK005", str(error)) from error
-
-
-@dataclass(frozen=True)
-class Operation:
-    """One event: `verb` of `agent`, its object and numbers, and the caller's line."""
-
-    verb: Literal["wait", "signal", "read", "write", "add"]
-    of: Named
-    numbers: tuple[Index, ...]
-    order: str | None
-    value: Any
-    source: tuple[str, int]
-
-    @property
-    def period(self) -> int:
-        mine = [*self.numbers, *([self.of.number] if self.of.number is not None else [])]
-        mine += [part for part in parts_of(self.value) if isinstance(part, Index)]
-        return lcm(*(index.period for index in mine))
-
-
-def parts_of(value: Any) -> tuple[Any, ...]:
-    """A value that is no tuple is the only part."""
-    return value if isinstance(value, tuple) else (value,)
-
-
-class LoopAgent:
-    """One stream of operations in program order, with at most one loop."""
-
-    def __init__(self, system: LoopRecorder, name: str, place: dict[str, int]) -> None:
-        self.system, self.name, self.place = system, name, place
-        self.code: dict[Part, list[Operation]] = {part: [] for part in PARTS}
-        self.part: Part = "before"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return None
-
-    @contextmanager
-    def loop(self) -> Iterator[Index]:
-        """Laps 0 to N - 1; what it gives is the number of the lap."""
-        if self.part != "before":
-            raise refuse("AMK205", f"{self.name} has a second loop; one loop with an open number of laps is decided")
-        self.part = "lap"
-        yield Index()
-        self.part = "behind"
-
-    def wait(self, counter: Named, at_least: Number, order: Literal["acquire", "relaxed"] = "acquire") -> None:
-        self._add("wait", counter, (at_least,), order)
-
-    def signal(self, counter: Named, amount: Number = 1, order: Literal["release", "relaxed"] = "release") -> None:
-        self._add("signal", counter, (amount,), order)
-
-    def read(self, buffer: Named, lo: Number, hi: Number, value: object = None) -> None:
-        self._add("read", buffer, (lo, hi), None, value)
-
-    def write(self, buffer: Named, lo: Number, hi: Number, value: object = None) -> None:
-        self._add("write", buffer, (lo, hi), None, value)
-
-    def add(self, buffer: Named, lo: Number, hi: Number, value: object = None) -> None:
-        self._add("add", buffer, (lo, hi), None, value)
-
-    def _add(
-        self, verb: Any, of: object, numbers: tuple[Number, ...], order: str | None = None, value: object = None
-    ) -> None:
-        if not isinstance(of, Named):
-            raise refuse("AMK009", f"{str(of)[:40]!r} is no counter or buffer of this system")
-        try:
-            made = tuple(Index.of(number) for number in numbers)
-        except TypeError as error:
-            raise refuse("AMK005", str(error)) from error
-        if self.part == "before" and any(index.slope or index.period > 1 for index in made):
-            message = "a lap's number is for the loop, and the number of laps for behind it: `with agent.loop(): pass`"
-            raise refuse("AMK005", message)
-        self.code[self.part].append(Operation(verb, of, made, order, value, self.system.place or caller()))
-
-    def events(self, laps: int) -> Iterator[tuple[Operation, int]]:
-        """Its operations for this number of laps, each with the number that stands for `k` in it."""
-        yield from ((operation, 0) for operation in self.code["before"])
-        for lap in range(laps):
-            yield from ((operation, lap) for operation in self.code["lap"])
-        yield from ((operation, laps) for operation in self.code["behind"])
 
 
 class LoopRecorder:
@@ -185,6 +76,25 @@ class LoopRecorder:
         self.declared.append(Declared(name, scope, init, integer("the number of counters", size, 1, 1 << 16)))
         return Array(name, size)
 
+    def mbarrier(self, name: str, arrivals: int = 1, scope: Scope = "cta") -> Named:
+        """As `System.mbarrier`."""
+        if scope not in ("cta", "cluster"):
+            raise refuse("AMK005", f"a barrier by phase is for one CTA or one cluster, not {str(scope)[:40]!r}")
+        arrivals = integer("the number of arrivals", arrivals, 1, 1 << 20)
+        self.declared.append(Declared(name, scope, 0, None, arrivals))
+        return Named(name)
+
+    def mbarriers(self, name: str, size: int, arrivals: int = 1, scope: Scope = "cta") -> Array:
+        """`size` barriers alike, chosen by a number: `full[k % 3]`."""
+        self.mbarrier(name, arrivals, scope)
+        size = integer("the number of barriers", size, 1, 1 << 16)
+        self.declared[-1] = replace(self.declared[-1], size=size)
+        return Array(name, size)
+
+    def barrier(self, name: str, warps: int, scope: Scope = "cta") -> Named:
+        """As `System.barrier`."""
+        return self.mbarrier(name, warps, scope)
+
     def buffer(self, name: str, size: int) -> Named:
         """size in bytes; what every lap has of its own (a tile of global memory) needs no bound: give a large one."""
         self.sizes.append((name, size))
@@ -208,7 +118,15 @@ class LoopRecorder:
     def unrolled(self, laps: int) -> System:
         """The system for this number of laps."""
         made = System(f"{self.name}, {laps} laps")
-        counters = {name: made.counter(name, one.scope, one.init) for one in self.declared for name in one.names}
+        known: dict[str, Any] = {}
+        for one in self.declared:
+            for name in one.names:
+                plain = one.arrivals is None
+                known[name] = (
+                    made.counter(name, one.scope, one.init)
+                    if plain
+                    else made.mbarrier(name, one.arrivals or 1, one.scope)
+                )
         buffers = {name: made.buffer(name, size) for name, size in self.sizes}
         for name, lo, hi, value in self.contents:
             made.initial(buffers[name], lo, hi, None if value is None else parts_of(value))
@@ -216,20 +134,51 @@ class LoopRecorder:
             stream = made.agent(agent.name, agent.place["cta"], agent.place["cluster"], agent.place["gpu"])
             for operation, lap in agent.events(laps):
                 with made.at(operation.source):
-                    _do(stream, operation, lap, counters, buffers)
+                    _Call(operation, lap, known, buffers).on(stream)
         return made
 
 
-def _do(stream: Agent, operation: Operation, lap: int, counters: dict[str, Any], buffers: dict[str, Any]) -> None:
-    named, known = operation.of.at(lap), counters if operation.verb in ("wait", "signal") else buffers
-    if named not in known:
-        raise refuse("AMK009", f"there is no {named} at lap {lap}")
-    try:
-        numbers = [number.at(lap) for number in operation.numbers]
-        value = tuple(part.at(lap) if isinstance(part, Index) else part for part in parts_of(operation.value))
-    except ValueError as error:
-        raise refuse("AMK005", str(error)) from error
-    if operation.verb in ("wait", "signal"):
-        getattr(stream, operation.verb)(known[named], *numbers, order=operation.order)
-    else:
-        getattr(stream, operation.verb)(known[named], *numbers, value=None if operation.value is None else value)
+@dataclass
+class _Call:
+    """An operation at one lap."""
+
+    operation: Operation
+    lap: int
+    counters: dict[str, Any]
+    buffers: dict[str, Any]
+
+    def on(self, stream: Agent) -> None:
+        one = self.operation
+        try:
+            numbers = [number.at(self.lap) for number in one.numbers]
+            value = tuple(part.at(self.lap) if isinstance(part, Index) else part for part in parts_of(one.value))
+            ends = [] if one.other is None else [n.at(self.lap) for n in one.other[1:]]
+        except ValueError as error:
+            raise refuse("AMK005", str(error)) from error
+        said = None if one.value is None else value
+        far = None if one.other is None else (self._of(one.other[0], self.buffers), ends[0], ends[1])
+        match one.verb:
+            case "wait" | "signal" | "arrive" | "wait_parity":
+                getattr(stream, one.verb)(self._of(one.of, self.counters), *numbers, order=one.order)
+            case "expect":
+                stream.expect(self._of(one.of, self.counters), numbers[0], one.flag)
+            case "wait_others":
+                stream.wait_others(self._of(one.of, self.counters))
+            case "fence_async" | "commit":
+                getattr(stream, one.verb)()
+            case "wait_group":
+                stream.wait_group(numbers[0], one.flag)
+            case "load":
+                assert one.barrier is not None
+                near = (self._of(one.of, self.buffers), numbers[0], numbers[1])
+                stream.load(far, near, self._of(one.barrier, self.counters), said)
+            case "store":
+                stream.store((self._of(one.of, self.buffers), numbers[0], numbers[1]), far, said)
+            case verb:
+                getattr(stream, verb)(self._of(one.of, self.buffers), *numbers, value=said, proxy=one.proxy)
+
+    def _of(self, named: Named, known: dict[str, Any]) -> Any:
+        name = named.at(self.lap)
+        if name not in known:
+            raise refuse("AMK009", f"there is no {name} at lap {self.lap}")
+        return known[name]

@@ -11,9 +11,10 @@ from __future__ import annotations
 from typing import Any, Final
 
 from amk.systems.affine import Index
+from amk.systems.loop_agent import LoopAgent, Named, Operation, Part
 from amk.systems.loop_document import FORMAT, LoopDocument, canonical
 from amk.systems.loop_numbers import written
-from amk.systems.loop_recorder import LoopAgent, LoopRecorder, Operation, Part
+from amk.systems.loop_recorder import LoopRecorder
 from amk.systems.names import refuse, short
 
 INDEX: Final = "k"
@@ -35,7 +36,10 @@ def _document(system: LoopRecorder) -> Json:
         "format": FORMAT,
         "name": system.name,
         "parameters": {system.count: {"at_least": system.at_least, "at_most": system.at_most}},
-        "counters": [{"name": c.name, "scope": c.scope, "init": c.init, "size": c.size} for c in system.declared],
+        "counters": [
+            {"name": c.name, "scope": c.scope, "init": c.init, "size": c.size, "arrivals": c.arrivals}
+            for c in system.declared
+        ],
         "buffers": [{"name": name, "size": size} for name, size in system.sizes],
         "initial": [
             {"buffer": name, "lo": lo, "hi": hi, "value": _value(value, INDEX)}
@@ -61,15 +65,40 @@ def _statements(agent: LoopAgent, part: Part, name: str) -> list[Json]:
 
 
 def _statement(operation: Operation, name: str) -> Json:
-    of, (file, line) = operation.of, operation.source
+    (file, line), verb = operation.source, operation.verb
     numbers = [written(number, name) for number in operation.numbers]
-    source = {"source": f"{short(file)}:{line}"}
-    if operation.verb not in ("wait", "signal"):
-        boxes = {"lo": numbers[0], "hi": numbers[1], "value": _value(operation.value, name)}
-        return {"do": operation.verb, "buffer": of.name, **boxes, **source}
-    chosen = {} if of.number is None else {"number": written(of.number, name)}
-    amount = "at_least" if operation.verb == "wait" else "amount"
-    return {"do": operation.verb, "counter": of.name, **chosen, amount: numbers[0], "order": operation.order, **source}
+    said: Json = {"do": verb, "source": f"{short(file)}:{line}"}
+    if verb in ("read", "write", "add"):
+        value = _value(operation.value, name)
+        return said | _box(operation.of, numbers) | {"value": value, "proxy": operation.proxy}
+    if verb in ("load", "store"):
+        far = operation.other
+        end = None if far is None else _box(far[0], [written(number, name) for number in far[1:]])
+        to = {} if operation.barrier is None else _chosen(operation.barrier, name)
+        said |= _box(operation.of, numbers) | {"value": _value(operation.value, name)} | to
+        return said | {"origin" if verb == "load" else "target": end}
+    if verb in ("commit", "fence_async"):
+        return said
+    if verb == "wait_group":
+        return said | {"most": numbers[0], "read": operation.flag}
+    said |= _chosen(operation.of, name)
+    if verb in ("sync", "wait_others"):
+        return said
+    if verb == "expect":
+        return said | {"bytes": numbers[0], "arrives": operation.flag}
+    return said | {NUMBERS[verb]: numbers[0], "order": operation.order}
+
+
+NUMBERS: Final = {"wait": "at_least", "signal": "amount", "arrive": "count", "wait_parity": "parity"}
+"""What the number of a statement is called."""
+
+
+def _chosen(of: Named, name: str) -> Json:
+    return {"counter": of.name} | ({} if of.number is None else {"number": written(of.number, name)})
+
+
+def _box(of: Named, numbers: list[Any]) -> Json:
+    return {"buffer": of.name, "lo": numbers[0], "hi": numbers[1]}
 
 
 def _value(value: Any, name: str) -> Any:

@@ -1,14 +1,10 @@
 """The verdict on a kernel with a loop whose number of laps is open.
 
-Property: UNSAFE iff an unrolling that was judged is, which is then the witness. SAFE iff every unrolling of up to
-`periods` periods is, and the induction (`induction`) holds from there on. UNKNOWN (AMK205) otherwise, with the step of
-the induction that fails.
+Property: UNSAFE iff an unrolling that was judged is, which is then the witness. SAFE iff every number of laps that is
+not proved by induction was unrolled and judged safe, and evidence for the induction was found that the checker accepts
+(`loop_proof`). UNKNOWN (AMK205) otherwise, with what the checker refuses.
 
-What is read: the last write before a read is at most `reach` periods away, and the orders that decide it do not depend
-on the period; an unrolling of 2 * reach + 3 periods holds every such window, the first and the last included. What two
-consecutive periods read rightly, whose values are affine in the period, all do.
-
-Cost: one flat verdict for each number of laps that is unrolled.
+Cost: one flat verdict for each number of laps that is unrolled, and a guess and a check of evidence for each rest.
 """
 
 from __future__ import annotations
@@ -17,20 +13,32 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Final
 
-from amk.report.diagnostic import Diagnostic, because
+from amk.report.diagnostic import AmkError, Diagnostic, because
 from amk.report.render import render
-from amk.systems.flat_system import FlatSystem
-from amk.systems.induction import prove
+from amk.systems.loop_evidence import attempt
+from amk.systems.loop_proof.check import proved_from
+from amk.systems.loop_proof.numbers import Refused
+from amk.systems.loop_proof.program import Json, Program
+from amk.systems.loop_writer import document_of
 from amk.systems.loops import LoopSystem
-from amk.systems.period import Outside, Period, period_of
+from amk.systems.rule_proof import Refused as RuleRefused
 from amk.systems.verdict import Status, Verdict, judged
 
-PERIODS: Final = (5, 9, 17)
+PERIODS: Final = (4, 6, 10, 17)
 """Periods that are unrolled: few first, more where accesses are far apart."""
 PEELED: Final = 3
 NARROWER: Final = "bound the counts: a loop of few laps, or a parameter of few values, is decided one by one"
 MOST: Final = 400
 """Unrollings that are judged."""
+
+
+@dataclass(frozen=True)
+class Proof:
+    """Evidence for the numbers of laps that are not unrolled: by rest; period: in laps."""
+
+    program: Program
+    period: int
+    rests: tuple[Json, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +51,8 @@ class LoopVerdict:
     unsafe: Verdict | None
     unproved: str | None
     seconds: float
+    proofs: tuple[Proof, ...] = ()
+    """Of every case, if it is SAFE."""
     title: str = ""
     """What the verdict is about, where that is more than one system."""
 
@@ -94,49 +104,52 @@ class _Unrollings:
         return next((self[laps] for laps in numbers if not self[laps].safe), None)
 
 
-def judged_loops(system: LoopSystem) -> LoopVerdict:
-    """Decide."""
+def judged_loops(system: LoopSystem, program: Program | None = None) -> LoopVerdict:
+    """Decide. program: what the checker reads in the system's file; None: in the file that the system would write."""
     start, unrollings = perf_counter(), _Unrollings(system)
-    laps, reason, unsafe = system.period, "", None
+    try:
+        laps, reason = system.period, ""
+        program = program or Program(document_of(system).model_dump(mode="json"), {}, system.count)
+        laps = program.period
+    except (AmkError, Refused) as error:
+        if system.at_most is None:
+            raise
+        laps, reason = 1, str(error)
     for periods in PERIODS:
         most = laps * (periods + 1) - 1
         if most > MOST:
             break
         bounded = system.at_most is not None and system.at_most <= most
-        unsafe = unrollings.first_unsafe(system.at_most if bounded and system.at_most is not None else most)
-        if unsafe is not None or bounded:
+        upto = system.at_most if bounded and system.at_most is not None else most
+        unsafe = unrollings.first_unsafe(upto)
+        if unsafe is not None:
             return LoopVerdict(system, most, unsafe, None, perf_counter() - start)
-        found = _unproved(system, unrollings, periods)
-        if found is None:
-            return LoopVerdict(system, most, None, None, perf_counter() - start)
-        reason = found
+        if bounded:
+            proofs = () if program is None else (Proof(program, laps, ()),)
+            return LoopVerdict(system, upto, None, None, perf_counter() - start, proofs)
+        assert program is not None
+        rests = _proved(program, laps, periods)
+        if not isinstance(rests, str):
+            return LoopVerdict(system, most, None, None, perf_counter() - start, (Proof(program, laps, rests),))
+        reason = rests
     unproved = reason or f"the loop repeats after {laps} laps, too many to unroll"
     return LoopVerdict(system, max(unrollings.known, default=0), None, unproved, perf_counter() - start)
 
 
-def _unproved(system: LoopSystem, unrollings: _Unrollings, periods: int) -> str | None:
-    """None if the induction holds for every rest; else why it does not."""
-    for rest in range(system.period):
+def _proved(program: Program, laps: int, periods: int) -> tuple[Json, ...] | str:
+    """Evidence for every rest that the checker accepts; else what it refuses."""
+    found = []
+    for rest in range(laps):
         reasons: list[str] = []
         for peeled in range(PEELED):
             try:
-                reason = _step(period_of(system, peeled, rest), unrollings, periods - peeled)
-            except Outside as error:
-                return str(error)
-            if reason is None:
-                break
-            reasons.append(reason)
+                evidence = attempt(program, laps, peeled, rest, periods - peeled)
+                proved_from(program, laps, evidence)
+            except (Refused, RuleRefused) as error:
+                reasons.append(str(error))
+                continue
+            found.append(evidence)
+            break
         else:
             return reasons[0]
-    return None
-
-
-def _step(period: Period, unrollings: _Unrollings, periods: int) -> str | None:
-    verdicts: dict[int, FlatSystem] = {}
-    for number in range(1, periods + 1):
-        verdict = unrollings[period.number(number)]
-        if verdict.safe:
-            verdicts[number] = verdict.system
-    if periods not in verdicts:
-        return "the unrolling that the induction starts from is not safe"
-    return prove(period, {number: one.block for number, one in verdicts.items()}, verdicts[periods].word)
+    return tuple(found)

@@ -11,53 +11,16 @@ no certificate. Cost: that of the flat checker, at most three times.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from amk.judges.flat_checker import Verdict
 from amk.judges.flat_checker import check as check_flat
 from amk.systems.rule_proof import Refused, extended
 
-if TYPE_CHECKING:
-    from amk.systems.flat_system import FlatSystem
-
 FORMAT: Final = "amk.flat-certificate/1"
 Json = dict[str, Any]
 RULES: Final = ("wait_rule", "signal_rule", "phase", "proxy")
 BOXES: Final = ("buffer", "lo", "hi", "value", "delta")
-
-
-def certificate(system: FlatSystem) -> Json:
-    """Evidence for a SAFE system; raises `NotSafe` for any other, where `fence` has races that do not matter, and for
-    a system with barriers by phase, flags or proxies."""
-    from amk.systems.finding import without
-    from amk.validator.export.certificate import make_certificate
-    from amk.validator.memory.flat import judge
-
-    if system.rules is not None:
-        return _with_rules(system)
-    systems = {"block": system.block}
-    if system.word is not system.block:
-        systems["word"] = system.word
-    if system.given is not None:
-        systems["fence"] = without(system.given.fence, system.given.unfenced)
-    return {"format": FORMAT, "systems": {name: make_certificate(judge(one)) for name, one in systems.items()}}
-
-
-def _with_rules(system: FlatSystem) -> Json:
-    """Of a system with barriers by phase, flags or proxies."""
-    from amk.systems.document import to_json
-    from amk.systems.rule_evidence import evidence
-    from amk.systems.verdict import judged
-    from amk.validator.export.certificate import NotSafe, make_certificate
-    from amk.validator.memory.flat import judge
-
-    if not judged(system).safe:
-        raise NotSafe("the system is not safe")
-    if not (system.acquires.all() and system.releases.all()):
-        raise NotSafe("barriers by phase, flags and proxies with relaxed operations have no certificate")
-    document = to_json(system)
-    claims, extended_system = evidence(system, _filled(document["systems"]["block"]), document["orders"])
-    return {"format": FORMAT, "rules": claims, "systems": {"block": make_certificate(judge(extended_system))}}
 
 
 def check(document: Json, evidence: object) -> Verdict:
@@ -67,7 +30,7 @@ def check(document: Json, evidence: object) -> Verdict:
     given = evidence.get("systems")
     if not isinstance(given, dict):
         return Verdict(False, "systems: malformed")
-    block, orders = _filled(document["systems"]["block"]), document.get("orders") or {}
+    block, orders = filled(document["systems"]["block"]), document.get("orders") or {}
     if out_of_scope(block, orders):
         return Verdict(False, "a counter is used beyond its scope")
     try:
@@ -91,13 +54,13 @@ def _others(document: Json, block: Json, orders: Json) -> dict[str, Json]:
     systems = document["systems"]
     if systems.get("word") is not None:
         unfenced = {*document.get("tagged", ()), *document.get("private", ())}
-        return {"word": _filled(systems["word"]), "fence": _unseen(_filled(systems["fence"]), unfenced)}
+        return {"word": filled(systems["word"]), "fence": _unseen(filled(systems["fence"]), unfenced)}
     acquires, releases = orders.get("wait"), orders.get("signal")
     weak = 0 in (acquires or ()) or 0 in (releases or ())
     return {"word": _ordering(block, acquires, releases)} if weak else {}
 
 
-def _filled(columns: Json) -> Json:
+def filled(columns: Json) -> Json:
     """With the columns that may be left out."""
     rows = len(columns["access_buffer"])
     default = {"access_value": [-1] * rows, "access_delta": [0] * rows}

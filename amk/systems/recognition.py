@@ -21,8 +21,3 @@ def format_of(path: Path) -> str | None:
     except AmkError:
         return None
     return None if found is None else found.group(1).decode()
-
-
-def is_system(path: Path) -> bool:
-    """Whether the file says that it is a flat system."""
-    return format_of(path) == "flat"

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
-from amk.systems.rules import (
+from amk.systems.rule_numbers import (
     ADD,
     ASYNC,
     COMPLETE,
@@ -165,7 +165,7 @@ def extended(block: Json, orders: Json, claims: Any) -> Json:
     weak = 0 in (orders.get("wait") or ()) or 0 in (orders.get("signal") or ())
     need(not weak, "barriers by phase, flags and proxies with relaxed operations have no certificate")
     found = skeleton(block, orders, claims)
-    _in_turns(found.reading, orders.get("scope") or [0] * found.reading.counters)
+    in_turns(found.reading, orders.get("scope") or [0] * found.reading.counters)
     pairs = _pairs(found.reading, claims)
     _bracketed(found.reading, found.brackets, found.watchers)
     _expected_in_time(found.reading)
@@ -173,7 +173,7 @@ def extended(block: Json, orders: Json, claims: Any) -> Json:
     return with_order(found.columns, pairs)
 
 
-def _in_turns(reading: Reading, scope: list[int]) -> None:
+def in_turns(reading: Reading, scope: list[int]) -> None:
     """At the barrier of a cluster an agent arrives, waits, arrives, and so on."""
     barriers = set[int]()
     waited: dict[Pair, list[int]] = defaultdict(list)

@@ -20,13 +20,29 @@ from typing import Final
 import numpy as np
 
 from amk.systems.flat_judge import I64, System
+from amk.systems.rule_numbers import (
+    ADD,
+    ASYNC,
+    AT_LEAST,
+    COMPLETE,
+    EQUAL,
+    EXPECT,
+    FENCE,
+    GENERIC,
+    HIGHEST,
+    NEXT_PHASE,
+    ONLY_EXPECT,
+    PARITY,
+    STORE,
+)
 
-AT_LEAST, PARITY, EQUAL, NEXT_PHASE = range(4)
-ADD, STORE, EXPECT, COMPLETE, ONLY_EXPECT = range(5)
-GENERIC, ASYNC, FENCE = range(3)
+__all__ = [
+    "ADD", "ASYNC", "AT_LEAST", "COMPLETE", "EQUAL", "EXPECT", "FENCE", "GENERIC", "HIGHEST", "NEXT_PHASE",
+    "ONLY_EXPECT", "PARITY", "STORE", "Rules", "arrives_again", "mixed", "never_arrived",
+]  # fmt: skip
+
 CLUSTER: Final = 1
 """The scope of the barrier of a cluster."""
-HIGHEST: Final = {"wait_rule": 4, "signal_rule": 5, "phase": 1 << 20, "proxy": 3}
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from amk.systems.affine import Index
-from amk.systems.loop_recorder import LoopAgent
+from amk.systems.loop_agent import LoopAgent
 from amk.systems.loops import LoopSystem
 
 BOX = 16

@@ -1,21 +1,57 @@
-"""Random kernels of the new constructs: protocols that are right, put together and then changed a little."""
+"""Random kernels of the new constructs: protocols that are right, put together and then changed a little.
+
+A kernel is data until it is built, so that a million can be drawn, and told apart, in minutes.
+"""
 
 from __future__ import annotations
 
 from random import Random
+from typing import Any, NamedTuple
 
 from amk.systems import System
-from amk.systems.names import Barrier, Buffer, Counter
 
 BOX = 4
+
+
+class Of(NamedTuple):
+    """A counter or buffer by its number; stored: it is a flag, or a counter that is none of those that have phases."""
+
+    number: int
+    barrier: bool = False
+
+
+class Draft:
+    """What is declared, in turn."""
+
+    def __init__(self) -> None:
+        self.declared: list[tuple[str, tuple[Any, ...]]] = []
+
+    def _new(self, verb: str, *arguments: Any) -> Of:
+        self.declared.append((verb, arguments))
+        return Of(len(self.declared) - 1, verb in ("mbarrier", "barrier"))
+
+    def buffer(self, name: str, size: int) -> Of:
+        return self._new("buffer", name, size)
+
+    def counter(self, name: str) -> Of:
+        return self._new("counter", name)
+
+    def flag(self, name: str) -> Of:
+        return self._new("flag", name)
+
+    def mbarrier(self, name: str, arrivals: int = 1) -> Of:
+        return self._new("mbarrier", name, arrivals)
+
+    def barrier(self, name: str, warps: int, scope: str = "cta") -> Of:
+        return self._new("barrier", name, warps, scope)
 
 
 class Made:
     """A protocol as a list of calls per agent, so that calls can be dropped, swapped and changed."""
 
     def __init__(self, rng: Random, changes: tuple[int, ...] = (0, 0, 1, 1, 1, 2)) -> None:
-        self.rng, self.sys = rng, System("random")
-        self.calls: dict[str, list[tuple[str, tuple[object, ...]]]] = {}
+        self.rng, self.sys = rng, Draft()
+        self.calls: dict[str, list[tuple[str, tuple[Any, ...]]]] = {}
         rng.choice((self.ring, self.ring, self.named, self.flags, self.bulk, self.cluster, self.stores))()
         for _ in range(rng.choice(changes)):
             self.change()
@@ -23,41 +59,66 @@ class Made:
     @property
     def key(self) -> str:
         """Two systems of the same key are the same system."""
-        sys = self.sys
-        made = (sys._counters, sys._init, sorted(sys._phases.items()), sys._buffers)
-        calls = [
-            (agent, [(verb, _plain(arguments)) for verb, arguments in calls]) for agent, calls in self.calls.items()
-        ]
-        return repr((made, calls))
+        return repr((self.sys.declared, list(self.calls.items())))
 
     def call(self, agent: str, verb: str, *arguments: object) -> None:
         self.calls.setdefault(agent, []).append((verb, arguments))
 
     def built(self) -> System:
+        sys = System("random")
+        made = [getattr(sys, verb)(*arguments) for verb, arguments in self.sys.declared]
+
+        def real(argument: Any) -> Any:
+            if isinstance(argument, Of):
+                return made[argument.number]
+            return tuple(map(real, argument)) if isinstance(argument, tuple) else argument
+
         for name, calls in self.calls.items():
-            agent = self.sys.agent(name)
+            agent = sys.agent(name)
             for verb, arguments in calls:
-                getattr(agent, verb)(*arguments)
-        return self.sys
+                getattr(agent, verb)(*map(real, arguments))
+        return sys
+
+    def read(self, agent: str, data: Of, lo: int, value: object) -> None:
+        """Some bytes of a box."""
+        first = self.rng.randrange(BOX)
+        self.call(agent, "read", data, lo + first, lo + self.rng.randint(first + 1, BOX), value)
 
     def change(self) -> None:
+        """One edit of one call."""
         rng = self.rng
-        calls = self.calls[rng.choice(list(self.calls))]
+        agent = rng.choice(list(self.calls))
+        calls = self.calls[agent]
         if not calls:
             return
         k, other = rng.randrange(len(calls)), rng.randrange(len(calls))
         verb, arguments = calls[k]
-        how = rng.randrange(4)
+        how = rng.randrange(9)
         if how == 0:
             del calls[k]
         elif how == 1:
             calls[k], calls[other] = calls[other], calls[k]
         elif how == 2 and verb in ("wait_parity", "wait_equal", "set"):
-            calls[k] = (verb, (arguments[0], 1 - int(str(arguments[1]))))
+            calls[k] = (verb, (arguments[0], 1 - arguments[1]))
         elif how == 3 and verb == "arrive":
             calls[k] = ("sync", (arguments[0],))
+        elif how == 4 and verb in ("read", "write"):
+            calls[k] = (verb, (*arguments[:2], rng.randint(arguments[1] + 1, arguments[2]), *arguments[3:]))
+        elif how >= 6:
+            self.add(calls, calls[k], other)
         elif verb == "sync":
             calls[k] = ("arrive", arguments)
+
+    def add(self, calls: list[tuple[str, tuple[Any, ...]]], one: tuple[str, tuple[Any, ...]], at: int) -> None:
+        """A call once more, a fence, or a call of another agent."""
+        verb, arguments = one
+        how = self.rng.randrange(3)
+        if how == 0 and verb in ("arrive", "sync", "fence_async", "read", "wait_group", "commit"):
+            calls.insert(at, one)
+        elif how == 1:
+            calls.insert(at, ("fence_async", ()))
+        elif how == 2 and verb in ("arrive", "sync", "read", "set", "wait_parity"):
+            self.call(self.rng.choice(list(self.calls)), verb, *arguments)
 
     def ring(self) -> None:
         rng, sys = self.rng, self.sys
@@ -74,7 +135,7 @@ class Made:
             self.call("producer", "arrive", full[s])
             for n in range(consumers):
                 self.call(f"consumer {n}", "wait_parity", full[s], phase)
-                self.call(f"consumer {n}", "read", data, s * BOX, s * BOX + BOX, k)
+                self.read(f"consumer {n}", data, s * BOX, k)
                 self.call(f"consumer {n}", "arrive", empty[s], weights[n])
             if rng.random() < 0.1:
                 self.call("stranger", "arrive", empty[s])
@@ -94,7 +155,8 @@ class Made:
             for piece in range(pieces):
                 self.call("producer", "load", None, (data, piece * BOX, piece * BOX + BOX), full, k)
             self.call("consumer", "wait_parity", full, k)
-            self.call("consumer", "read", data, 0, pieces * BOX, k)
+            for piece in range(pieces):
+                self.read("consumer", data, piece * BOX, k)
             if self.rng.random() < 0.2:
                 self.call("consumer", "write", data, 0, BOX, "scratch")
                 self.call("consumer", "fence_async")
@@ -113,7 +175,7 @@ class Made:
         self.call("warp", "wait_group", 0)
         self.call("warp", "signal", flag)
         self.call("reader", "wait", flag, 1)
-        self.call("reader", "read", out, 0, BOX, 0)
+        self.read("reader", out, 0, 0)
 
     def named(self) -> None:
         """Warps that meet: all wait, or the producer only arrives."""
@@ -128,7 +190,7 @@ class Made:
                     self.call("w0", "sync", done)
                 else:
                     self.call(f"w{n}", "sync", ready)
-                    self.call(f"w{n}", "read", data, 0, BOX, k)
+                    self.read(f"w{n}", data, 0, k)
                     self.call(f"w{n}", rng.choice(("arrive", "sync")), done)
 
     def cluster(self) -> None:
@@ -141,7 +203,7 @@ class Made:
                 self.call(f"c{n}", "arrive", meet)
                 self.call(f"c{n}", "wait_others", meet)
                 other = (n + 1) % warps
-                self.call(f"c{n}", "read", data, other * BOX, other * BOX + BOX, (k, other))
+                self.read(f"c{n}", data, other * BOX, (k, other))
                 if k == 0 and warps == 2:
                     self.call(f"c{n}", "sync", meet)
 
@@ -155,19 +217,9 @@ class Made:
             self.call("giver", "write", data, 0, BOX, k)
             self.call("giver", "set", flag, 1)
             self.call("taker", "wait_equal", flag, 1)
-            self.call("taker", "read", data, 0, BOX, k)
+            self.read("taker", data, 0, k)
             self.call("taker", "set", flag, 0)
-
-
-def _plain(argument: object) -> object:
-    """Counters and buffers by their numbers."""
-    if isinstance(argument, tuple):
-        return tuple(_plain(part) for part in argument)
-    return argument.number if isinstance(argument, Counter | Buffer) else argument
 
 
 def random_rules(rng: Random) -> System:
     return Made(rng).built()
-
-
-__all__ = ["Barrier", "random_rules"]

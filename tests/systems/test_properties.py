@@ -17,8 +17,9 @@ from amk.judges.flat_checker import Checked
 from amk.judges.replay import replay
 from amk.systems import proof
 from amk.systems.document import parse_system, written
+from amk.systems.flat_certificate import certificate
 from amk.systems.flat_system import FlatSystem
-from amk.systems.proof import certificate, check
+from amk.systems.proof import check
 from amk.systems.verdict import judged
 from amk.validator.memory.flat import judge
 from amk.validator.order.greedy_run import greedy
@@ -133,7 +134,7 @@ def test_checking_derives_what_is_ordered_as_judging_does() -> None:
     for system in random_systems(60, seed=53):
         weak = weakened(system, rng)
         document = read_back(weak)[1]
-        block = proof._filled(document["systems"]["block"])
+        block = proof.filled(document["systems"]["block"])
         others = proof._others(document, block, document["orders"])
         assert ("word" in others) == (weak.word is not weak.block)
         for columns in others.values():

@@ -13,15 +13,16 @@ from typing import Any
 import pytest
 
 from amk.cli import main
-from amk.systems import System, rule_evidence
+from amk.systems import System
 from amk.systems.document import to_json
-from amk.systems.flat_judge import judge
+from amk.systems.flat_certificate import certificate
 from amk.systems.flat_system import FlatSystem
 from amk.systems.incidents import load
-from amk.systems.machine import Machine, ran
-from amk.systems.proof import _filled, certificate, check
-from amk.systems.rule_proof import Refused, extended, skeleton
+from amk.systems.machine import ran
+from amk.systems.proof import check, filled
+from amk.systems.rule_proof import Refused
 from amk.systems.verdict import judged
+from tests.systems.forging import claims_of, complete, forged, proves
 from tests.systems.random_rules import random_rules
 from tests.systems.test_rules import RIGHT, WRONG, tma_ring
 
@@ -49,51 +50,6 @@ def test_certificates_of_random_safe_kernels_are_accepted() -> None:
             assert accepted(flat), seed
             tried += 1
     assert tried > 15
-
-
-def complete(flat: FlatSystem, rng: Random) -> Iterator[Machine]:
-    """Runs that end, whatever they show on their way: what a forger has."""
-    for _ in range(6):
-        machine = Machine(flat)
-        while ready := [agent for agent in range(len(machine.at)) if machine.enabled(agent)]:
-            machine.step(rng.choice(ready))
-        if machine.at == machine.ends:
-            yield machine
-
-
-def claims_of(flat: FlatSystem, machine: Machine, block: Json, orders: Json) -> Json:
-    """Everything that is so: how the run met its waits, and all of the order that helps."""
-    claims: Json = {
-        "met": [machine.met[row] for row in range(len(block["wait_counter"]))],
-        "sent": [machine.sent[row] for row in range(len(block["signal_counter"]))],
-    }
-    found = skeleton(block, orders, claims)
-    clocks = judge(rule_evidence._system(found.columns)).clocks
-    parts = (rule_evidence._brackets, rule_evidence._expected, rule_evidence._fences)
-    claims["before"] = sorted({pair for part in parts for pair in part(found, clocks)})
-    claims["before"] = [list(pair) for pair in claims["before"]]
-    return claims
-
-
-def forged(rng: Random, claims: Json) -> Json:
-    """The same with a number or a pair changed."""
-    made = copy.deepcopy(claims)
-    name = rng.choice(("met", "sent", "before"))
-    if made[name]:
-        k = rng.randrange(len(made[name]))
-        if name == "before":
-            made[name][k] = [rng.choice(made[name])[0], rng.choice(made[name])[1]]
-        else:
-            made[name][k] = max(0, made[name][k] + rng.choice((-2, -1, 1, 2)))
-    return made
-
-
-def proves(block: Json, orders: Json, claims: Json) -> bool:
-    """The check would accept it, with a certificate that the judge gives for the extended system."""
-    try:
-        return judge(rule_evidence._system(extended(block, orders, claims))).safe
-    except Refused:
-        return False
 
 
 def meetings(arrives: int, phases: int) -> FlatSystem:
@@ -162,7 +118,7 @@ def test_nothing_proves_an_unsafe_kernel() -> None:
     rng, tried, refused = Random(8), 0, 0
     for flat in unsafe_systems():
         document = json.loads(json.dumps(to_json(flat)))
-        block, orders = _filled(document["systems"]["block"]), document["orders"]
+        block, orders = filled(document["systems"]["block"]), document["orders"]
         assert flat.name in ("random", *(make().name for make, *_ in WRONG.values())) or not judged(flat).safe
         for machine in complete(flat, rng):
             try:
