@@ -158,7 +158,7 @@ def test_at_the_barrier_of_a_cluster_arriving_and_waiting_take_turns(calls: str)
 
 def test_the_check_of_certificates_asks_for_turns_itself() -> None:
     """The evidence of the same calls at CTA scope, offered for the barrier of a cluster."""
-    from amk.systems.proof import certificate
+    from amk.systems.flat_certificate import certificate
 
     sys = System()
     bar = sys.barrier("bar", 1, "cta")
