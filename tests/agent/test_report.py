@@ -4,14 +4,21 @@ import re
 import time
 from dataclasses import replace
 from html.parser import HTMLParser
+from math import log
 from pathlib import Path
 
+import pytest
+
+from amk.agent.gate.candidate import Candidate
+from amk.agent.gate.design import Design
 from amk.agent.journal.events import Decided, Gated, LlmReserved, LlmSettled, Proposed
 from amk.agent.journal.state import START
 from amk.agent.report.html import render
 from amk.agent.report.live import View, line
+from amk.agent.report.result import ablated
 from amk.agent.report.results import metrics
-from amk.agent.run.session import candidate_of
+from amk.agent.run.session import candidate_of, report_of
+from amk.simulator.predict import step_ms
 from tests.agent import long_night
 from tests.agent.conftest import MakeLoop
 
@@ -41,8 +48,27 @@ def test_a_real_run_renders_with_curve_timeline_and_diff(make_loop: MakeLoop) ->
     assert "simulated" in text and "<polyline" in text and 'aria-label="timeline"' in text
     assert text.count('class="rejected"') + text.count('class="kept"') == 12
     assert "no live model was called" in text
+    whole = report_of(loop.state)
+    assert "prefers-color-scheme:dark" in whole and "@media print" in whole and 'name="viewport"' in whole
+    assert whole.index('class="result"') < whole.index("<polyline") < whole.index("<h2>Proposals")
     if loop.state.best != START:
-        assert "<details>" in text and "fresh process, fresh inputs" in text
+        assert "<details>" in text and "in a fresh process on fresh inputs" in text
+        assert (
+            whole.index("What matters")
+            < whole.index('aria-label="timeline"')
+            < whole.index("from the start to the best")
+        )
+
+
+def test_changes_are_taken_out_of_the_best_one_by_one(make_loop: MakeLoop) -> None:
+    loop = make_loop(evals=1)
+    start, workshop = loop.space.start, loop.gate.workshop
+    best = Design(replace(start, run_ahead=not start.run_ahead, wide_epilogue=32), ())
+    found = {each.change.split(" = ")[0]: each.worth for each in ablated(loop.space, workshop, best, 128)}
+    assert set(found) == {"run_ahead", "wide_epilogue"}
+    times = [workshop.make(design) for design in (best, Design(replace(best.settings, run_ahead=start.run_ahead)))]
+    ms = [step_ms(made.schedule, 128) for made in times if isinstance(made, Candidate)]
+    assert found["run_ahead"] == pytest.approx(log(ms[1] / ms[0]))
 
 
 def test_a_schedule_cannot_leave_the_frame_of_its_timeline(make_loop: MakeLoop) -> None:

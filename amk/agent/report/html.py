@@ -5,20 +5,20 @@ The only script is that of the timeline, in a frame without an origin; the polic
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections import Counter
+from collections.abc import Sequence
 from html import escape
-from math import exp, expm1
+from math import expm1
 
 from amk.agent.decide.feedback import fate, name
 from amk.agent.decide.feedback import outcome as verdict
 from amk.agent.decide.headroom import candidates, foretold
-from amk.agent.decide.keep import compared
 from amk.agent.decide.surroundings import Survey, told
 from amk.agent.gate.candidate import Candidate
 from amk.agent.journal.events import Asked
 from amk.agent.journal.state import START, State, Trial
+from amk.agent.report.result import Ablated, moved, result, what_matters
 from amk.agent.report.results import metrics
 from amk.agent.report.standing import HEADER, standings
 from amk.agent.report.survey_table import near_the_best, table
@@ -30,7 +30,6 @@ from amk.simulator.timeline import timeline_of
 FRAMES = "frame-src 'self'"
 """The timeline's document is part of the page."""
 SHOWN_TRIALS = 2000
-DIFF_LINES = 400
 SHOWN_FAULTS = 50
 TALK_HEADER = ("after evaluations", "conversation ended", "turns", "proposals", "tools called", "what failed")
 TRIAL_HEADER = (
@@ -42,28 +41,47 @@ TRIAL_HEADER = (
     "parent and edit",
     "why it was proposed, why it ended",
 )
-_STYLE = """body{font:15px/1.5 system-ui,sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem;color:#1a1a1a}
-table{border-collapse:collapse;font-size:13px}td,th{padding:.2rem .6rem;border-bottom:1px solid #ddd;text-align:left;
-vertical-align:top}.kept{background:#e6f4ea}.quarantined{background:#fde8e8}.note{background:#fff4ce;padding:.5rem 1rem}
-pre{font-size:12px;overflow:auto;background:#f6f6f6;padding:1rem}svg{max-width:100%;height:auto}
-iframe{width:100%;height:44rem;border:1px solid #ddd}"""
+_PHONE = '<meta name="viewport" content="width=device-width">'
+_STYLE = """:root{color-scheme:light dark;--ink:#1a1a1a;--paper:#fff;--line:#ddd;--soft:#f6f6f6;--good:#e6f4ea;
+--bad:#fde8e8;--note:#fff4ce}
+@media(prefers-color-scheme:dark){:root{--ink:#e4e4e4;--paper:#16181b;--line:#3a3d42;--soft:#22252a;--good:#173a24;
+--bad:#4a2020;--note:#453a12}}
+body{font:15px/1.5 system-ui,sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem;color:var(--ink);
+background:var(--paper)}
+.result{font-size:1.25rem}table{border-collapse:collapse;font-size:13px;display:block;overflow-x:auto}
+td,th{padding:.2rem .6rem;border-bottom:1px solid var(--line);text-align:left;vertical-align:top;
+overflow-wrap:anywhere;min-width:3.5rem}th{overflow-wrap:normal}
+.kept{background:var(--good)}.quarantined{background:var(--bad)}.note{background:var(--note);padding:.5rem 1rem}
+pre{font-size:12px;overflow:auto;white-space:pre-wrap;overflow-wrap:anywhere;background:var(--soft);padding:1rem}
+li{overflow-wrap:anywhere}svg{max-width:100%;height:auto}svg text{fill:currentColor}
+iframe{width:100%;height:44rem;border:1px solid var(--line);background:#fff;color-scheme:light}
+@media(max-width:40rem){body{margin:1rem auto;font-size:14px}h1{font-size:1.4rem}iframe{height:30rem}}
+@media print{:root{color-scheme:light;--ink:#000;--paper:#fff;--line:#bbb;--soft:#fff;--good:#eee;--bad:#eee;
+--note:#fff}
+body{margin:0;max-width:none}iframe{display:none}h2{break-after:avoid}tr{break-inside:avoid}}"""
 
 
-def render(state: State, best: Candidate | None, start: Candidate | None, survey: Survey | None = None) -> str:
+def render(
+    state: State, best: Candidate | None, start: Candidate | None, survey: Survey | None = None,
+    changes: tuple[Sequence[Ablated], int] = ((), 0),
+) -> str:  # fmt: skip
     """The report of `state`; the candidates give timeline and diff where they can still be planned, the survey what is
-    left near the best."""
+    left near the best; changes: those of the best that were taken out by themselves, and how many there are."""
     run = state.run
     assert run is not None
     kind = " (simulated)" if run.simulated else ""
     sections = [
         f"<h1>{escape(run.model)} on {escape(run.target)}{kind}</h1>",
         _notice(state),
-        _facts(state),
+        result(state),
         "<h2>Best so far</h2>",
         best_curve(state, run.simulated),
-        _best(state),
+        what_matters(*changes),
         _timeline(state, best),
-        _difference(start, best),
+        moved(start, best),
+        _settings(state),
+        "<h2>The run</h2>",
+        _facts(state),
         near_the_best(survey) if survey is not None else "",
         "<h2>What became of the proposals</h2>",
         _outcomes(state),
@@ -75,7 +93,7 @@ def render(state: State, best: Candidate | None, start: Candidate | None, survey
         _trials(state),
     ]
     title = escape(f"amk autoresearch {run.run}")
-    head = f'<meta charset="utf-8"><title>{title}</title><style>{_STYLE}</style>'
+    head = f'<meta charset="utf-8">{_PHONE}<title>{title}</title><style>{_STYLE}</style>'
     policy = f'<meta http-equiv="Content-Security-Policy" content="{escape(content_policy())}; {FRAMES}">'
     return f"<!doctype html><html lang=en><head>{head}{policy}</head><body>{''.join(sections)}</body></html>\n"
 
@@ -115,21 +133,11 @@ def _facts(state: State) -> str:
     return table(("", ""), [("", row) for row in rows])
 
 
-def _best(state: State) -> str:
-    run = state.run
-    assert run is not None
-    beside = f"<p>{escape(compared(state.references[-1]))}</p>" if state.references else ""
+def _settings(state: State) -> str:
     if state.best == START:
-        return f"<p>Nothing was found that is faster than the start.</p>{beside}"
-    trial = state.trials[state.best]
-    confirm = trial.measured.get("confirm")
-    times = " / ".join(f"{ms:.4f}" for ms in confirm.candidate_ms) if confirm else "?"
-    label = " simulated" if run.simulated else ""
-    text = (
-        f"Proposal {trial.index}: {exp(-state.best_score):.3f}x the speed of the start, {times} ms per token{label} "
-        f"(fresh process, fresh inputs, positions {', '.join(map(str, run.positions))})."
-    )
-    return f"<p>{escape(text)}</p>{beside}<pre>{escape(json.dumps(trial.proposed.settings))}</pre>"
+        return ""
+    text = escape(json.dumps(state.trials[state.best].proposed.settings))
+    return f"<details><summary>settings of the best</summary><pre>{text}</pre></details>"
 
 
 def _timeline(state: State, best: Candidate | None) -> str:
@@ -139,16 +147,6 @@ def _timeline(state: State, best: Candidate | None) -> str:
     page = escape(html(timeline_of(predict(best.schedule, pos))))
     frame = f'<iframe aria-label="timeline" sandbox="allow-scripts" srcdoc="{page}"></iframe>'
     return f"<h2>Timeline of the best schedule (simulated)</h2>{frame}"
-
-
-def _difference(start: Candidate | None, best: Candidate | None) -> str:
-    if start is None or best is None or start.key == best.key:
-        return ""
-    old, new = (c.schedule.model_dump_json(indent=1).splitlines() for c in (start, best))
-    lines = list(difflib.unified_diff(old, new, "start", "best", n=1, lineterm=""))
-    more = [f"... {len(lines) - DIFF_LINES} more lines"] if len(lines) > DIFF_LINES else []
-    text = "\n".join(line[:200] for line in lines[:DIFF_LINES] + more)
-    return f"<h2>Schedule: start and best</h2><details><summary>diff</summary><pre>{escape(text)}</pre></details>"
 
 
 def _outcomes(state: State) -> str:

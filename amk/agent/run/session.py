@@ -41,6 +41,7 @@ from amk.agent.propose.sweep import Sweep
 from amk.agent.propose.talk import Bounds, Cassette
 from amk.agent.propose.transport import Transport
 from amk.agent.report.html import render
+from amk.agent.report.result import Ablated, ablated
 from amk.agent.run import runs
 from amk.agent.run.loop import Loop
 from amk.report.diagnostic import AmkError, Diagnostic
@@ -224,4 +225,10 @@ def report_of(state: State, whole: bool = True, workshop: Workshop | None = None
     history.update(state)
     context = Context(history.space, state, history, workshop or workshop_of(state), run.seed)
     survey = context.surroundings.survey(context)
-    return render(state, candidate_of(state, state.best), candidate_of(state, START), survey)
+    best = candidate_of(state, state.best)
+    changes: tuple[list[Ablated], int] = [], 0
+    if best is not None and state.best != START:
+        pos = run.positions[len(run.positions) // 2]
+        every = len(best.design.edits) + len(history.space.changes(best.settings, history.space.start))
+        changes = ablated(history.space, context.workshop, best.design, pos), every
+    return render(state, best, candidate_of(state, START), survey, changes)
