@@ -170,6 +170,7 @@ def compare(path: Path) -> int:
             "same_ptx": own["ptx"] == entry["ptx"],
             "commit": commit(),
             "other_memory": _other_memory(entry, own),
+            "equal_after_one_token": _equal_parts(case, entry),
             "same_tokens": own["tokens"] == entry["tokens"],
             "logits": there.size,
             "equal_bits": int((there == here).sum()),
@@ -180,6 +181,22 @@ def compare(path: Path) -> int:
         print(case, entry["emulated"], flush=True)
         path.write_text(json.dumps(stored, indent=1), encoding="utf-8")
     return 0 if same else 1
+
+
+def _equal_parts(case: str, there: dict[str, Any]) -> dict[str, str]:
+    """By scratch buffer, in the order of the schedule: elements with the bits that the GPU's first token left. The
+    first that differs says which op the two part at."""
+    if "after_one" not in there:
+        return {}
+    _, engine = emulated(case, tokens=1)
+    here = left_by(engine.schedule, lambda b: engine.machine.read(b.name, np.uint8, b.bytes))
+    found = {}
+    for name, text in here.items():
+        item = engine.buffers[name].item_bytes
+        one, other = (np.frombuffer(base64.b64decode(t), np.uint8) for t in (text, there["after_one"][name]))
+        rows = (one == other)[: len(one) // item * item].reshape(-1, item).all(1)
+        found[name] = f"{rows.sum()} of {rows.size}"
+    return found
 
 
 def _other_memory(there: dict[str, Any], here: dict[str, Any]) -> list[str] | None:
