@@ -96,7 +96,8 @@ def load(
     what the planned schedule can draw. schedule: run this one instead of planning; it is proved SAFE before it runs.
     progress: is told (bytes packed, bytes in all). quantise: makes codes that the checkpoint does not hold.
     prefill: what reads prompts on the device cuda. 'kernel': the schedule, token by token; 'torch': matrix products of
-    torch, whose cache differs by the rounding of bf16; 'auto': torch where it can, for 6 tokens and more.
+    torch, whose cache differs by the rounding of bf16; 'rows': a second schedule, of up to 32 tokens a step, which
+    needs no torch, but bf16 and memory for weights of its own; 'auto': torch where it can, for 6 tokens and more.
     speculate: 'lookup' guesses up to draft_tokens tokens from the text and verifies them in one pass, which changes no
     answer. A schedule that is planned for it has a row more than that, and bf16 weights.
     batch: texts that are computed at once, each for itself, 1 to 16; a schedule that is planned for more than one has
@@ -168,6 +169,7 @@ def schedule_backend(
     from amk.engine.load import check_model, gpu_engine
     from amk.engine.rows_backend import RowsBackend
     from amk.engine.schedule_backend import ScheduleBackend
+    from amk.engine.step_prompts import step_prompts
     from amk.quantize.search import searched
 
     quantise = quantise or searched
@@ -180,7 +182,7 @@ def schedule_backend(
         engine, prompts = _on_the_cpu(schedule, checkpoint, device, quantise), None
     else:
         engine = gpu_engine(schedule, checkpoint, quantise, progress)
-        prompts = prompts_of(engine, prefill)
+        prompts = prompts_of(engine, prefill) if prefill != "rows" else step_prompts(engine, checkpoint, quantise)
     if schedule.live:
         return LiveBackend(engine, prompts=prompts)
     return ScheduleBackend(engine, prompts=prompts) if schedule.rows == 1 else RowsBackend(engine, prompts)

@@ -49,7 +49,8 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-context", type=positive, help="cache positions of the plan")
     parser.add_argument(
         "--prefill", choices=get_args(Prefill), default="auto",
-        help="what reads prompts on the GPU. torch: its matrix products; kernel: the schedule, token by token; auto: "
+        help="what reads prompts on the GPU. torch: its matrix products; rows: a schedule of several rows a "
+        "step; kernel: the schedule, token by token; auto: "
         f"torch where it is installed, for {FROM_TOKENS} tokens and more (default: auto)",
     )  # fmt: skip
 

@@ -37,7 +37,8 @@ class CudaEngine:
     admitted: the only code that runs; the driver must have loaded what its cubin says. The weights and other constants
     are written with `upload` (or, for the packed weights, in pieces at `offset` bytes) before the first launch. epoch:
     tokens enqueued since the counters were initial; a graph that replays a launch counts once. lent: buffers that are
-    somebody else's memory, which every `argument` then names. Not thread safe.
+    somebody else's memory, which every `argument` then names. buffers: those that another engine has and keeps. Not
+    thread safe.
     """
 
     admitted: AdmittedKernel
@@ -52,9 +53,9 @@ class CudaEngine:
         self.schedule: Schedule = self.admitted.schedule
         self.abi: Abi = abi(self.schedule)
         self.most_epochs = tokens_told_apart(self.schedule)
-        launch = self.schedule.launch
+        launch, self._shared = self.schedule.launch, frozenset(self.buffers)
         for buffer in self.schedule.buffers:
-            if buffer.space == "global" and buffer.name not in self.lent:
+            if buffer.space == "global" and buffer.name not in self.lent | self._shared:
                 self.buffers[buffer.name] = DeviceBuffer(self.device, -(-buffer.bytes // 256) * 256)
         self.counters = DeviceBuffer(self.device, self.abi.counter_bytes)
         self.log = DeviceBuffer.of(self.device, empty_log(LOG_RECORDS))
@@ -223,7 +224,8 @@ class CudaEngine:
 
     def free(self) -> None:
         self.device.make_current()
-        for buffer in (*self.buffers.values(), self.counters, self.log):
+        own = [buffer for name, buffer in self.buffers.items() if name not in self._shared]
+        for buffer in (*own, self.counters, self.log):
             buffer.free()
         self.abort.free()
         self.heard.free()

@@ -50,6 +50,13 @@ class PromptReader(Protocol):
         """Append tokens at position `start`; False, with nothing promised about the cache, where the kernel has to."""
 
 
+@runtime_checkable
+class OwnMemory(Protocol):
+    """A reader that holds memory until it is told to give it back."""
+
+    def free(self) -> None: ...
+
+
 class ScheduleBackend:
     """A schedule; tokens are chosen where it runs unless their logits are asked for.
 
@@ -128,6 +135,8 @@ class ScheduleBackend:
 
     def free(self) -> None:
         self._stop()
+        if isinstance(self.prompts, OwnMemory):
+            self.prompts.free()
         self.engine.free()
 
     def _begin(

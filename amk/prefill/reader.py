@@ -15,8 +15,9 @@ if TYPE_CHECKING:  # torch is imported when a reader is made for it, the others 
     from amk.prefill.forward import PromptForward
     from amk.schedule_ir.schedule import Schedule
 
-Prefill = Literal["auto", "torch", "kernel"]
-"""What reads a prompt: torch where it is there and the prompt is long enough, torch always, the schedule's kernel."""
+Prefill = Literal["auto", "torch", "rows", "kernel"]
+"""What reads a prompt: torch where it is there and the prompt is long enough, torch always, a kernel of
+several rows a step (`engine.step_prompts`), the schedule's kernel."""
 
 FROM_TOKENS = 6
 """With 'auto': tokens from which torch reads them. On an H200, with layers that stay unpacked, it is faster than the
@@ -101,7 +102,7 @@ def _is_read(name: str) -> bool:
 
 def prompts_of(engine: CudaEngine, wanted: Prefill) -> TorchPrompts | None:
     """The reader that was asked for; None for the kernel. AMK019 where torch was asked for and cannot read."""
-    if wanted == "kernel":
+    if wanted in ("kernel", "rows"):
         return None
     reason = why_not(engine.schedule)
     if reason is None:

@@ -33,6 +33,8 @@ from amk.schedule_ir.target import Target, load_target
 
 CONTEXT, ROWS = 2560, 8
 POSITIONS, PROMPTS = (16, 512, 2048), (64, 512, 2048)
+MANY = 1000
+"""Prompts of more tokens take too long token by token."""
 STEPS, ROUNDS, REPEATS = 4, 30, 6
 
 
@@ -87,8 +89,9 @@ def measure(name: str, names: Sequence[str]) -> None:
         times = race([replace(own(subject, pos, STEPS), name=plan) for plan, subject in made.items()], ROUNDS)
         for plan_name, found in times.items():
             print(json.dumps({"model": name, "pos": pos, "plan": plan_name, **asdict(found)}), flush=True)
-    for length in PROMPTS:
-        for plan_name in (plan_name for plan_name in made if plan_name in ("rows 1", "rows 8", "rows 16")):
+    several = [plan_name for plan_name in made if made[plan_name].schedule.rows > 1]
+    for length in PROMPTS if several else ():
+        for plan_name in ["rows 1"] * ("rows 1" in made and length < MANY) + several:
             found = sorted(prompt_ms(made[plan_name], length) for _ in range(REPEATS))
             median, least, most = found[len(found) // 2], found[0], found[-1]
             shown = {"prompt": length, "plan": plan_name, "ms": median, "least": least, "most": most}
