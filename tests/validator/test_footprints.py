@@ -247,3 +247,35 @@ def test_one_worker_of_each_class_has_its_shared_memory_checked(name: str) -> No
     checked = sorted(set(((shared[:, 0] - group.node_base) // group.nodes).tolist()))
     assert set(leaders) <= set(checked) and abstraction.classes == len(checked) < WORKERS
     assert len(shared) == sum(len(classes[w]) for w in checked)
+
+
+def test_workers_whose_rows_of_one_value_are_displaced_apart_are_not_alike() -> None:
+    """All rows of a value may lie elsewhere, by as much; what a worker has to itself is checked once for such."""
+    schedule = PLANS["fast-ragged"]
+    (group,) = groups_of(schedule, 1, Instances(schedule.counters))
+    value = code("h", 1)
+
+    def row(worker: int, agent: int, lo: int, delta: int) -> tuple[int, ...]:
+        return 0, worker, agent, SHARED, READ, lo, lo + 8, value, delta
+
+    for second, classes in ((40, 1), (48, 2)):
+        abstraction = PositionAbstraction(schedule, Footprints(schedule))
+        own = [row(w, a, 16 * a, 8) for w in (0, *range(2, WORKERS)) for a in (0, 1)]
+        abstraction._add_private(group, np.array([*own, row(1, 0, 0, 40), row(1, 1, 16, second)]))
+        assert abstraction.classes == classes
+
+
+def test_a_clash_is_a_byte_that_is_used_by_way_of_two_buffers_and_written() -> None:
+    rng, met = Random(9), 0
+    for _ in range(300):
+        gap = rng.randrange(-6, 7)
+        accesses = [
+            Access(rng.choice("ab"), rng.choice(("read", "write")), lo, lo + rng.randint(1, 4), None, 0)
+            for lo in (rng.randrange(8) for _ in range(4))
+        ]
+        used = {(a.buffer, a.kind, byte + gap * (a.buffer == "b")) for a in accesses for byte in range(a.lo, a.hi)}
+        kinds = (("read", "write"), ("write", "read"), ("write", "write"))
+        clash = any(("a", one, n) in used and ("b", two, n) in used for one, two in kinds for n in range(-8, 20))
+        assert (clash_of(accesses, [("a", "b", gap)]) is not None) == clash
+        met += clash
+    assert 50 < met < 250
