@@ -67,8 +67,10 @@ MEETINGS = (
 )
 """(kernel, header, what meets there, number of the barrier in the header).
 
-Not all barriers of the headers are here: no run noticed the removal of that of peak.cuh, of the second of narrow.cuh,
-and of those of most waits and signals. Nothing proves that they are redundant.
+Not all barriers are here. No run noticed the removal of that of peak.cuh and of the second of narrow.cuh; nothing
+proves that those are redundant. Those of waits and signals are, where a barrier of the CTA stands between them and
+the nearest step that touches memory, as at all twelve of the kernel of `fenced`: its `bar.sync` orders all lanes
+that come to it. They are printed all the same, since a step is printed without a look at its neighbours.
 """
 
 
