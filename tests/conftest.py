@@ -19,7 +19,7 @@ import pytest
 for _threads in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_threads, "1")
 
-from amk.lowering import cache  # noqa: E402
+from amk.lowering import cache, seal  # noqa: E402
 from tests.cases import look_at_all  # noqa: E402
 from tests.recording import Recorder  # noqa: E402
 
@@ -38,11 +38,13 @@ hypothesis.settings.load_profile("amk")
 
 @pytest.fixture(scope="session", autouse=True)
 def compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Kernels that the tests compile go to a cache of the test run, which its processes share."""
+    """Kernels that the tests compile go to a cache of the test run, which its processes share, as they do its key: what a
+    test that exchanges code seals holds nowhere else."""
     own = tmp_path_factory.getbasetemp()
     directory = (own.parent if os.environ.get("PYTEST_XDIST_WORKER") else own) / "cubin"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cache, "default_directory", lambda: directory)
+        patch.setattr(seal, "key_file", lambda: directory.with_name("compiled.key"))
         yield
 
 

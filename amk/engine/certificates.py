@@ -36,14 +36,18 @@ def kept(digest: str) -> Any:
 
 def keep(digest: str, certificate: Any) -> None:
     """Replace the entry as a whole. A directory that cannot be written costs only the time of the next proof."""
-    folder = directory()
+    replace(directory() / f"{digest}.json", json.dumps(certificate))
+
+
+def replace(path: Path, text: str) -> None:
+    """The file with this text, as a whole, or as it was where it cannot be written."""
     temporary = None
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=folder, prefix=f".{digest[:16]}", suffix=".tmp")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem[:16]}", suffix=".tmp")
         with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(certificate, file)
-        os.replace(temporary, folder / f"{digest}.json")
+            file.write(text)
+        os.replace(temporary, path)
     except OSError:
         if temporary is not None:
             Path(temporary).unlink(missing_ok=True)

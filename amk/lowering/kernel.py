@@ -7,11 +7,11 @@ was given for another one. What may be launched is bound here: schedule -> text 
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
 from amk.lowering import refusal
+from amk.lowering.bound import code_hash, is_noted, note
 from amk.lowering.compile import Compiled, compile_cuda, compiler_build
 from amk.lowering.cubin import Budget, Resources, check_budget
 from amk.lowering.emit import KERNEL, emit
@@ -28,8 +28,6 @@ from amk.validator.static.resources import CompiledResources, check_resources
 from amk.validator.static.structure import all_sites
 
 NO_COMPILER = "AMK605"
-_BOUND: set[tuple[str, str]] = set()
-"""(hash of the schedule, hash of PTX or cubin) of what `build` made in this process and read back."""
 
 
 @dataclass(frozen=True)
@@ -77,8 +75,7 @@ def build(
     built = BuiltKernel(schedule, source, compiled, read_back(schedule, compiled.ptx))
     check_budget(KERNEL, built.resources, schedule.launch.shared_bytes, budget_of(schedule))
     check_compiled(built)
-    digest = schedule_hash(schedule)
-    _BOUND.update({(digest, code_hash(compiled.cubin)), (digest, code_hash(compiled.ptx))})
+    note(schedule_hash(schedule), compiled.cubin, compiled.ptx)
     return built
 
 
@@ -86,14 +83,9 @@ def read_back(schedule: Schedule, ptx: str) -> tuple[Instruction, ...]:
     """What the PTX does to synchronise. AMK607 if it is not what the schedule asks for, AMK609 if operands are not."""
     instructions = tuple(read_ptx(ptx).get(KERNEL, ()))
     found = check_synchronisation(schedule, instructions)
-    if (schedule_hash(schedule), code_hash(ptx)) not in _BOUND:
+    if not is_noted(schedule_hash(schedule), ptx):
         check_operands(schedule, ptx, found)
     return instructions
-
-
-def code_hash(code: bytes | str) -> str:
-    """sha256 of a cubin (bytes) or PTX (text)."""
-    return hashlib.sha256(code.encode() if isinstance(code, str) else code).hexdigest()
 
 
 def bind(schedule: Schedule, code: bytes | str) -> None:
@@ -118,10 +110,10 @@ def bind(schedule: Schedule, code: bytes | str) -> None:
 
 def is_bound(schedule: Schedule, code: bytes | str) -> bool:
     """Whether `bind` takes the code."""
-    known = schedule_hash(schedule), code_hash(code)
-    if known not in _BOUND:
+    digest = schedule_hash(schedule)
+    if not is_noted(digest, code):
         build(schedule)
-    return known in _BOUND or _traced_is(schedule, code)
+    return is_noted(digest, code) or _traced_is(schedule, code)
 
 
 def _traced_is(schedule: Schedule, code: bytes | str) -> bool:

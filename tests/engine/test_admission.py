@@ -12,7 +12,7 @@ import pytest
 
 from amk.checker.programs import Rejected
 from amk.cli import main
-from amk.engine import admission, certificates
+from amk.engine import certificates
 from amk.engine.admission import AdmittedKernel, admit, admitted, started, why_not_admitted
 from amk.engine.cuda_engine import check_loaded
 from amk.engine.load import plan_for_cpu
@@ -28,6 +28,7 @@ from amk.report.diagnostic import AmkError, Diagnostic, Exit
 from amk.schedule_ir.codec import save_schedule, schedule_hash
 from amk.schedule_ir.schedule import Loop, Node, Schedule, Step
 from amk.schedule_ir.target import load_target
+from amk.validator import verify as verdict
 from amk.validator.export.of_schedule import evidence
 from amk.validator.verify import verify
 from tests.engine.tiny import tiny_model, tiny_plan
@@ -58,7 +59,7 @@ def test_a_second_start_asks_the_checker_alone(tmp_path: Path, monkeypatch: pyte
     """Also where the entry was edited, cut short, or is of another schedule: then the proof is made anew."""
     monkeypatch.setenv("AMK_CACHE", str(tmp_path))
     schedule, verified = tiny_plan(tiny_model(layers=1)), []
-    monkeypatch.setattr(admission, "verify", lambda *given, **more: verified.append(1) or verify(*given, **more))
+    monkeypatch.setattr(verdict, "verify", lambda *given, **more: verified.append(1) or verify(*given, **more))
     first = started(schedule)
     assert verified == [1] and started(schedule) == first and verified == [1]
     (entry,) = (tmp_path / "certificates").iterdir()

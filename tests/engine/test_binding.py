@@ -14,7 +14,7 @@ import pytest
 import amk
 from amk.engine.admission import AdmittedKernel
 from amk.lowering import cache as disk
-from amk.lowering import headers, kernel, seal
+from amk.lowering import bound, headers, seal
 from amk.lowering.compile import Compiled, compile_cuda
 from amk.lowering.emit import emit
 from amk.lowering.kernel import bind, build
@@ -69,7 +69,7 @@ def forged(what: str) -> Compiled:
 @pytest.fixture
 def other_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing was built here yet."""
-    monkeypatch.setattr(kernel, "_BOUND", set())
+    monkeypatch.setattr(bound, "_BOUND", set())
 
 
 @pytest.mark.parametrize("what", FORGERIES)
