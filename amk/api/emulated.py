@@ -6,20 +6,19 @@ Cost: some million instructions a second, so a token of a tiny model takes a sec
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
 from amk.emulator.decode import EmulatedEngine
 from amk.emulator.machine import Limits
-from amk.engine.request import first_state, request_buffers, starts_of
+from amk.engine.request import TextEngine
 from amk.lowering.kernel import build
 from amk.report.diagnostic import AmkError, Diagnostic, Exit, shown
 from amk.schedule_ir.bfloat import F32
 from amk.schedule_ir.quantised import Quantiser, nearest
 from amk.schedule_ir.row_groups import TensorSource
-from amk.schedule_ir.sampling import GREEDY, Sampling
 from amk.schedule_ir.schedule import Schedule
 
 UNLIMITED = Limits(instructions=1 << 62, seconds=1e9)
@@ -27,7 +26,7 @@ UNLIMITED = Limits(instructions=1 << 62, seconds=1e9)
 MOST_FAULTS = 5
 
 
-class EmulatorEngine:
+class EmulatorEngine(TextEngine):
     """The kernel of a SAFE schedule. AMK806 without numba, AMK605 without a compiler."""
 
     def __init__(
@@ -38,34 +37,9 @@ class EmulatorEngine:
         self.schedule = schedule
         self._engine = EmulatedEngine(schedule, source, build(schedule).compiled.ptx, limits=limits, quantise=quantise)
 
-    def request(
-        self,
-        prompt: list[int],
-        eos: tuple[int, ...] = (),
-        sampling: Sampling = GREEDY,
-        start: int = 0,
-        given: int | None = None,
-    ) -> None:
-        """Start a text at token `start` of the prompt; the cache holds those before it.
-
-        given: see `request_buffers`.
-        """
-        self.request_batch([prompt], eos, sampling, start, given)
-
-    def request_batch(
-        self,
-        prompts: Sequence[Sequence[int]],
-        eos: tuple[int, ...] = (),
-        sampling: Sampling = GREEDY,
-        start: int | Sequence[int] = 0,
-        given: int | None = None,
-    ) -> None:
-        """As `request`, for one prompt per sequence of the batch; start: of live ones each its own."""
-        engine = self._engine
-        engine.choose_by(sampling)
-        for name, data in request_buffers(self.schedule, prompts, eos, given).items():
-            engine.machine.write(name, data)
-        engine.set_state(**first_state(prompts, starts_of(self.schedule, start)))
+    def _begin(self, buffers: Mapping[str, NDArray[np.int32]], state: Mapping[str, int]) -> None:
+        self._engine.write(buffers)
+        self._engine.set_state(**state)
 
     def step(self, tokens: int) -> NDArray[np.int32]:
         """Run `tokens` tokens and return those that were given or chosen. AMK804 if the kernel did what no correct

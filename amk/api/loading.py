@@ -130,7 +130,7 @@ def load(
         if speculate is not None:
             wanted = wanted._replace(sampling="greedy", rows=1 + draft_tokens)
         if batch > 1:
-            wanted = wanted._replace(sampling="greedy", batch=batch, live=True)  # tokens are drawn on the host
+            wanted = wanted._replace(batch=batch, live=True)
         run = planned(files.checkpoint, device, gpu, wanted) if schedule is None else read_schedule(schedule)
         backend = schedule_backend(run, files.checkpoint, device, progress, quantise, prefill)
         notes += rounding(run, files.checkpoint)

@@ -17,7 +17,7 @@ from amk.commands.output import add_format, print_json
 from amk.engine.load import check_model
 from amk.engine.open_checkpoint import open_checkpoint
 from amk.engine.random_checkpoint import RandomCheckpoint
-from amk.engine.request import first_state, request_buffers
+from amk.engine.request import first_state, request_buffers, sampling_buffer
 from amk.lowering.compile import DEFAULT_OPTIONS, compile_cuda
 from amk.lowering.emit import emit
 from amk.lowering.stamp import stamped
@@ -28,7 +28,7 @@ from amk.schedule_ir.codec import load_schedule
 from amk.schedule_ir.interpret import Machine
 from amk.schedule_ir.row_groups import TensorSource
 from amk.schedule_ir.sampling import GREEDY
-from amk.schedule_ir.schedule import Schedule, mode_of
+from amk.schedule_ir.schedule import Schedule
 
 if TYPE_CHECKING:
     from amk.emulator.decode import Result
@@ -189,11 +189,9 @@ def interpreted(
 ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
     """Tokens and the last token's logits of the numpy interpreter, which rounds what it stores as the kernel does."""
     machine = Machine(schedule, source, numerics="device", quantise=searched)
-    if mode_of(schedule) != "greedy":
-        machine.set("sampling", GREEDY.words())
     state = dict.fromkeys(schedule.state_words, 0) | first_state(prompts) | schedule.all_at(position)
     machine.set("state", np.array(list(state.values()), np.int32))
-    for name, data in request_buffers(schedule, prompts, ()).items():
+    for name, data in (request_buffers(schedule, prompts, ()) | sampling_buffer(schedule, GREEDY)).items():
         machine.set(name, data)
     for name, values in zip(("k_cache", "v_cache"), cache, strict=True):
         machine.set(name, values)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 
 from amk.api.loading import Device, Files, planned
 from amk.api.schedules import read_schedule
@@ -14,7 +13,6 @@ from amk.engine.cuda_engine import CudaEngine
 from amk.engine.generation_config import unheeded
 from amk.engine.load import DeviceName, load, rounding
 from amk.engine.session import Session, check_prompt
-from amk.engine.tokenizer import Tokenizer
 from amk.prefill.reader import prompts_of
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.sampling import require
@@ -44,18 +42,18 @@ def run_batch(arguments: argparse.Namespace, device: Device, files: Files, promp
     if isinstance(session.engine, CudaEngine):
         session.prompts = prompts_of(session.engine, arguments.prefill)
     try:
-        _print(session, prompts, arguments.max_tokens, files.checkpoint.spec.eos, files.tokenizer)
+        _print(session, prompts, arguments, files)
     finally:
         session.engine.free()
 
 
-def _print(
-    session: Session, prompts: list[list[int]], max_tokens: int, eos: Sequence[int], tokenizer: Tokenizer
-) -> None:
+def _print(session: Session, prompts: list[list[int]], arguments: argparse.Namespace, files: Files) -> None:
     """The texts, each under its number: their tokens come interleaved."""
-    streams = [tokenizer.stream() for _ in prompts]
+    streams = [files.tokenizer.stream() for _ in prompts]
     parts: list[list[str]] = [[] for _ in prompts]
-    for sequence, token in session.generate_batch(prompts, max_tokens, eos):
+    for sequence, token in session.generate_batch(
+        prompts, arguments.max_tokens, files.checkpoint.spec.eos, sampling_of(arguments)
+    ):
         parts[sequence].append(streams[sequence].push(token))
     for number, (part, stream) in enumerate(zip(parts, streams, strict=True), 1):
         print(f"[{number}] {''.join(part)}{stream.finish()}")

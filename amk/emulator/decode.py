@@ -6,7 +6,7 @@ poisoned.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -20,7 +20,7 @@ from amk.emulator.machine import Limits, Machine, Order, Outcome
 from amk.emulator.program import Program, assemble
 from amk.emulator.ptx import parse
 from amk.emulator.report import Fault
-from amk.engine.request import first_state, request_buffers, starts_of, tokens_of
+from amk.engine.request import first_state, request_buffers, sampling_buffer, starts_of, tokens_of
 from amk.lowering.abi import COUNTER_STRIDE, abi, member
 from amk.lowering.emit import KERNEL
 from amk.lowering.watchdog import empty_log
@@ -28,8 +28,8 @@ from amk.schedule_ir.constants import constants
 from amk.schedule_ir.packing import packed_arrays
 from amk.schedule_ir.quantised import Quantiser, nearest
 from amk.schedule_ir.row_groups import TensorSource
-from amk.schedule_ir.sampling import GREEDY, Sampling, require
-from amk.schedule_ir.schedule import Schedule, mode_of
+from amk.schedule_ir.sampling import GREEDY, Sampling
+from amk.schedule_ir.schedule import Schedule
 
 LOG, LOG_RECORDS = "watchdog_log", 64
 STALL_NS = 2_000_000_000
@@ -105,7 +105,7 @@ class EmulatedEngine:
         )
         self.buffers = {b.name: b for b in schedule.buffers}
         self.tokens_left = 0
-        self.choose_by(GREEDY)
+        self.write(sampling_buffer(self.schedule, GREEDY))
         self.set_state(**dict.fromkeys(schedule.state_words, 0))
         self._forget_scratch()
 
@@ -136,20 +136,18 @@ class EmulatedEngine:
         names = self.schedule.state_words
         return dict(zip(names, self.machine.read("state", np.int32, len(names)).tolist(), strict=True))
 
-    def choose_by(self, sampling: Sampling) -> None:
-        """How the tokens of later launches are chosen; AMK015 if the schedule cannot do that."""
-        if sampling is not GREEDY:
-            require(mode_of(self.schedule), sampling)
-        if mode_of(self.schedule) != "greedy":
-            self.machine.write("sampling", sampling.words())
+    def write(self, buffers: Mapping[str, NDArray[Any]]) -> None:
+        for name, data in buffers.items():
+            self.machine.write(name, data)
 
     def request_batch(
-        self, prompts: Sequence[Sequence[int]], eos: tuple[int, ...] = (), sampling: Sampling = GREEDY
+        self,
+        prompts: Sequence[Sequence[int]],
+        eos: tuple[int, ...] = (),
+        sampling: Sampling | Sequence[Sampling] = GREEDY,
     ) -> None:
-        """Start a text of each sequence; the position starts over."""
-        self.choose_by(sampling)
-        for name, data in request_buffers(self.schedule, prompts, eos).items():
-            self.machine.write(name, data)
+        """Start a text of each sequence; the position starts over. sampling: of all, or of each its own."""
+        self.write(request_buffers(self.schedule, prompts, eos) | sampling_buffer(self.schedule, sampling))
         self.set_state(**first_state(prompts, starts_of(self.schedule, 0)))
 
     def fill_cache(self, keys: NDArray[Any], values: NDArray[Any]) -> None:
@@ -194,7 +192,7 @@ def run(
     launches: int = 1,
     order: Order | None = None,
     limits: Limits | None = None,
-    sampling: Sampling = GREEDY,
+    sampling: Sampling | Sequence[Sampling] = GREEDY,
     eos: tuple[int, ...] = (),
     races: bool = False,
     text: str | None = None,

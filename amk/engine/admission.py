@@ -85,8 +85,9 @@ class AdmittedKernel:
     def loadable(self) -> bytes | str:
         """The code for the driver, made and bound by the process that loads it: an object from another is no proof.
 
-        `code` itself if this process built it, finds it in the user's cache, or saw its seal. Otherwise the cubin that this process
-        compiles: ptxas may number registers differently in another process, with the same compiler and the same text.
+        `code` itself if this process built it, finds it in the user's cache, or saw its seal. Otherwise the cubin that
+        this process compiles: ptxas may number registers differently in another process, with the same compiler and
+        the same text.
         """
         if bound.is_noted(schedule_hash(self.schedule), self.code):
             return self.code

@@ -1,7 +1,7 @@
 """Admissions of earlier starts, so that a start with the same schedule, code and program checks nothing twice.
 
-Property: a seal that holds was written by a process of this user on this machine in which `AdmittedKernel` accepted just
-    this schedule, certificate and code, and whose sources, Python and packages were those of this process.
+Property: a seal that holds was written by a process of this user on this machine in which `AdmittedKernel` accepted
+    just this schedule, certificate and code, and whose sources, Python and packages were those of this process.
 Assumptions: those of `amk.lowering.seal`; sha256 has no collisions; a package of one version has one content.
 Algorithm: the seal stands over the hashes of all four. Anything else in the cache, or a changed file of the program,
     is a miss, and everything is checked as if there were no entry. NVRTC from outside its package has no version: then
@@ -65,7 +65,7 @@ def _file(digest: str) -> Path:
 
 @functools.cache
 def program_hash() -> str | None:
-    """What decides: every source of amk by content, Python and packages by version. None without a packaged compiler."""
+    """What decides: all sources of amk by content, Python and packages by version. None without a packaged compiler."""
     digest, root = hashlib.sha256(), Path(amk.__file__).parent
     try:
         digest.update(version(_COMPILER).encode())

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from amk.engine.request import first_state, request_buffers, starts_of, tokens_of
+from amk.engine.request import TextEngine, tokens_of
 from amk.schedule_ir.interpret import Copies, Machine
 from amk.schedule_ir.machine.memory import Numerics
 from amk.schedule_ir.machine.order import Order, RoundRobin
 from amk.schedule_ir.quantised import Quantiser, nearest
 from amk.schedule_ir.row_groups import TensorSource
-from amk.schedule_ir.sampling import GREEDY, Sampling, require
-from amk.schedule_ir.schedule import Schedule, mode_of
+from amk.schedule_ir.schedule import Schedule
 
 
-class CpuEngine:
+class CpuEngine(TextEngine):
     """Executes the schedule in numpy. order: makes the interleaving of each launch."""
 
     def __init__(
@@ -37,38 +36,10 @@ class CpuEngine:
         self._words = schedule.state_words
         self._set_state(dict.fromkeys(self._words, 0))
 
-    def request(
-        self,
-        prompt: list[int],
-        eos: tuple[int, ...] = (),
-        sampling: Sampling = GREEDY,
-        start: int = 0,
-        given: int | None = None,
-    ) -> None:
-        """Start a text at token `start` of the prompt, which is fed token by token, then tokens are chosen.
-
-        given: see `request_buffers`. AMK015 if the schedule cannot choose tokens as `sampling` says.
-        """
-        self.request_batch([prompt], eos, sampling, start, given)
-
-    def request_batch(
-        self,
-        prompts: Sequence[Sequence[int]],
-        eos: tuple[int, ...] = (),
-        sampling: Sampling = GREEDY,
-        start: int | Sequence[int] = 0,
-        given: int | None = None,
-    ) -> None:
-        """As `request`, for one prompt per sequence of the batch; AMK016 if they are not as many.
-
-        start: of each its own, for sequences that are live.
-        """
-        require(mode_of(self.schedule), sampling)
-        if mode_of(self.schedule) != "greedy":
-            self._machine.set("sampling", sampling.words())
-        for name, data in request_buffers(self.schedule, prompts, eos, given).items():
+    def _begin(self, buffers: Mapping[str, NDArray[np.int32]], state: Mapping[str, int]) -> None:
+        for name, data in buffers.items():
             self._machine.set(name, data)
-        self._set_state(self.state() | first_state(prompts, starts_of(self.schedule, start)))
+        self._set_state(self.state() | dict(state))
 
     def step(self, tokens: int) -> NDArray[np.int32]:
         """Run `tokens` tokens and return those that were given or chosen, [tokens, batch] in a batch. Raises Fault."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from amk.engine.admission import AdmittedKernel
 from amk.engine.launches_ahead import AHEAD, LaunchesAhead
-from amk.engine.request import first_state, request_buffers, starts_of, tokens_of
+from amk.engine.request import TextEngine, sampling_buffer, tokens_of
 from amk.engine.tag_life import tokens_told_apart
 from amk.lowering import refusal
 from amk.lowering.abi import Abi, abi, counter_names, member
@@ -21,8 +21,8 @@ from amk.lowering.emit import KERNEL
 from amk.lowering.launch import CooperativeLaunch, Device, Kernel, Module
 from amk.lowering.stream import Stream
 from amk.lowering.watchdog import BlockedWait, check_log, empty_log, plain_words
-from amk.schedule_ir.sampling import GREEDY, Sampling, require
-from amk.schedule_ir.schedule import Schedule, mode_of
+from amk.schedule_ir.sampling import GREEDY
+from amk.schedule_ir.schedule import Schedule
 from amk.validator.static.resources import CompiledResources
 
 LOG_RECORDS = 64
@@ -31,7 +31,7 @@ STALL_NS = 2_000_000_000
 
 
 @dataclass
-class CudaEngine:
+class CudaEngine(TextEngine):
     """Device memory and kernel of one schedule.
 
     admitted: the only code that runs; the driver must have loaded what its cubin says. The weights and other constants
@@ -86,7 +86,7 @@ class CudaEngine:
         self.poison()
         self._start_counters()
         self.log.upload(empty_log(LOG_RECORDS))
-        self.choose_by(GREEDY)
+        self.upload_constants(sampling_buffer(self.schedule, GREEDY))
         self.set_state(**dict.fromkeys(self.schedule.state_words, 0))
 
     def _start_counters(self) -> None:
@@ -124,43 +124,10 @@ class CudaEngine:
         names = self.schedule.state_words
         return dict(zip(names, self.read("state", np.int32, len(names)).tolist(), strict=True))
 
-    def choose_by(self, sampling: Sampling) -> None:
-        """How the tokens of later launches are chosen; AMK015 if the schedule cannot do that."""
-        mode = mode_of(self.schedule)
-        require(mode, sampling)
-        if mode != "greedy":
-            self.upload("sampling", sampling.words())
-
-    def request(
-        self,
-        prompt: list[int],
-        eos: tuple[int, ...] = (),
-        sampling: Sampling = GREEDY,
-        start: int = 0,
-        given: int | None = None,
-    ) -> None:
-        """Start a text at token `start` of the prompt: the rest is fed token by token, then tokens are chosen.
-
-        given: see `request_buffers`.
-        """
-        self.request_batch([prompt], eos, sampling, start, given)
-
-    def request_batch(
-        self,
-        prompts: Sequence[Sequence[int]],
-        eos: tuple[int, ...] = (),
-        sampling: Sampling = GREEDY,
-        start: int | Sequence[int] = 0,
-        given: int | None = None,
-    ) -> None:
-        """As `request`, for one prompt per sequence of the batch; AMK016 if they are not as many.
-
-        start: of each its own, for sequences that are live.
-        """
+    def _begin(self, buffers: Mapping[str, NDArray[np.int32]], state: Mapping[str, int]) -> None:
         self.device.make_current()  # texts may be continued in any thread
-        self.choose_by(sampling)
-        self.upload_constants(request_buffers(self.schedule, prompts, eos, given))
-        self.set_state(**first_state(prompts, starts_of(self.schedule, start)))
+        self.upload_constants(buffers)
+        self.set_state(**state)
 
     def argument(
         self, tokens: int, output: int | None = None, lent: Mapping[str, int] | None = None

@@ -2,7 +2,8 @@
 
 Property: what a text gets does not depend on which others are computed beside it, nor on when they come and go. Each
 takes a sequence, reads there what its cache does not hold, and leaves its place behind; tokens are chosen by its own
-request. Calls may come from several threads: one of them launches for all that are waiting.
+request, on the device where the schedule can draw so, else here from its logits. Calls may come from several threads:
+one of them launches for all that are waiting.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from amk.engine.room import Token, check_room
 from amk.engine.schedule_backend import PromptReader, untold
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.bfloat import F32
-from amk.schedule_ir.sampling import Sampling
-from amk.schedule_ir.schedule import Schedule
+from amk.schedule_ir.sampling import GREEDY, Sampling, serves
+from amk.schedule_ir.schedule import Schedule, mode_of
 
 SLICE = 8
 """Most tokens of a launch: those who come wait for it to end."""
@@ -35,7 +36,9 @@ class BatchEngine(Protocol):
 
     schedule: Schedule
 
-    def request_batch(self, prompts: Sequence[Sequence[int]], *, start: Sequence[int]) -> None: ...
+    def request_batch(
+        self, prompts: Sequence[Sequence[int]], *, sampling: Sequence[Sampling], start: Sequence[int]
+    ) -> None: ...
     def step(self, tokens: int) -> NDArray[np.int32]: ...
     def logits(self) -> F32: ...
     def free(self) -> None: ...
@@ -48,6 +51,7 @@ class _Ask:
     text: list[int]
     most: int
     ends: frozenset[int]
+    sampling: Sampling = GREEDY
     cached: int = 0
     found: list[int] = field(default_factory=list)
     logits: F32 | None = None
@@ -90,6 +94,7 @@ class LiveBackend:
             message = "the sequences of the schedule are all at one position: texts cannot come and go"
             raise AmkError(Diagnostic("AMK016", message, help="amk plan --batch N --live"))
         self.engine, self.context, self.prompts = engine, schedule.kv.context, prompts
+        self._mode = mode_of(schedule)
         self._slice, self._patience = min(slice, schedule.launch.max_tokens), patience
         self._seats = [_Seat(number) for number in range(schedule.batch)]
         self._asks: list[_Ask] = []
@@ -128,19 +133,19 @@ class LiveBackend:
         return np.array([self.logits([*tokens, *path]) for path in [[], *paths]], np.float32)
 
     def extend(self, tokens: Sequence[Token], most: int, sampling: Sampling, eos: Sequence[int]) -> list[int]:
-        if sampling.temperature:
+        if not serves(self._mode, sampling):
             return [choose(self.logits(tokens), sampling, len(tokens) - 1)]
-        return self._answer(tokens, max(1, min(most, self._slice)), eos).found
+        return self._answer(tokens, max(1, min(most, self._slice)), eos, sampling).found
 
     def free(self) -> None:
         with self._turn:
             self._turn.wait_for(lambda: not self._launching)
             self.engine.free()
 
-    def _answer(self, tokens: Sequence[Token], most: int, eos: Sequence[int] = ()) -> _Ask:
+    def _answer(self, tokens: Sequence[Token], most: int, eos: Sequence[int] = (), sampling: Sampling = GREEDY) -> _Ask:
         check_room(tokens, self.engine.schedule.model.vocab, self.context)
         text = [int(token) for token in tokens]
-        ask = _Ask(text, min(most, self.context - len(text) + 1), frozenset(eos))
+        ask = _Ask(text, min(most, self.context - len(text) + 1), frozenset(eos), sampling)
         with self._turn:
             self._asks.append(ask)
             self._turn.notify_all()
@@ -205,15 +210,16 @@ class LiveBackend:
             self._read_at_once(seat)
         count = self._count(busy)
         texts: list[list[int]] = [[] for _ in self._seats]
-        starts = [0 for _ in self._seats]
+        starts, sampling = [0 for _ in self._seats], [GREEDY for _ in self._seats]
         for seat in busy:
             assert seat.ask is not None
             texts[seat.number], starts[seat.number] = [*seat.ask.text, *seat.ask.found], len(seat.read)
+            sampling[seat.number] = seat.ask.sampling
         for seat in self._seats:
             if seat.ask is None:  # it runs too, behind what its cache holds
                 seat.read = seat.read[: self.context - count]
                 texts[seat.number], starts[seat.number] = [*seat.read, 0], len(seat.read)
-        self.engine.request_batch(texts, start=starts)
+        self.engine.request_batch(texts, sampling=sampling, start=starts)
         chosen = self.engine.step(count).reshape(count, -1)
         logits = self.engine.logits() if any(seat.ask and not seat.ask.most for seat in busy) else None
         for seat in busy:

@@ -1,8 +1,9 @@
-"""What the host writes to start the texts of a batch: given tokens, end-of-text tokens, launch state."""
+"""What the host writes to start the texts of a batch: given tokens, how tokens are chosen, launch state."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,10 +11,60 @@ from numpy.typing import NDArray
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.ops.begin import pos_register, token_register
 from amk.schedule_ir.ops.select import REQUEST, request_words
-from amk.schedule_ir.schedule import Schedule
+from amk.schedule_ir.sampling import GREEDY, Sampling, require
+from amk.schedule_ir.schedule import Schedule, mode_of
 
 MOST_EOS = len(REQUEST) - 1
 """End-of-text tokens that the kernel knows."""
+
+
+class TextEngine(ABC):
+    """What runs a schedule, and how its texts are started."""
+
+    schedule: Schedule
+
+    def request(
+        self,
+        prompt: list[int],
+        eos: tuple[int, ...] = (),
+        sampling: Sampling = GREEDY,
+        start: int = 0,
+        given: int | None = None,
+    ) -> None:
+        """Start a text at token `start` of the prompt; the cache holds those before it. The rest is fed token by token,
+        then tokens are chosen.
+
+        given: see `request_buffers`. AMK015 if the schedule cannot choose tokens as `sampling` says.
+        """
+        self.request_batch([prompt], eos, sampling, start, given)
+
+    def request_batch(
+        self,
+        prompts: Sequence[Sequence[int]],
+        eos: tuple[int, ...] = (),
+        sampling: Sampling | Sequence[Sampling] = GREEDY,
+        start: int | Sequence[int] = 0,
+        given: int | None = None,
+    ) -> None:
+        """As `request`, for one prompt per sequence of the batch; AMK016 if they are not as many.
+
+        sampling: of all, or of each its own. start: of each its own, for sequences that are live.
+        """
+        buffers = request_buffers(self.schedule, prompts, eos, given) | sampling_buffer(self.schedule, sampling)
+        self._begin(buffers, first_state(prompts, starts_of(self.schedule, start)))
+
+    @abstractmethod
+    def _begin(self, buffers: Mapping[str, NDArray[np.int32]], state: Mapping[str, int]) -> None:
+        """Write the buffers and these words of the launch state."""
+
+
+def sampling_buffer(schedule: Schedule, sampling: Sampling | Sequence[Sampling]) -> dict[str, NDArray[np.int32]]:
+    """Content of `sampling`, where the schedule has it; AMK015 if it cannot choose tokens so."""
+    each = [sampling] * schedule.batch if isinstance(sampling, Sampling) else list(sampling)
+    mode = mode_of(schedule)
+    for wanted in each:
+        require(mode, wanted)
+    return {} if mode == "greedy" else {"sampling": np.concatenate([wanted.words() for wanted in each])}
 
 
 def request_buffers(

@@ -30,7 +30,11 @@ class Engine(Protocol):
         self, prompt: list[int], eos: tuple[int, ...] = ..., sampling: Sampling = ..., start: int = ...
     ) -> None: ...
     def request_batch(
-        self, prompts: Sequence[Sequence[int]], eos: tuple[int, ...] = ..., sampling: Sampling = ..., start: int = ...
+        self,
+        prompts: Sequence[Sequence[int]],
+        eos: tuple[int, ...] = ...,
+        sampling: Sampling | Sequence[Sampling] = ...,
+        start: int = ...,
     ) -> None: ...
     def step(self, tokens: int) -> NDArray[np.int32]: ...
     def free(self) -> None: ...
@@ -71,18 +75,25 @@ class Session:
             left -= len(tokens)
 
     def generate_batch(
-        self, prompts: Sequence[Sequence[int]], max_tokens: int, eos: Sequence[int] = ()
+        self,
+        prompts: Sequence[Sequence[int]],
+        max_tokens: int,
+        eos: Sequence[int] = (),
+        sampling: Sampling | Sequence[Sampling] = GREEDY,
     ) -> Iterator[tuple[int, int]]:
         """(sequence, chosen token) of texts that are decoded together, for each as `generate` yields them.
 
         All texts start at position 0 and advance together: one with a shorter prompt chooses while others still read.
-        Raises AMK014 for a prompt that cannot be run, AMK016 unless there is one for each sequence of the batch.
+        sampling: of all, or of each its own.
+
+        Raises AMK014 for a prompt that cannot be run, AMK015 if the schedule cannot choose tokens so, AMK016 unless
+        there is a prompt for each sequence of the batch.
         """
         schedule, known = self.engine.schedule, tuple(eos)
         for prompt in prompts:
             check_prompt(schedule, prompt)
         start = self._read_at_once(prompts)
-        self.engine.request_batch(prompts, known[: len(REQUEST) - 1], start=start)
+        self.engine.request_batch(prompts, known[: len(REQUEST) - 1], sampling, start)
         begin = [len(prompt) - 1 for prompt in prompts]
         end = [b + min(max_tokens, schedule.kv.context - b) for b in begin]
         at = min(begin)

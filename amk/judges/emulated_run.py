@@ -63,8 +63,8 @@ def _shown(
 ) -> Shown:
     try:
         engine = EmulatedEngine(schedule, weights, ptx, limits=LIMITS, races=True)
-        d = request.drawing
-        drawn = Sampling(d.temperature, d.top_k, d.top_p, d.seed) if mode_of(schedule) != "greedy" else GREEDY
+        drawn = [Sampling(d.temperature, d.top_k, d.top_p, d.seed) for d in request.drawings]
+        drawn = drawn if mode_of(schedule) != "greedy" else [GREEDY] * schedule.batch
         if not request.calls:
             engine.request_batch(request.texts, request.ends, drawn)
         if before is not None:

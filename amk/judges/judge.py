@@ -203,7 +203,8 @@ class _Follower:
             return self._given[at], True
         if self._done:
             return self._next, True
-        token, sure = chosen(self._text.after(tuple(self.read))[0], at - 1, self._request.drawing, self._slack)
+        drawing = self._request.drawings[self._sequence]
+        token, sure = chosen(self._text.after(tuple(self.read))[0], at - 1, drawing, self._slack)
         self._done = token in self._request.ends
         return token, sure
 
@@ -291,10 +292,12 @@ def _apart(schedule: Schedule) -> Iterator[tuple[Request, str]]:
         ((0, 0), (2, 2, 2), f"favour:{last}", ends),
         ((1, context // 2), (4, 2), "random:1", ()),
     )
+    drawing = DRAWINGS.get(mode_of(schedule), GREEDY)
     for firsts, launches, order, stops in shapes:
         starts = tuple(min(firsts[s % len(firsts)], max(context - 1, 0)) for s in range(batch))
         texts = tuple(_given(schedule.model.vocab, start + 1 + s % 2, s) for s, start in enumerate(starts))
-        yield Request(texts, _fit(launches, schedule, max(starts)), ends=stops, starts=starts), order
+        request = Request(texts, _fit(launches, schedule, max(starts)), ends=stops, drawing=drawing, starts=starts)
+        yield request, order
 
 
 def _fit(launches: Sequence[int], schedule: Schedule, start: int) -> tuple[int, ...]:

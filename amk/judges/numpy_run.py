@@ -100,8 +100,8 @@ def _given(schedule: Schedule, request: Request) -> dict[str, NDArray[Any]]:
         "request": request_words(request), "prompt": padded.reshape(-1), "state": state_words(request),
     }  # fmt: skip
     if mode_of(schedule) != "greedy":
-        d = request.drawing
-        filled["sampling"] = Sampling(d.temperature, d.top_k, d.top_p, d.seed).words()
+        each = [Sampling(d.temperature, d.top_k, d.top_p, d.seed).words() for d in request.drawings]
+        filled["sampling"] = np.concatenate(each)
     return filled
 
 

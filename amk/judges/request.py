@@ -16,7 +16,8 @@ MOST_ENDS = 4
 
 @dataclass(frozen=True)
 class Request:
-    """texts: the given tokens of each sequence. start: position of the first token that runs; keys and values of
+    """texts: the given tokens of each sequence. drawing: of the first one; see `drawings`.
+    start: position of the first token that runs; keys and values of
     those before it are put into the cache. launches: tokens of each launch, one after the other. starts: `start` of
     each sequence, where they are live. calls: of a slice of layers, the position of each launch, which is for one
     token and is given the hidden state of its number instead of a text."""
@@ -28,6 +29,11 @@ class Request:
     drawing: Drawing = GREEDY
     starts: tuple[int, ...] = ()
     calls: tuple[int, ...] = ()
+
+    @property
+    def drawings(self) -> tuple[Drawing, ...]:
+        """How each sequence's tokens are chosen: with parameters of its own, and every third takes the largest."""
+        return tuple(GREEDY if s % 3 == 2 else _varied(self.drawing, s) for s in range(len(self.texts)))
 
     def first(self, sequence: int) -> int:
         """Position of the sequence's first token that runs."""
@@ -48,6 +54,13 @@ class Shown:
     state: list[dict[str, int]] = field(default_factory=list)
     hidden: list[NDArray[np.float64]] = field(default_factory=list)
     caches: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
+
+
+def _varied(drawing: Drawing, s: int) -> Drawing:
+    if drawing == GREEDY:
+        return GREEDY
+    heat, k, p = drawing.temperature * (1 + s / 4), drawing.top_k, drawing.top_p
+    return Drawing(heat, k + s if k else 0, p * (1 - s / 20) if p < 1 else 1.0, (drawing.seed + s) % 2**64)
 
 
 class Refused(Exception):

@@ -65,7 +65,7 @@ def constants(model: ModelSpec, kv: KvLayout, settings: Settings, chunks: Runs) 
         if any(run[name].apart for _, run in chunks):
             out.append(constant(scale_buffer(name), "f32", *scale_shape(model, name)))
     if settings.sampling != "greedy":
-        out.append(constant("sampling", "i32", len(PARAMETERS)))
+        out.append(constant("sampling", "i32", *((settings.batch,) * (settings.batch > 1)), len(PARAMETERS)))
     return out + [constant(name, "f32", *shape) for name, shape in vectors(model).items() if name not in norms]
 
 
@@ -145,9 +145,9 @@ def handoffs(model: ModelSpec, kv: KvLayout, settings: Settings, workers: int, r
     if settings.sampling == "greedy":
         return crossed
     # One place per round: what a slow reader still reads is not what the next round writes.
-    counted = Buffer(name="counted", space="global", dtype="i32", shape=(LAST, workers, TALLY))
+    counted = Buffer(name="counted", space="global", dtype="i32", shape=(*each, LAST, workers, TALLY))
     draws = [
-        crossing("draw_value", "f32", candidates, tag={"t": 1, "1": 1}),
-        crossing("draw_index", "i32", candidates, tag={"t": 1, "1": 1}),
+        crossing("draw_value", "f32", *each, candidates, tag={"t": 1, "1": 1}),
+        crossing("draw_index", "i32", *each, candidates, tag={"t": 1, "1": 1}),
     ]
     return [*crossed, counted, *draws]

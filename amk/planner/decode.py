@@ -211,7 +211,7 @@ def _require_batch(settings: Settings, wanted: Layered) -> None:
     if settings.live and batch == 1:
         raise AmkError(Diagnostic("AMK016", "a single sequence is live, and only sequences of a batch come and go"))
     reasons = {
-        f"tokens are chosen by {settings.sampling}": settings.sampling != "greedy",
+        f"tokens are chosen by {settings.sampling}": settings.sampling != "greedy" and rows > 1,
         f"weights are stored as {label_of(wanted)}": any(f != "bf16" for _, forms in wanted for f in forms.values()),
         "attention waits for the rows of its head": settings.head_handoff,
         "parts of down wait for their own columns": settings.act_parts > 1,

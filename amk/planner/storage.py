@@ -129,8 +129,8 @@ def fixed_buffers(
     else:
         kept += [("hidden", "f32", (*each, model.hidden)), ("moments", "f32", (*each, 2 * warps))]
     if settings.sampling != "greedy":
-        kept += [("pick", "i32", (warps, len(PICK)))]
-        kept += [(name, "i32", (warps, TALLY)) for name in ("tally", "gathered")]
+        kept += [("pick", "i32", (*each, warps, len(PICK)))]
+        kept += [(name, "i32", (*each, warps, TALLY)) for name in ("tally", "gathered")]
     splits = max(1, len(counts["hidden.count"]) // model.kv_heads)
     mixed: list[Array] = []
     if together == 1:

@@ -46,7 +46,7 @@ HOST: Final[dict[str, tuple[str, Shape]]] = {
     "k_cache": ("state", _cache),
     "v_cache": ("state", _cache),
     "logits": ("state", lambda s: (s.vectors, s.model.vocab)),
-    "sampling": ("constant", lambda s: (len(PARAMETERS),)),
+    "sampling": ("constant", lambda s: (s.batch, len(PARAMETERS))),
     "position": ("constant", lambda s: (1,)),
     "hidden_in": ("constant", lambda s: (s.vectors, s.model.hidden)),
     "hidden_out": ("state", lambda s: (s.vectors, s.model.hidden)),

@@ -77,10 +77,16 @@ class Sampling:
 GREEDY = Sampling()
 
 
+def serves(planned: Mode, sampling: Sampling) -> bool:
+    """Whether a schedule of mode `planned` can choose tokens so."""
+    wanted = sampling.mode
+    return wanted == "greedy" or (planned != "greedy" and set(SEARCHES[wanted]) <= set(SEARCHES[planned]))
+
+
 def require(planned: Mode, sampling: Sampling) -> None:
     """AMK015 (exit 2) unless a schedule of mode `planned` can serve the request."""
     wanted = sampling.mode
-    if wanted == "greedy" or (planned != "greedy" and set(SEARCHES[wanted]) <= set(SEARCHES[planned])):
+    if serves(planned, sampling):
         return
     does = "takes the most probable token" if planned == "greedy" else f"was planned for {planned} sampling"
     message = f"the schedule {does}, the request needs {wanted} sampling"

@@ -13,8 +13,8 @@ import pytest
 
 import amk
 from amk.engine.admission import AdmittedKernel
-from amk.lowering import cache as disk
 from amk.lowering import bound, headers, seal
+from amk.lowering import cache as disk
 from amk.lowering.compile import Compiled, compile_cuda
 from amk.lowering.emit import emit
 from amk.lowering.kernel import bind, build

@@ -30,10 +30,11 @@ Count = Annotated[int, Field(ge=0, le=2**20)]
 """A small number in an op; addresses made with it stay inside 64 bits."""
 
 PER_VECTOR = (
-    "x", "ssq", "residual", "h", "qkv", "out", "act", "attn", "logits", "best_value", "best_index",
+    "x", "ssq", "residual", "h", "qkv", "out", "act", "attn", "logits", "best_value", "best_index", "pick", "tally",
+    "gathered", "counted", "draw_value", "draw_index",
 )  # fmt: skip
 """Fields of ops whose buffers hold a row for each token of a step."""
-PER_SEQUENCE = ("prompt",)
+PER_SEQUENCE = ("prompt", "sampling")
 """Fields of ops whose buffers hold a row for each sequence."""
 
 

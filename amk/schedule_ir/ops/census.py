@@ -27,7 +27,7 @@ from amk.schedule_ir.ranking import (
 
 
 class CensusOp(Op):
-    """tally[a, j] = sum over the agent's own rows with key >= max(keep, cut + (j << shift)), j < 32.
+    """tally[a, j] = sum over the agent's own rows with key >= max(keep, cut + (j << shift)), j < 32; for each sequence.
 
     A row counts 1 while top-k is searched (round < ROUNDS), its weight while top-p is.
     """
@@ -51,24 +51,31 @@ class CensusOp(Op):
         # a weight is relative to the largest logit
         by_weight = self.round >= ROUNDS and lo < hi
         return [
-            *geo.span("read", self.pick, at, at + GOAL, ("pick", self.round)),
-            *geo.span("read", self.pick, at + PEAK, at + PEAK + int(by_weight), ("peak", 0)),
-            *geo.span("read", self.sampling, 0, int(by_weight), None),
-            *geo.span("read", self.logits, lo, hi, ("logits", 0)),
-            *geo.span("write", self.tally, agent * TALLY, (agent + 1) * TALLY, ("tally", self.round)),
+            *geo.rows("read", self.pick, at, at + GOAL, ("pick", self.round)),
+            *geo.rows("read", self.pick, at + PEAK, at + PEAK + int(by_weight), ("peak", 0)),
+            *geo.rows("read", self.sampling, 0, int(by_weight), None),
+            *geo.rows("read", self.logits, lo, hi, ("logits", 0)),
+            *geo.rows("write", self.tally, agent * TALLY, (agent + 1) * TALLY, ("tally", self.round)),
         ]
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
-        agent, at = int(env.agent), int(env.agent) * len(PICK)
+        for s in range(geo.batch):
+            self._count(env, geo, mem, s)
+
+    def _count(self, env: Env, geo: Geometry, mem: Memory, sequence: int) -> None:
+        agent, at = int(env.agent), geo.row(self.pick, sequence) + int(env.agent) * len(PICK)
         _, lo, hi, _ = head_rows(env, geo, self.role)
+        first, parameters = geo.row(self.logits, sequence), geo.row(self.sampling, sequence)
         keep, cut = (int(v) for v in mem.read_int(self.pick, at, at + GOAL))
         weight = np.ones(hi - lo, np.uint64)
-        logits = np.asarray(mem.read(self.logits, lo, hi), np.float32) if lo < hi else np.zeros(0, np.float32)
+        found = mem.read(self.logits, first + lo, first + hi) if lo < hi else np.zeros(0, np.float32)
+        logits = np.asarray(found, np.float32)
         if self.round >= ROUNDS and lo < hi:
-            inverse = float_of(int(mem.read_int(self.sampling, 0, 1)[0]))
+            inverse = float_of(int(mem.read_int(self.sampling, parameters, parameters + 1)[0]))
             peak = int(mem.read_int(self.pick, at + PEAK, at + PEAK + 1)[0])
             weight = weights(logits, float_of(peak), inverse)
         key = keys(logits)
         pivots = (cut & 0xFFFFFFFF) + (np.arange(PIVOTS) << SHIFTS[self.round % ROUNDS])
         counted = (key >= np.maximum(pivots, keep & 0xFFFFFFFF)[:, None]) * weight
-        mem.write(self.tally, agent * TALLY, split_sums(counted.sum(axis=1, dtype=np.uint64)))
+        sums = split_sums(counted.sum(axis=1, dtype=np.uint64))
+        mem.write(self.tally, geo.row(self.tally, sequence) + agent * TALLY, sums)

@@ -12,7 +12,8 @@ from amk.schedule_ir.ranking import TALLY, joined_sums, split_sums
 
 
 class GatherOp(Op):
-    """gathered[a] = sum of counted[round, w] over agent a's share [W*a/n, W*(a+1)/n) of the W workers."""
+    """gathered[a] = sum of counted[round, w] over agent a's share [W*a/n, W*(a+1)/n) of the W workers, for
+    each sequence."""
 
     needs: ClassVar[tuple[Need, ...]] = (
         RANKED,
@@ -33,10 +34,12 @@ class GatherOp(Op):
     def accesses(self, env: Env, geo: Geometry) -> list[Access]:
         at = int(env.agent) * TALLY
         return [
-            *geo.span("read", self.counted, *self._span(env, geo), ("counted", self.round)),
-            *geo.span("write", self.gathered, at, at + TALLY, ("gathered", self.round)),
+            *geo.rows("read", self.counted, *self._span(env, geo), ("counted", self.round)),
+            *geo.rows("write", self.gathered, at, at + TALLY, ("gathered", self.round)),
         ]
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
-        lo, hi = self._span(env, geo)
-        mem.write(self.gathered, int(env.agent) * TALLY, split_sums(joined_sums(mem.read_int(self.counted, lo, hi))))
+        for s in range(geo.batch):
+            lo, hi = (geo.row(self.counted, s) + word for word in self._span(env, geo))
+            sums = split_sums(joined_sums(mem.read_int(self.counted, lo, hi)))
+            mem.write(self.gathered, geo.row(self.gathered, s) + int(env.agent) * TALLY, sums)

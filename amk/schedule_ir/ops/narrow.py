@@ -16,8 +16,8 @@ from amk.schedule_ir.ranking import GOAL, HALF, PEAK, PICK, ROUNDS, SHIFTS, TALL
 class NarrowOp(Op):
     """cut += j << shift for the largest j whose total over all agents of `gathered` reaches the goal (0 if none does).
 
-    The first round of a search sets the goal; the last one sets keep = max(keep, cut) and cut = 0. Every agent computes
-    the same.
+    For each sequence, with its parameters. The first round of a search sets the goal; the last one sets
+    keep = max(keep, cut) and cut = 0. Every agent computes the same.
     """
 
     meets: ClassVar[int] = 2
@@ -44,20 +44,25 @@ class NarrowOp(Op):
     def accesses(self, env: Env, geo: Geometry) -> list[Access]:
         at = int(env.agent) * len(PICK)
         return [
-            *geo.span("read", self.gathered, 0, self.gather_agents * TALLY, ("gathered", self.round)),
-            *geo.span("read", self.sampling, *self._parameter(), None),
-            *geo.span("read", self.pick, at, at + self._known(), ("pick", self.round)),
-            *geo.span("write", self.pick, at, at + PEAK, ("pick", self.round + 1)),
+            *geo.rows("read", self.gathered, 0, self.gather_agents * TALLY, ("gathered", self.round)),
+            *geo.rows("read", self.sampling, *self._parameter(), None),
+            *geo.rows("read", self.pick, at, at + self._known(), ("pick", self.round)),
+            *geo.rows("write", self.pick, at, at + PEAK, ("pick", self.round + 1)),
         ]
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
-        at = int(env.agent) * len(PICK)
+        for s in range(geo.batch):
+            self._choose(env, geo, mem, s)
+
+    def _choose(self, env: Env, geo: Geometry, mem: Memory, sequence: int) -> None:
+        at, first = geo.row(self.pick, sequence) + int(env.agent) * len(PICK), geo.row(self.gathered, sequence)
         keep, cut, *halves = (int(v) for v in mem.read_int(self.pick, at, at + self._known()))
         keep, cut, goal = keep & 0xFFFFFFFF, cut & 0xFFFFFFFF, sum(half << HALF * n for n, half in enumerate(halves))
-        totals = joined_sums(mem.read_int(self.gathered, 0, self.gather_agents * TALLY))
+        totals = joined_sums(mem.read_int(self.gathered, first, first + self.gather_agents * TALLY))
         digit = self.round % ROUNDS
         if digit == 0:
-            parameter = int(mem.read_int(self.sampling, *self._parameter())[0]) & 0xFFFFFFFF
+            lo, hi = (geo.row(self.sampling, sequence) + word for word in self._parameter())
+            parameter = int(mem.read_int(self.sampling, lo, hi)[0]) & 0xFFFFFFFF
             goal = goal_of(self.round, int(totals[0]), parameter)
         reached = int(np.count_nonzero(totals >= np.uint64(goal)))
         cut += max(reached - 1, 0) << SHIFTS[digit]

@@ -9,12 +9,12 @@ import numpy as np
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import Access, Count, Geometry, Memory, Op
-from amk.schedule_ir.ops.precondition import RANKED, Need, number, own
+from amk.schedule_ir.ops.precondition import ALONE, RANKED, Need, number, own, row, wide
 from amk.schedule_ir.ranking import PEAK, PICK, word_of
 
 
 class PeakOp(Op):
-    """pick[a] = (keep 0, cut 0, goal 0, peak = largest of best_value) in every agent a.
+    """pick[a] = (keep 0, cut 0, goal 0, peak = largest of best_value) in every agent a, for each sequence.
 
     round is the number of the first round of counting that follows, or LAST when none does.
     """
@@ -23,6 +23,9 @@ class PeakOp(Op):
     needs: ClassVar[tuple[Need, ...]] = (
         RANKED,
         Need("candidates", number(1) <= own("candidates"), "there is a candidate"),
+        Need(
+            "rows", ALONE | row("best_value").multiple_of(wide("best_value")), "every sequence's row is whole fetches"
+        ),
     )
     op: Literal["peak"] = "peak"
     round: Count
@@ -33,11 +36,13 @@ class PeakOp(Op):
     def accesses(self, env: Env, geo: Geometry) -> list[Access]:
         at = int(env.agent) * len(PICK)
         return [
-            *geo.span("read", self.best_value, 0, self.candidates, ("best_value", 0)),
-            *geo.span("write", self.pick, at, at + PEAK, ("pick", self.round)),
-            *geo.span("write", self.pick, at + PEAK, at + len(PICK), ("peak", 0)),
+            *geo.rows("read", self.best_value, 0, self.candidates, ("best_value", 0)),
+            *geo.rows("write", self.pick, at, at + PEAK, ("pick", self.round)),
+            *geo.rows("write", self.pick, at + PEAK, at + len(PICK), ("peak", 0)),
         ]
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
-        peak = float(np.max(mem.read(self.best_value, 0, self.candidates)))
-        mem.write(self.pick, int(env.agent) * len(PICK), [0, 0, 0, 0, word_of(peak)])
+        for s in range(geo.batch):
+            first, at = geo.row(self.best_value, s), geo.row(self.pick, s) + int(env.agent) * len(PICK)
+            peak = float(np.max(mem.read(self.best_value, first, first + self.candidates)))
+            mem.write(self.pick, at, [0, 0, 0, 0, word_of(peak)])

@@ -319,4 +319,4 @@ RESCALED = Need(
 )
 PARTS = Need("parts", K_CHUNKS.multiple_of(own("k_parts")), "the parts are equal numbers of chunks")
 ROUND = Need("round", own("round") < LAST, "the round is one of a search")
-RANKED = Need("one-sequence", ALONE, "tokens are drawn for one sequence")
+RANKED = Need("one-row", ROWS <= 1, "a token is drawn for each sequence, not for each of its rows")

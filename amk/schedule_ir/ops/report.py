@@ -12,7 +12,7 @@ from amk.schedule_ir.ranking import TALLY, joined_sums, split_sums
 
 
 class ReportOp(Op):
-    """counted[round, worker] = sum of tally[a] over the worker's agents; one agent does it."""
+    """counted[round, worker] = sum of tally[a] over the worker's agents, for each sequence; one agent does it."""
 
     needs: ClassVar[tuple[Need, ...]] = (
         RANKED,
@@ -29,10 +29,13 @@ class ReportOp(Op):
     def accesses(self, env: Env, geo: Geometry) -> list[Access]:
         at = (self.round * geo.workers + env.number(WORKER)) * TALLY
         return [
-            *geo.span("read", self.tally, 0, self.tally_agents * TALLY, ("tally", self.round)),
-            *geo.span("write", self.counted, at, at + TALLY, ("counted", self.round)),
+            *geo.rows("read", self.tally, 0, self.tally_agents * TALLY, ("tally", self.round)),
+            *geo.rows("write", self.counted, at, at + TALLY, ("counted", self.round)),
         ]
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
         at = (self.round * geo.workers + env.number(WORKER)) * TALLY
-        mem.write(self.counted, at, split_sums(joined_sums(mem.read_int(self.tally, 0, self.tally_agents * TALLY))))
+        for s in range(geo.batch):
+            first = geo.row(self.tally, s)
+            sums = split_sums(joined_sums(mem.read_int(self.tally, first, first + self.tally_agents * TALLY)))
+            mem.write(self.counted, geo.row(self.counted, s) + at, sums)

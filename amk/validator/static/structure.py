@@ -109,7 +109,7 @@ def _shapes(schedule: Schedule) -> Iterator[Diagnostic]:
         "embedding": (model.vocab, model.hidden),
         "rope": (kv.context, model.head_dim),
         "request": (request_words(schedule.batch),),
-        "sampling": (len(PARAMETERS),),
+        "sampling": (*texts, len(PARAMETERS)),
         "prompt": (*texts, kv.context),
         "state": (len(schedule.state_words),),
         "output": (schedule.launch.max_tokens, *each),
@@ -140,11 +140,12 @@ def _sequences(schedule: Schedule) -> Iterator[Diagnostic]:
         message = f"a step reads {schedule.rows} rows of {schedule.batch} sequences"
         yield finding("AMK106", message, ("rows",), "several rows are those of one sequence")
     shapes = {b.name: b.shape for b in schedule.buffers}
+    alone = ALONE | (ONE_ROW if schedule.rows > 1 else {})
     for site in all_sites(schedule):
         op, path = site.step.op, (*site.path, "op")
-        if op.op in ALONE:
+        if op.op in alone:
             message = f"{op.op} serves one token, a step has {together}"
-            yield finding("AMK106", message, path, f"in a step of several {ALONE[op.op]}")
+            yield finding("AMK106", message, path, f"in a step of several {alone[op.op]}")
         if getattr(op, "scales", None) is not None:
             message = f"{op.op} has x in blocks, a step has {together}"
             yield finding("AMK106", message, path, "blocks are those of one token")
@@ -156,8 +157,10 @@ def _sequences(schedule: Schedule) -> Iterator[Diagnostic]:
                 yield finding("AMK103", message, (*path, field), f"a step has {together}")
 
 
-ALONE = {"combine": "splits are reduced, then staged", "peak": "tokens are the largest logits"}
+ALONE = {"combine": "splits are reduced, then staged"}
 """Ops that work for a single token only, and what stands in their place."""
+ONE_ROW = {"peak": "tokens are the largest logits"}
+"""Ops that work for one row of each sequence."""
 
 
 Parted = GemvOp | StageOp | AddResidualOp
