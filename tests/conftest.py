@@ -38,8 +38,8 @@ hypothesis.settings.load_profile("amk")
 
 @pytest.fixture(scope="session", autouse=True)
 def compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Kernels that the tests compile go to a cache of the test run, which its processes share, as they do its key: what a
-    test that exchanges code seals holds nowhere else."""
+    """Kernels that the tests compile go to a cache of the test run, which its processes share, as they do its key: what
+    a test that exchanges code seals holds nowhere else."""
     own = tmp_path_factory.getbasetemp()
     directory = (own.parent if os.environ.get("PYTEST_XDIST_WORKER") else own) / "cubin"
     with pytest.MonkeyPatch.context() as patch:

@@ -17,7 +17,8 @@ from amk.lowering.stamp import stamped
 from amk.planner.decode import plan
 from amk.planner.formats import formats
 from amk.planner.settings import Settings
-from amk.schedule_ir.schedule import Schedule
+from amk.schedule_ir.sampling import GREEDY, Sampling
+from amk.schedule_ir.schedule import Schedule, mode_of
 from amk.schedule_ir.target import load_target
 from amk.schedule_ir.weight_format import FormatName
 from tests.engine.tiny import NEOX, RandomTensors, tiny_model
@@ -45,6 +46,9 @@ CASES: dict[str, tuple[Any, str, FormatName, int, dict[str, Any]]] = {
     "twenty rows, sm_90a": (tiny_model(layers=1), "h200", "bf16", 4, {"rows": 20, "kv_block": 20, "kv_splits": 2}),
     "batch of 11, sm_80": (tiny_model(layers=1, kv_heads=1, ffn=128), "a100", "bf16", 13, {"batch": 11, "k_parts": 2}),
     "drawing sm_100a": (tiny_model(), "b200", "bf16", 4, {"sampling": "top-k-top-p"}),
+    "live batch of 3 that draws, sm_90a": (
+        tiny_model(layers=1), "h200", "bf16", 6, {"batch": 3, "live": True, "sampling": "top-k-top-p"},
+    ),
     "fenced, two splits, fp8 cache": (
         tiny_model(), "h200", "bf16", 8, {"handoff": "fenced", "kv_splits": 2, "kv_dtype": "fp8"},
     ),
@@ -58,6 +62,8 @@ CASES: dict[str, tuple[Any, str, FormatName, int, dict[str, Any]]] = {
     "LayerNorm, batch of 2, sm_80": (tiny_model(**NEOX), "a100", "bf16", 8, {"batch": 2, "handoff": "fenced"}),
     "norms of heads, 13 workers": (NORMED, "h200", "bf16", 13, {"kv_splits": 2, "warps": 8, "chunk_bytes": 2048}),
 }  # fmt: skip
+WISHES = [Sampling(0.9, 30, 0.9, seed=5), GREEDY, Sampling(1.4, 0, 0.7, seed=2**63)]
+"""How each sequence of a schedule that draws chooses its tokens."""
 
 
 def scheduled(name: str) -> Schedule:
@@ -76,10 +82,11 @@ def test_the_kernel_gives_the_interpreters_tokens_in_any_order(name: str) -> Non
     if schedule.rows > 1:
         prompts = [[(7 * n + 3) % schedule.model.vocab for n in range(TOKENS * schedule.rows)]]
     expected = CpuEngine(schedule, source, numerics="device")
-    expected.request_batch(prompts)
+    sampling = GREEDY if mode_of(schedule) == "greedy" else WISHES[: schedule.batch]
+    expected.request_batch(prompts, sampling=sampling)
     tokens, scale = expected.step(TOKENS).tolist(), np.abs(expected.logits()).max()
     for order in (Order(), Order(eager=True), Order(seed=1, slice=50)):
-        result = run(schedule, source, ptx, prompts=prompts, tokens=TOKENS, order=order, races=True)
+        result = run(schedule, source, ptx, prompts=prompts, tokens=TOKENS, order=order, sampling=sampling, races=True)
         assert [str(fault) for fault in result.faults] == []
         assert result.ended and all(outcome.raced for outcome in result.outcomes)
         assert result.tokens.tolist() == tokens

@@ -6,6 +6,7 @@ import random
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from amk.engine.cpu_engine import CpuEngine
 from amk.engine.live_backend import LiveBackend
 from amk.engine.schedule_backend import ScheduleBackend
 from amk.report.diagnostic import AmkError
-from amk.schedule_ir.sampling import GREEDY, Sampling
+from amk.schedule_ir.sampling import GREEDY, Mode, Sampling
 from tests.cases import cases
 from tests.engine import tiny_chat
 from tests.engine.tiny import RandomTensors, tiny_model, tiny_plan
@@ -34,8 +35,8 @@ def source() -> RandomTensors:
     return RandomTensors(MODEL)
 
 
-def live(patience: float = 0.01, slice: int = 4) -> LiveBackend:
-    schedule = tiny_plan(MODEL, batch=3, live=True, **SETTINGS)  # type: ignore[arg-type]
+def live(patience: float = 0.01, slice: int = 4, sampling: Mode = "greedy") -> LiveBackend:
+    schedule = tiny_plan(MODEL, batch=3, live=True, sampling=sampling, **SETTINGS)  # type: ignore[arg-type]
     return LiveBackend(CpuEngine(schedule, source()), slice, patience=patience)
 
 
@@ -61,7 +62,7 @@ class Text:
         self.prompt = tuple(self.rng.randrange(MODEL.vocab) for _ in range(self.rng.randint(1, 9)))
         self.most = self.rng.randint(1, CONTEXT - len(self.prompt) + 1)
         self.eos = tuple(self.rng.sample(range(MODEL.vocab), 3))
-        self.sampling = DRAWN if seed % 4 == 3 else GREEDY
+        self.sampling = replace(DRAWN, seed=seed, temperature=0.7 + seed % 5 / 10) if seed % 4 == 3 else GREEDY
 
     def run(self, backend: LiveBackend) -> list[int]:
         found: list[int] = []
@@ -94,6 +95,19 @@ def test_texts_that_come_and_go_are_what_they_are_alone(seed: int) -> None:
             assert tokens == alone(text.prompt, text.eos)[: text.most]
         else:
             assert tokens == drawn(text)
+
+
+@pytest.mark.parametrize("seed", range(cases(2, 6)))
+def test_texts_that_the_device_draws_are_what_they_are_alone(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each by parameters of its own, beside texts that take the largest logit."""
+    backend = live(sampling="top-k-top-p")
+    texts = [Text(100 * seed + n) for n in (0, 3, 7, 11, 12, 15)]
+    expected = [drawn(text) if text.sampling is not GREEDY else alone(text.prompt, text.eos) for text in texts]
+    monkeypatch.setattr(backend, "logits", lambda *_: pytest.fail("the host was asked to draw"))
+    with ThreadPoolExecutor(5) as pool:
+        found = list(pool.map(lambda text: text.run(backend), texts))
+    for text, tokens, wanted in zip(texts, found, expected, strict=True):
+        assert tokens == wanted[: text.most]
 
 
 def test_texts_share_launches() -> None:

@@ -26,7 +26,7 @@ from amk.schedule_ir.expr import Env
 from amk.schedule_ir.matrices import MatrixName
 from amk.schedule_ir.ops import OPS, Geometry
 from amk.schedule_ir.ops.base import Access, Op
-from amk.schedule_ir.ops.begin import token_register
+from amk.schedule_ir.ops.begin import pos_register, token_register
 from amk.schedule_ir.ops.staging import x_places
 from amk.schedule_ir.sampling import Sampling
 from amk.schedule_ir.schedule import Node, Schedule, Step
@@ -67,6 +67,9 @@ PLANS = {
     "refills held back": lambda: tiny_plan(tiny_model(), warps=2, slots=2, chunk_bytes=512, held_refills=0.5),
     "drawing": lambda: tiny_plan(tiny_model(), sampling="top-k-top-p"),
     "drawing, idle agents": lambda: tiny_plan(tiny_model(layers=1, vocab=21), workers=5, warps=4, sampling="top-p"),
+    "live batch of two that draws": lambda: tiny_plan(
+        tiny_model(layers=1), workers=5, warps=2, batch=2, live=True, sampling="top-k-top-p"
+    ),
     "batch of three": lambda: tiny_plan(tiny_model(qkv_bias=True), workers=13, batch=3),
     "batch of two, fenced": lambda: tiny_plan(
         tiny_model(heads=3, kv_heads=1, hidden=96, layers=1), workers=5, warps=2, batch=2, handoff="fenced"
@@ -159,7 +162,8 @@ def fresh_arrays(schedule: Schedule, seed: int) -> dict[str, Array]:
         if squares in arrays:
             arrays[squares] = np.abs(arrays[squares])
     if "sampling" in arrays:
-        arrays["sampling"] = Sampling(temperature=0.8, top_k=9, top_p=0.7, seed=5).words().astype(np.int64)
+        each = [Sampling(0.8 + s, 9 + s, 0.7, 5 + s).words() for s in range(schedule.batch)]
+        arrays["sampling"] = np.concatenate(each).astype(np.int64)
     return arrays
 
 
@@ -212,7 +216,8 @@ def events(schedule: Schedule, pos: int) -> Iterator[tuple[Op, Env]]:
 
 def run(op: Op, env: Env, geo: Geometry, arrays: dict[str, Array], token: int, done: int) -> Recorder:
     tokens = {token_register(s): token + s for s in range(geo.vectors)}
-    memory = Recorder(arrays, tokens | {"pos": env.pos, "epoch": 5, "done": done}, geo)
+    places = {pos_register(s): env.pos for s in range(geo.batch if geo.live else 1)}
+    memory = Recorder(arrays, tokens | places | {"epoch": 5, "done": done}, geo)
     op.reference(env, geo, memory)
     return memory
 

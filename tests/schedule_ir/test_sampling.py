@@ -72,6 +72,19 @@ def test_the_token_does_not_depend_on_the_plan() -> None:
         assert len(found) == 1
 
 
+@pytest.mark.parametrize("live", [False, True])
+def test_a_sequence_of_a_batch_draws_what_it_draws_alone(live: bool) -> None:
+    """Whatever the others are, and how they draw: so what holds of the draws of one sequence holds of each."""
+    together = Drawing(tiny_plan(tiny_model(vocab=VOCAB), workers=6, batch=3, live=live, sampling="top-k-top-p"))
+    wishes = [Sampling(0.8, 9, 0.7, 5), GREEDY, Sampling(1.3, 0, 0.95, 2**63), Sampling(0.6, 20, seed=1)]
+    for seed in range(12):
+        logits = [some_logits(seed + s) for s in range(3)]
+        samplings = [wishes[(seed + s) % len(wishes)] for s in range(3)]
+        positions = [seed + 7 * s if live else seed for s in range(3)]
+        alone = [drawing("top-k-top-p")(*each) for each in zip(logits, samplings, positions, strict=True)]
+        assert together.together(logits, samplings, positions) == alone
+
+
 def test_temperature_zero_takes_the_largest_logit_the_lowest_row_among_equals() -> None:
     for seed in range(6):
         logits = some_logits(seed)
