@@ -19,11 +19,12 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import amk
 from amk.engine import certificates
 from amk.lowering.bound import code_hash
 from amk.lowering.seal import is_sealed, seal
 
+ROOT = Path(__file__).parents[1]
+"""The package."""
 _SUFFIXES = (".py", ".cuh", ".json")
 _COMPILER = "nvidia-cuda-nvrtc"
 _PACKAGES = (
@@ -66,15 +67,15 @@ def _file(digest: str) -> Path:
 @functools.cache
 def program_hash() -> str | None:
     """What decides: all sources of amk by content, Python and packages by version. None without a packaged compiler."""
-    digest, root = hashlib.sha256(), Path(amk.__file__).parent
+    digest = hashlib.sha256()
     try:
         digest.update(version(_COMPILER).encode())
     except PackageNotFoundError:
         return None
     digest.update(json.dumps([sys.version, *map(_version, _PACKAGES)]).encode())
-    for path in sorted(path for path in root.rglob("*") if path.suffix in _SUFFIXES):
+    for path in sorted(path for path in ROOT.rglob("*") if path.suffix in _SUFFIXES):
         content = path.read_bytes()
-        digest.update(f"{path.relative_to(root)}:{len(content)}:".encode())
+        digest.update(f"{path.relative_to(ROOT)}:{len(content)}:".encode())
         digest.update(content)
     return digest.hexdigest()
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-import amk
 from amk.checker import certificate as checker
 from amk.engine import admissions
 from amk.engine.admission import AdmittedKernel, started
@@ -114,8 +113,8 @@ def test_a_changed_program_checks_again(
     schedule = small()
     starts.start(schedule)
     copy = tmp_path / "amk"
-    shutil.copytree(Path(amk.__file__).parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    monkeypatch.setattr(amk, "__file__", str(copy / "__init__.py"))
+    shutil.copytree(admissions.ROOT, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(admissions, "ROOT", copy)
     admissions.program_hash.cache_clear()
     starts.start(schedule)
     assert starts.checks == 0, "a copy is the same program"

@@ -476,8 +476,8 @@ struct S20 {
   static constexpr int kCandidates = 24;
   static __device__ __forceinline__ amk::Tagged<float> best_value(const Ctx& c) { return {c.globals.b_best_value, static_cast<amk::u32>(1 + c.epoch)}; }
   static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
-  static_assert((Plan::kBatch == 1), "tokens are drawn for one sequence");
   static_assert((1 <= kCandidates), "there is a candidate");
+  static_assert(((Plan::kBatch == 1) || ((24 % 2) == 0)), "every sequence's row is whole fetches");
 };
 struct S21 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -486,7 +486,6 @@ struct S21 {
   static __device__ __forceinline__ amk::Plain<int> sampling(const Ctx& c) { return {c.globals.b_sampling}; }
   static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
   static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7936); }
-  static_assert((Plan::kBatch == 1), "tokens are drawn for one sequence");
   static_assert((kRound < 14), "the round is one of a search");
 };
 struct S22 {
@@ -495,7 +494,6 @@ struct S22 {
   static constexpr int kTallyAgents = 8;
   static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7936); }
   static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
-  static_assert((Plan::kBatch == 1), "tokens are drawn for one sequence");
   static_assert((kRound < 14), "the round is one of a search");
   static_assert((kAgents == 1), "one warp reports");
 };
@@ -504,7 +502,6 @@ struct S23 {
   static constexpr int kRound = 7;
   static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
   static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
-  static_assert((Plan::kBatch == 1), "tokens are drawn for one sequence");
   static_assert((kRound < 14), "the round is one of a search");
 };
 struct S24 {
@@ -514,7 +511,6 @@ struct S24 {
   static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
   static __device__ __forceinline__ amk::Plain<int> sampling(const Ctx& c) { return {c.globals.b_sampling}; }
   static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
-  static_assert((Plan::kBatch == 1), "tokens are drawn for one sequence");
   static_assert((kRound < 14), "the round is one of a search");
 };
 struct S25 {
@@ -524,7 +520,6 @@ struct S25 {
   static __device__ __forceinline__ amk::Plain<int> sampling(const Ctx& c) { return {c.globals.b_sampling}; }
   static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
   static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7936); }
-  static_assert((Plan::kBatch == 1), "tokens are drawn for one sequence");
   static_assert((kRound < 14), "the round is one of a search");
 };
 struct S26 {
@@ -533,7 +528,6 @@ struct S26 {
   static constexpr int kTallyAgents = 8;
   static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7936); }
   static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
-  static_assert((Plan::kBatch == 1), "tokens are drawn for one sequence");
   static_assert((kRound < 14), "the round is one of a search");
   static_assert((kAgents == 1), "one warp reports");
 };
@@ -542,7 +536,6 @@ struct S27 {
   static constexpr int kRound = 8;
   static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
   static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
-  static_assert((Plan::kBatch == 1), "tokens are drawn for one sequence");
   static_assert((kRound < 14), "the round is one of a search");
 };
 struct S28 {
@@ -552,7 +545,6 @@ struct S28 {
   static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
   static __device__ __forceinline__ amk::Plain<int> sampling(const Ctx& c) { return {c.globals.b_sampling}; }
   static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
-  static_assert((Plan::kBatch == 1), "tokens are drawn for one sequence");
   static_assert((kRound < 14), "the round is one of a search");
 };
 struct S29 {
@@ -562,7 +554,6 @@ struct S29 {
   static __device__ __forceinline__ amk::Plain<int> sampling(const Ctx& c) { return {c.globals.b_sampling}; }
   static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
   static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7936); }
-  static_assert((Plan::kBatch == 1), "tokens are drawn for one sequence");
   static_assert((kRound < 14), "the round is one of a search");
 };
 struct S30 {
@@ -571,7 +562,6 @@ struct S30 {
   static constexpr int kTallyAgents = 8;
   static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7936); }
   static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
-  static_assert((Plan::kBatch == 1), "tokens are drawn for one sequence");
   static_assert((kRound < 14), "the round is one of a search");
   static_assert((kAgents == 1), "one warp reports");
 };
@@ -580,7 +570,6 @@ struct S31 {
   static constexpr int kRound = 9;
   static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
   static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
-  static_assert((Plan::kBatch == 1), "tokens are drawn for one sequence");
   static_assert((kRound < 14), "the round is one of a search");
 };
 struct S32 {
@@ -590,7 +579,6 @@ struct S32 {
   static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
   static __device__ __forceinline__ amk::Plain<int> sampling(const Ctx& c) { return {c.globals.b_sampling}; }
   static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
-  static_assert((Plan::kBatch == 1), "tokens are drawn for one sequence");
   static_assert((kRound < 14), "the round is one of a search");
 };
 struct S33 {
@@ -600,7 +588,6 @@ struct S33 {
   static __device__ __forceinline__ amk::Plain<int> sampling(const Ctx& c) { return {c.globals.b_sampling}; }
   static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
   static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7936); }
-  static_assert((Plan::kBatch == 1), "tokens are drawn for one sequence");
   static_assert((kRound < 14), "the round is one of a search");
 };
 struct S34 {
@@ -609,7 +596,6 @@ struct S34 {
   static constexpr int kTallyAgents = 8;
   static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7936); }
   static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
-  static_assert((Plan::kBatch == 1), "tokens are drawn for one sequence");
   static_assert((kRound < 14), "the round is one of a search");
   static_assert((kAgents == 1), "one warp reports");
 };
@@ -618,7 +604,6 @@ struct S35 {
   static constexpr int kRound = 10;
   static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
   static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
-  static_assert((Plan::kBatch == 1), "tokens are drawn for one sequence");
   static_assert((kRound < 14), "the round is one of a search");
 };
 struct S36 {
@@ -628,7 +613,6 @@ struct S36 {
   static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
   static __device__ __forceinline__ amk::Plain<int> sampling(const Ctx& c) { return {c.globals.b_sampling}; }
   static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
-  static_assert((Plan::kBatch == 1), "tokens are drawn for one sequence");
   static_assert((kRound < 14), "the round is one of a search");
 };
 struct S37 {
@@ -638,7 +622,6 @@ struct S37 {
   static __device__ __forceinline__ amk::Plain<int> sampling(const Ctx& c) { return {c.globals.b_sampling}; }
   static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
   static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7936); }
-  static_assert((Plan::kBatch == 1), "tokens are drawn for one sequence");
   static_assert((kRound < 14), "the round is one of a search");
 };
 struct S38 {
@@ -647,7 +630,6 @@ struct S38 {
   static constexpr int kTallyAgents = 8;
   static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7936); }
   static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
-  static_assert((Plan::kBatch == 1), "tokens are drawn for one sequence");
   static_assert((kRound < 14), "the round is one of a search");
   static_assert((kAgents == 1), "one warp reports");
 };
@@ -656,7 +638,6 @@ struct S39 {
   static constexpr int kRound = 11;
   static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
   static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
-  static_assert((Plan::kBatch == 1), "tokens are drawn for one sequence");
   static_assert((kRound < 14), "the round is one of a search");
 };
 struct S40 {
@@ -666,7 +647,6 @@ struct S40 {
   static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
   static __device__ __forceinline__ amk::Plain<int> sampling(const Ctx& c) { return {c.globals.b_sampling}; }
   static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
-  static_assert((Plan::kBatch == 1), "tokens are drawn for one sequence");
   static_assert((kRound < 14), "the round is one of a search");
 };
 struct S41 {
@@ -676,7 +656,6 @@ struct S41 {
   static __device__ __forceinline__ amk::Plain<int> sampling(const Ctx& c) { return {c.globals.b_sampling}; }
   static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
   static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7936); }
-  static_assert((Plan::kBatch == 1), "tokens are drawn for one sequence");
   static_assert((kRound < 14), "the round is one of a search");
 };
 struct S42 {
@@ -685,7 +664,6 @@ struct S42 {
   static constexpr int kTallyAgents = 8;
   static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7936); }
   static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
-  static_assert((Plan::kBatch == 1), "tokens are drawn for one sequence");
   static_assert((kRound < 14), "the round is one of a search");
   static_assert((kAgents == 1), "one warp reports");
 };
@@ -694,7 +672,6 @@ struct S43 {
   static constexpr int kRound = 12;
   static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
   static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
-  static_assert((Plan::kBatch == 1), "tokens are drawn for one sequence");
   static_assert((kRound < 14), "the round is one of a search");
 };
 struct S44 {
@@ -704,7 +681,6 @@ struct S44 {
   static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
   static __device__ __forceinline__ amk::Plain<int> sampling(const Ctx& c) { return {c.globals.b_sampling}; }
   static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
-  static_assert((Plan::kBatch == 1), "tokens are drawn for one sequence");
   static_assert((kRound < 14), "the round is one of a search");
 };
 struct S45 {
@@ -714,7 +690,6 @@ struct S45 {
   static __device__ __forceinline__ amk::Plain<int> sampling(const Ctx& c) { return {c.globals.b_sampling}; }
   static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
   static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7936); }
-  static_assert((Plan::kBatch == 1), "tokens are drawn for one sequence");
   static_assert((kRound < 14), "the round is one of a search");
 };
 struct S46 {
@@ -723,7 +698,6 @@ struct S46 {
   static constexpr int kTallyAgents = 8;
   static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7936); }
   static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
-  static_assert((Plan::kBatch == 1), "tokens are drawn for one sequence");
   static_assert((kRound < 14), "the round is one of a search");
   static_assert((kAgents == 1), "one warp reports");
 };
@@ -732,7 +706,6 @@ struct S47 {
   static constexpr int kRound = 13;
   static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
   static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
-  static_assert((Plan::kBatch == 1), "tokens are drawn for one sequence");
   static_assert((kRound < 14), "the round is one of a search");
 };
 struct S48 {
@@ -742,7 +715,6 @@ struct S48 {
   static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
   static __device__ __forceinline__ amk::Plain<int> sampling(const Ctx& c) { return {c.globals.b_sampling}; }
   static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
-  static_assert((Plan::kBatch == 1), "tokens are drawn for one sequence");
   static_assert((kRound < 14), "the round is one of a search");
 };
 struct S49 {
@@ -753,7 +725,6 @@ struct S49 {
   static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
   static __device__ __forceinline__ amk::Tagged<float> draw_value(const Ctx& c) { return {c.globals.b_draw_value, static_cast<amk::u32>(1 + c.epoch)}; }
   static __device__ __forceinline__ amk::Tagged<int> draw_index(const Ctx& c) { return {c.globals.b_draw_index, static_cast<amk::u32>(1 + c.epoch)}; }
-  static_assert((Plan::kBatch == 1), "tokens are drawn for one sequence");
 };
 struct S50 {
   static constexpr int kFirst = 0, kAgents = 8;
