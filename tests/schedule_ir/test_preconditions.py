@@ -97,6 +97,7 @@ def other_geometries(op: Op, geo: Geometry) -> Iterator[Geometry]:
     yield replace(geo, role_first=geo.role_first | {op.role: 1})
     yield replace(geo, batch=2)
     yield replace(geo, batch=2, live=True)
+    yield replace(geo, rows_each=2)
     for stream in geo.streams.values():
         yield from (replace(geo, streams={stream.name: stream.model_copy(update={"role": r})}) for r in geo.role_size)
         yield replace(geo, streams={"before": stream.model_copy(update={"name": "before"}), **geo.streams})
