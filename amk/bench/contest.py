@@ -18,15 +18,17 @@ from multiprocessing import get_context
 import torch
 
 from amk.bench.accuracy import relative_error, within_tolerance
+from amk.bench.ceiling import read_ceiling
 from amk.bench.contestants import parse, schedule_of
-from amk.bench.decode_bench import own
-from amk.bench.device_packing import streamed
+from amk.bench.decode_bench import needed_bytes, own
+from amk.bench.device_packing import Packings, streamed
 from amk.bench.subject import Subject
 from amk.bench.times import Times
 from amk.bench.timing import race
 from amk.bench.torch_model import TorchWeights
 from amk.engine.admission import AdmittedKernel, admit, admitted
 from amk.lowering.kernel import build
+from amk.lowering.launch import Device
 from amk.report.diagnostic import AmkError
 
 SEED = 20
@@ -58,12 +60,15 @@ def made(arguments: argparse.Namespace, changes: str) -> AdmittedKernel | str:
 
 def contest(arguments: argparse.Namespace, contestants: Sequence[tuple[str, AdmittedKernel]]) -> list[Result]:
     """All contestants loaded at once, one race per position."""
-    weights = TorchWeights.random(contestants[0][1].schedule.model, SEED)
+    weights = TorchWeights.random(contestants[0][1].schedule.model, SEED, drawn=arguments.drawn or None)
     stream = streamed(contestants[0][1].schedule, weights)
+    packings = Packings()
     subjects: list[Subject] = []
     for _, kernel in contestants:
-        subjects.append(Subject.random(kernel, SEED, weights, stream))
+        packed = packings.of(kernel.schedule, weights)
+        subjects.append(Subject.random(kernel, SEED, weights, stream, packed))
         torch.cuda.empty_cache()  # the next one's buffers are not torch's
+    packings.kept.clear()
     found: list[Result] = []
     for pos in arguments.positions:
         checked = _checked(subjects, pos)
@@ -116,6 +121,9 @@ def main(argv: Sequence[str]) -> int:
         if isinstance(kernel, str):
             print(f"left out: {changes or 'default'}: {kernel}", flush=True)
     entered = [(c, k) for c, k in zip(every, kernels, strict=True) if isinstance(k, AdmittedKernel)]
+    ceiling, schedule = read_ceiling(Device.open()), entered[0][1].schedule
+    least = [(needed_bytes(schedule, pos) - schedule.target.l2_bytes) / ceiling / 1e6 for pos in arguments.positions]
+    print(f"read ceiling {ceiling:.0f} GB/s; floor {', '.join(f'{ms:.4f}' for ms in least)} ms", flush=True)
     base, *others = entered
     found: list[Result] = []
     for first in range(0, len(others), arguments.at_once - 1):

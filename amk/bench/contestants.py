@@ -13,6 +13,7 @@ from amk.planner.decode import choose_workers, plan
 from amk.planner.formats import formats, layered
 from amk.planner.settings import FAST, Settings
 from amk.planner.tuned import tuned
+from amk.schedule_ir.codec import load_schedule
 from amk.schedule_ir.model import load_model
 from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.target import load_target
@@ -32,6 +33,9 @@ def settings_of(changes: str, fast: Settings) -> Settings:
 
 
 def schedule_of(arguments: argparse.Namespace, changes: str) -> Schedule:
+    """The plan with these changes, or the schedule of a file, `@schedule.json`."""
+    if changes.startswith("@"):
+        return load_schedule(Path(changes[1:]))[0]
     context = arguments.context or max(arguments.positions) + arguments.tokens
     model, target = load_model(arguments.model), load_target(arguments.gpu)
     wanted, settings = formats(arguments.dtype, arguments.lm_head), replace(FAST, batch=arguments.batch)
@@ -53,7 +57,8 @@ def parse(argv: Sequence[str], description: str | None = None) -> argparse.Names
     parser.add_argument("--tokens", type=int, default=4, help="per launch (default: 4)")
     parser.add_argument("--at-once", type=int, default=16, help="contestants of one race: what GPU memory holds")
     parser.add_argument("--processes", type=int, default=16)
+    parser.add_argument("--drawn", action="store_true", help="make matrices when they are needed, to spare GPU memory")
     parser.add_argument("--record", type=Path, help="write the results to this JSON file")
     parser.add_argument("--base", default="", help="changes of the contestant that the others are compared with")
-    parser.add_argument("changes", nargs="+", help=settings_of.__doc__)
+    parser.add_argument("changes", nargs="+", help=f"{settings_of.__doc__} Or @FILE, a schedule.")
     return parser.parse_args(argv)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -39,6 +39,9 @@ from amk.schedule_ir.weight_format import Chunk, FormatName
 REGISTER_UNIT, PARTS = 8, 4
 """Registers are allocated to a thread in multiples of 8, in one of the four parts of an SM (CUDA occupancy rules)."""
 Held = dict[MatrixName, int]
+PACED: dict[MatrixName, Callable[[int], int]] = {"qkv": lambda most: most, "o": lambda most: max(1, most // 2)}
+"""Refills that short products hold back where they are paced, of so many that a long one does: behind O they go out at
+two steps, behind QKV at four."""
 NARROWER: tuple[FormatName, ...] = ("int8", "int4-g128")
 """Formats that are named when a model does not fit, widest first."""
 
@@ -279,8 +282,11 @@ def held_back(model: ModelSpec, settings: Settings, target: Target, chunks: Chun
         return {}
     found: Held = {}
     for name, chunk in chunks.items():
-        if drained(model, settings, chunk, tables, name) >= 2 * most:
+        least = drained(model, settings, chunk, tables, name)
+        if least >= 2 * most:
             found[name] = most
+        elif settings.paced and name in PACED and least >= PACED[name](most):
+            found[name] = PACED[name](most)
     return found
 
 
@@ -296,6 +302,8 @@ def first_refills(model: ModelSpec, settings: Settings, chunks: Chunks, tables: 
         long = drained(model, settings, chunks[name], tables, name) >= LONG_RINGS * slots
         share = 1.0 if plain and long and largest(((model.layers, chunks),)) < 2 * SMALL_COPY else 0.5
         found[name] = round(count * (share if settings.first_refills is None else settings.first_refills))
+        if settings.paced and name in PACED:
+            found[name] = 1
     return found
 
 

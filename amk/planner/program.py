@@ -144,25 +144,25 @@ class Author(Writer):
         )  # fmt: skip
         return [
             *self.wait(self.own("qkv"), (LAYER, gate), self.head_delta),
-            *self.staged(held, Step(op=rope)),
+            *(self.paced(held, 0, Step(op=rope)) if self.settings.paced else self.staged(held, Step(op=rope))),
             self.barrier(),
             Step(op=attend),
             self.barrier(),
-            *self.reduced(merge),
+            *self.reduced(merge, held),
         ]
 
     def splits_at(self) -> SplitBuffers:
         return SplitBuffers(split_partial=self.own("split_partial"), split_scale=self.own("split_scale"))
 
-    def reduced(self, merge: MergeOp) -> list[Step]:
+    def reduced(self, merge: MergeOp, held: MatrixName | None) -> list[Step]:
         """Publish the split's partials; where there are many splits, reduce them among the workers of the kv head."""
         if self.splits is None:
-            return self.publish(merge, (self.signal(self.own("attn"), (LAYER,)),))
+            return self.paced(held, 1, *self.publish(merge, (self.signal(self.own("attn"), (LAYER,)),)))
         own: tuple[Expr, ...] = (LAYER, {"attn.gate": 1})
         role = "all" if self.settings.vectors > NARROW_STEP else "w0"
         reduce = ReduceSplitsOp(role=role, layer=self.layer, attn=self.own("attn"), **self.splits_at())
         return [
-            *self.publish(merge, (self.signal(self.own("split"), own, {"attn.serves": 1}),)),
+            *self.paced(held, 1, *self.publish(merge, (self.signal(self.own("split"), own, {"attn.serves": 1}),))),
             *self.wait(self.own("split"), own, self.splits),
             *self.publish(reduce, (self.signal(self.own("attn"), (LAYER,)),)),
         ]
@@ -176,7 +176,7 @@ class Author(Writer):
         combine = CombineOp(role="all", layer=self.layer, heads=heads, mix="mix", **self.splits_at(), **fields)
         staged = StageAttentionOp(role="all", layer=self.layer, attn=self.own("attn"), **fields)
         stage = Step(op=combine if self.splits is None else staged)
-        return [*self.wait(self.own("attn"), (LAYER,)), *self.staged(held, stage)]
+        return [*self.paced("qkv", 2, *self.wait(self.own("attn"), (LAYER,))), *self.staged(held, stage)]
 
     def normed(self, number: int, h: str, fields: Written) -> Step:
         """Stage norm `number` of the layer, those of the next one counted on."""

@@ -30,6 +30,10 @@ attention overlay those of products, and a token's first sums of squares those o
 """
 
 
+LAST_TURN = 2
+"""Paced refills of QKV go out behind the rotation, behind the splits, and where attention's result is there."""
+
+
 class Sums(TypedDict):
     """Fields of the ops that add up partial sums."""
 
@@ -181,6 +185,13 @@ class Writer:
             return list(steps)
         rest = refilled(self.deferred(name) - self.run.first.get(name, 0))
         return [*rest, *steps] if self.settings.refill_early else [*steps, *rest]
+
+    def paced(self, name: MatrixName | None, turn: int, *steps: Step) -> list[Step]:
+        """`steps`, and behind them a refill that `name` holds back; behind the last turn all that are left."""
+        if name is None or not self.settings.paced:
+            return list(steps)
+        left = self.deferred(name) - self.run.first.get(name, 0) - turn
+        return [*steps, *refilled(max(0, left if turn == LAST_TURN else min(left, 1)))]
 
     def asked_at(self, place: str) -> list[Step]:
         """Ask for earlier keys and values, if this is the place."""

@@ -51,6 +51,10 @@ CODES_ONLY: Changes = {"scales_apart": True, "hint_slack": 2, **LATE_CACHE}
 """For codes of eight bits in long products: copies are whole lines without padding, and eight warps have rings of
 192 KB instead of 165. Words are looked for when half of the workers have signalled."""
 
+PACED: Changes = {"paced": True}
+"""For codes in long products: with refills of the short ones spread over the steps behind them, polls and words find
+short queues."""
+
 BATCHED: Changes = {"handoff": "mixed", "handoff_dtype": "bf16", "hint_at": "drained", **LATE_CACHE}
 """Where a worker has no rows of some matrix, words stay among the few that read them; for all others see below."""
 
@@ -148,11 +152,11 @@ def changes(layers: AbstractSet[FormatName], long: bool, model: ModelSpec, reduc
     if len(layers) > 1:
         return EAGER
     if long and all(weight_format(form).bits == 8 for form in layers):
-        return {**EAGER, **CODES_ONLY}
+        return {**EAGER, **CODES_ONLY, **PACED}
     if layers == {"fp8"}:
         return EAGER
     if all(weight_format(form).bits == 4 for form in layers):
-        return {**EAGER, **SHORT_HOLD, "hint_slack": 2} if long else {**EAGER, **SHORT_HOLD}
+        return {**EAGER, **SHORT_HOLD, "hint_slack": 2, **PACED} if long else {**EAGER, **SHORT_HOLD}
     if layers == {"int8"}:
         return SHORT_CODES
     return {**EAGER, **HALF_HOLD}

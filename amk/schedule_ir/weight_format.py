@@ -56,8 +56,8 @@ class WeightFormat:
 
     @property
     def sums(self) -> bool:
-        """Are the codes off by a zero, which the sums of the vector's blocks take out."""
-        return self.codes == "int4"
+        """Have the codes zeros of their own, which the sums of the vector's blocks take out."""
+        return self.zeros
 
     @property
     def unit(self) -> int:

@@ -96,6 +96,10 @@ CASES: dict[str, tuple[ModelSpec, dict[str, Any]]] = {
         tiny_model(ffn=128),
         {"hint_at": "summed", "act_parts": 2, "pollers": "all", "refill_first": True, "workers": 5, "warps": 8},
     ),
+    "refills of short products one by one": (
+        tiny_model(ffn=160),
+        {"paced": True, "held_refills": 1.0, "slots": 2, "workers": 5, "warps": 2},
+    ),
     "arrays overlaid": (tiny_model(), {"overlay": True}),
     "naive": (tiny_model(), {"handoff": "fenced", "head_handoff": False, "run_ahead": False, "wide_epilogue": 0}),
 }

@@ -32,7 +32,7 @@ def order(listing: str, wait: str, copy: str, product: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("form", "types", "first"), [("int8", "s32.s8", "c"), ("fp8", "f32.f16", "c"), ("int4-g128", "s32.u8", "p")]
+    ("form", "types", "first"), [("int8", "s32.s8", "c"), ("fp8", "f32.f16", "c"), ("int4-g128", "s32.s8", "p")]
 )
 def test_the_refill_is_ordered_before_the_product(form: FormatName, types: str, first: str) -> None:
     product = r"mma\.sync\.aligned\.m16n8k\d+\.row\.col\." + re.escape(types)

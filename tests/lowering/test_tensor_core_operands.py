@@ -93,7 +93,17 @@ def int8_sum(words: Words, block: int, x: Bytes) -> Floats:
 
 
 def int4_sum(words: Words, block: int, x: Bytes) -> Floats:
+    return signed_nibble_sum(words, block, digit_operand(x))
+
+
+def int4_zp_sum(words: Words, block: int, x: Bytes) -> Floats:
     return nibble_sum(words, block, digit_operand(x))
+
+
+def signed_nibble_sum(words: Words, block: int, operand: Floats) -> Floats:
+    flip, upper = np.uint32(0x80808080), np.uint32(0xF0F0F0F0)
+    a = [half for word in (words[:, 2 * block], words[:, 2 * block + 1]) for half in (word << np.uint32(4), word)]
+    return own(mma(octets(np.stack([half & upper ^ flip for half in a]), "i1"), operand))
 
 
 def nibble_sum(words: Words, block: int, operand: Floats) -> Floats:
@@ -127,10 +137,11 @@ def fp8_sum(words: Words, block: int, x: Bytes) -> Floats:
     return own(c)
 
 
-SUMS: dict[str, tuple[Callable[[Words, int, Bytes], Floats], float]] = {
-    "int8": (int8_sum, 1.0), "int4": (int4_sum, 16.0), "fp8": (fp8_sum, 1.0),
+SUMS: dict[tuple[str, bool], tuple[Callable[[Words, int, Bytes], Floats], float]] = {
+    ("int8", False): (int8_sum, 1.0), ("int4", False): (int4_sum, 16.0), ("int4", True): (int4_zp_sum, 16.0),
+    ("fp8", False): (fp8_sum, 1.0),
 }  # fmt: skip
-"""By codes: a lane's sum of a block, and what a code of 1 counts there."""
+"""By codes and whether zeros are stored: a lane's sum of a block, and what a code of 1 counts there."""
 
 
 def chunk_product(stored: Bytes, chunk: Chunk, x: Bytes, scales: Floats, totals: Floats) -> Floats:
@@ -139,10 +150,10 @@ def chunk_product(stored: Bytes, chunk: Chunk, x: Bytes, scales: Floats, totals:
     group = form.group or columns
     groups, size, per_load = columns // group, form.payload_bytes(columns), 2 if form.bits == 4 else 1
     weight = stored[size : size + 16 * groups].view(np.float16).astype(np.float64).reshape(8, groups)
-    zeros = np.full((8, groups), 8.0 if form.codes == "int4" else 0.0)
+    zeros = np.zeros((8, groups))
     if form.zeros:
         zeros = stored[size + 16 * groups :][: 8 * groups].reshape(8, groups).astype(np.float64)
-    block_sum, unit = SUMS[form.codes]
+    block_sum, unit = SUMS[form.codes, form.zeros]
     offset = np.where(LANE % 4 == 0, unit, 0.0)
     total = np.zeros(32)
     for g in range(groups):
@@ -159,14 +170,15 @@ def paired_product(stored: Bytes, chunk: Chunk, x: Bytes, scales: Floats, totals
     form, columns = chunk.weights, chunk.columns
     groups, blocks, size = columns // form.group, columns // BLOCK // 2, form.payload_bytes(columns)
     weight = stored[size : size + 16 * groups].view(np.float16).astype(np.float64).reshape(8, groups)
-    zeros = np.full((8, groups), 8.0)
+    zeros = np.zeros((8, groups))
     if form.zeros:
         zeros = stored[size + 16 * groups :][: 8 * groups].reshape(8, groups).astype(np.float64)
+    block_sum = nibble_sum if form.zeros else signed_nibble_sum
     half, row = LANE % 4 // 2, LANE // 4
     total = np.zeros(32)
     for i in range(blocks):
         operand = np.where((LANE < 16)[:, None], digit_operand(x[i]), digit_operand(x[i + blocks]))
-        both = [nibble_sum(tile(stored, block), block % 2, operand) for block in (i, i + blocks)]
+        both = [block_sum(tile(stored, block), block % 2, operand) for block in (i, i + blocks)]
         own, group = i + half * blocks, i * BLOCK // form.group + half * (groups // 2)
         y = (
             np.where(half == 0, *both) * scales[own]

@@ -18,7 +18,7 @@ from amk.validator.static.structure import check_structure
 from tests.damage import rewritten
 from tests.tiny import PLAIN, RAGGED
 
-ONE_PER_LAYOUT: tuple[FormatName, ...] = ("bf16", "int8", "int4-g64", "fp8")
+ONE_PER_LAYOUT: tuple[FormatName, ...] = ("bf16", "int8", "int4-g64-zp", "fp8")
 
 
 def bytes_of(buffer: Buffer) -> range:
@@ -32,7 +32,7 @@ def test_vectors_that_live_together_do_not_overlap(layers: FormatName, lm_head: 
     buffers = {b.name: b for b in staged_arrays(RAGGED, formats(layers, lm_head))}
     apart = weight_format(layers).staged != weight_format(lm_head).staged
     assert ("x_head" in buffers) == apart
-    assert ("x_sums" in buffers) == ("int4-g64" in (layers, lm_head))
+    assert ("x_sums" in buffers) == ("int4-g64-zp" in (layers, lm_head))
     assert ("x_scales" in buffers) == ({layers, lm_head} != {"bf16"})
     hidden = -(-RAGGED.hidden // 64) * 64
     for extra in ("x_head", "x_scales", "x_sums"):
@@ -47,7 +47,7 @@ def test_plans_of_bf16_know_no_blocks() -> None:
     assert [(b.name, b.dtype, b.shape) for b in staged_arrays(PLAIN, formats())] == [("x", "bf16", (256,))]
 
 
-def quantised(layers: FormatName = "int4-g128", lm_head: FormatName = "fp8") -> Schedule:
+def quantised(layers: FormatName = "int4-g128-zp", lm_head: FormatName = "fp8") -> Schedule:
     settings = replace(FAST, warps=2)
     return plan(
         PLAIN, load_target("h200"), settings=settings, wanted=formats(layers, lm_head), max_context=64, workers=4

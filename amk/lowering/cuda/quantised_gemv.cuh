@@ -111,7 +111,7 @@ __device__ __forceinline__ float chunk_product(u32 slot, const StagedBlocks& fro
   using W = typename M::Weights;
   using H = Halves<M>;
   constexpr int kBlocks = H::kBlocks, kEach = H::kEach, kGroups = H::kGroups, kInputs = H::kInputs, kOwn = H::kOwn;
-  constexpr bool kWhole = H::kWhole, kSums = W::kOffset != 0 || W::kZeros;
+  constexpr bool kWhole = H::kWhole, kSums = W::kZeros;
   const u32 behind = slot + kBlocks / W::kBlocks * 512;
   uint4 v[kBlocks / W::kBlocks];
   float scale[kInputs], sum[kInputs], weight_scale[kOwn], zero[kOwn];
@@ -141,7 +141,7 @@ __device__ __forceinline__ float chunk_product(u32 slot, const StagedBlocks& fro
       }
       if constexpr (kSums) of_x += sum[i];
     }
-    if constexpr (kSums) y -= offset * (W::kZeros ? zero[group] : static_cast<float>(W::kOffset)) * of_x;
+    if constexpr (kSums) y -= offset * zero[group] * of_x;
     total += kApart ? y : weight_scale[group] * y;
   }
   if constexpr (!W::kEarly) release();

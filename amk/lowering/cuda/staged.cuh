@@ -63,8 +63,12 @@ __device__ __forceinline__ void put_share(const C& c, int from, int hi, Values v
     // Lane n of a block's lanes has the scale of piece n.
     const int piece = c.lane % kLanes, block = from / kBlock + piece * (32 / kLanes) + c.lane / kLanes;
     u32 own = 0;
+    // Opaque: otherwise the compiler stores all of them, to load one.
 #pragma unroll
-    for (int k = 0; k < kPairs; ++k) own = piece / 2 == k ? tops[k] : own;
+    for (int k = 0; k < kPairs; ++k) {
+      const u32 top = sync::opaque(tops[k]);
+      own = piece / 2 == k ? top : own;
+    }
     if (piece < kPieces && block * kBlock < end) S::scales(c)[block] = BlockScale(piece % 2 == 0 ? own << 16 : own).down();
   }
 #pragma unroll

@@ -4,7 +4,7 @@
 // last eight of the same weight rows; even columns of the other operand have x for the former, odd ones for the latter. A
 // row's sum is therefore C[r][even] + C[r + 8][odd], words 0 and 3 of a lane. `sum` is that of the lane for one block, a
 // code of 1 counting kUnit: where x is digits, of the low digit in lanes 4 r and of the high one in lanes 4 r + 1. `weight` is
-// the number that the lane's sums are to be multiplied with, kOffset what the codes are too large by where none is stored.
+// the number that the lane's sums are to be multiplied with.
 // kEarly: a chunk's slot is refilled before it is multiplied, when it is all in registers, and only the lanes that hold a column
 // of x that counts read one; four bits lost by that (LADDER.md). kPairs: lanes 16..31 read another block of x, the columns 4..7 of
 // the operand, whose sums are in lanes 4 r + 2 and 4 r + 3.
@@ -48,7 +48,7 @@ struct DigitOperand {
 // kGroup columns share a scale; kBlocks of 64 columns are read by one 16-byte load of a lane.
 template <int kGroupColumns>
 struct Int8 : DigitOperand {
-  static constexpr int kGroup = kGroupColumns, kBlocks = 1, kOffset = 0;
+  static constexpr int kGroup = kGroupColumns, kBlocks = 1;
   static constexpr bool kPlain = false, kZeros = false, kEarly = true, kPairs = false;
   static constexpr float kUnit = 1.f;
   static __device__ __forceinline__ float weight(int lane) { return digit(lane) / kUnit; }
@@ -60,29 +60,39 @@ struct Int8 : DigitOperand {
   static __device__ __forceinline__ void input(uint2& x, u32 address, int lane) { sync::load_shared_if(lane < 16, x, address); }
 };
 
-// Low nibbles are the first eight columns, high nibbles the last eight, which count 16 times. Rows 8..15 of the operand are
-// whole bytes: what their low nibbles add is C[r][odd], word 1 of a lane, so no mask takes them out. Where the other half of
-// the operand has x of another block, of whose weights `other` are, each lane keeps the sums of its own.
+// Four bits, low nibbles being the first eight columns, high nibbles the last eight. Without stored zeros a nibble is its code
+// plus 8: as the upper half of a byte, with its top bit flipped, it is 16 times the code. With them the high nibbles count 16
+// times, and rows 8..15 of the operand are whole bytes: what their low nibbles add is C[r][odd], word 1 of a lane, so no mask
+// takes them out. Where the other half of the operand has x of another block, of whose weights `other` are, each lane keeps the
+// sums of its own.
 template <int kGroupColumns, bool kStoredZeros>
 struct Int4 : DigitOperand {
-  static constexpr int kGroup = kGroupColumns, kBlocks = 2, kOffset = kStoredZeros ? 0 : 8;
+  static constexpr int kGroup = kGroupColumns, kBlocks = 2;
   static constexpr bool kPlain = false, kZeros = kStoredZeros, kEarly = false, kPairs = true;
   static constexpr float kUnit = 16.f;
   static __device__ __forceinline__ float weight(int lane) { return digit(lane) / kUnit; }
+  static __device__ __forceinline__ u32 low(u32 word) { return (word << 4 & 0xf0f0f0f0u) ^ 0x80808080u; }
+  static __device__ __forceinline__ u32 high(u32 word) { return (word & 0xf0f0f0f0u) ^ 0x80808080u; }
   static __device__ __forceinline__ void multiply(int (&c)[4], const uint4& v, int block, const uint2& x) {
     const u32 first = block == 0 ? v.x : v.z, second = block == 0 ? v.y : v.w;
-    mma_32_u8(c, first & 0x0f0f0f0fu, first, second & 0x0f0f0f0fu, second, x.x, x.y);
+    if constexpr (kStoredZeros) {
+      mma_32_u8(c, first & 0x0f0f0f0fu, first, second & 0x0f0f0f0fu, second, x.x, x.y);
+    } else {
+      mma_32_s8(c, low(first), high(first), low(second), high(second), x.x, x.y);
+    }
   }
+  static __device__ __forceinline__ int added(const int (&c)[4]) { return kStoredZeros ? c[0] * 16 + c[3] - c[1] : c[0] + c[3]; }
   static __device__ __forceinline__ float sum(const uint4& v, int block, const uint2& x) {
     int c[4];
     multiply(c, v, block, x);
-    return small_integer(c[0] * 16 + c[3] - c[1]);
+    return small_integer(added(c));
   }
   static __device__ __forceinline__ float sum(const uint4& v, const uint4& other, int block, const uint2& x, bool upper) {
     int c[4], d[4];
     multiply(c, v, block, x);
     multiply(d, other, block, x);
-    return small_integer((upper ? d[0] : c[0]) * 16 + (upper ? d[3] : c[3]) - (upper ? d[1] : c[1]));
+    const int first = added(c), second = added(d);
+    return small_integer(upper ? second : first);
   }
   static __device__ __forceinline__ void input(uint2& x, u32 address, int) { x = sync::load_shared_v2(address); }
 };
@@ -104,7 +114,7 @@ __device__ __forceinline__ u32 e4m3_halves(u32 word) {
 
 template <int kGroupColumns>
 struct Fp8 {
-  static constexpr int kGroup = kGroupColumns, kBlocks = 1, kOffset = 0, kLanes = 1;
+  static constexpr int kGroup = kGroupColumns, kBlocks = 1, kLanes = 1;
   static constexpr bool kPlain = false, kZeros = false, kEarly = true, kPairs = false;
   using Input = uint4;
   static __device__ __forceinline__ int place(int lane) { return lane % 4 * 32 + lane / 4 % 2 * 16; }
