@@ -59,11 +59,11 @@ def test_the_page_s_loops_are_safe_for_every_number_of_laps() -> None:
     from amk.systems.loop_document import parse_loops
     from amk.systems.loop_program import judged_program
 
-    page = PAGE.read_text(encoding="utf-8")
-    code = page.split("```python\n")[2].partition("```")[0]
+    page = (PAGE.parent / "loops.md").read_text(encoding="utf-8")
     names: dict[str, Any] = {}
-    exec(compile(code, "ring.py", "exec"), names)
-    assert amk.verify(names["endless"]()).safe
+    for code in page.split("```python\n")[1:]:
+        exec(compile(code.partition("```")[0], "ring.py", "exec"), names)
+    assert amk.verify(names["endless"]()).safe and amk.verify(names["tma"](2)).safe
     text = (PAGE.parent / "files.md").read_text(encoding="utf-8").partition("```json\n")[2].partition("```")[0]
     assert judged_program(parse_loops(text.encode(), "ring.json")).safe
     told = judged_program(parse_loops(text.replace("k + 1", "k").encode(), "ring.json"))
