@@ -70,7 +70,9 @@ def main() -> int:
         rows[kind] = {"median_s": statistics.median(seconds), "least_s": min(seconds), "most_s": max(seconds)}
         print(f"{kind:8} {rows[kind]['median_s']:6.2f} s ({min(seconds):.2f} to {max(seconds):.2f})")
     if arguments.record:
-        record = {"format": 1, "run": provenance(sys.argv), "model": arguments.model, "gpu": arguments.gpu}
+        command = f"python -m tests.engine.second_start {arguments.model} --gpu {arguments.gpu} --runs {arguments.runs}"
+        run = provenance([]) | {"command": f"{command} --dtype {arguments.dtype}"}
+        record = {"format": 1, "run": run, "model": arguments.model, "gpu": arguments.gpu}
         arguments.record.write_text(json.dumps(record | {"dtype": arguments.dtype, "starts": rows}, indent=1) + "\n")
     return 0
 
