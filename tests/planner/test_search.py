@@ -191,7 +191,7 @@ def test_a_beam_without_a_start_falls_back_to_draws() -> None:
     made = Search(PROBLEM, start)
     made.limit = 10
     made.presets = lambda: []  # type: ignore[method-assign]
-    for _ in itertools.islice(made.rounds(), 60):
+    for _ in itertools.islice(made.rounds(), 240):
         if made.best is not None:
             break
     assert made.best is not None
