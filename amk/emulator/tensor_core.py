@@ -20,9 +20,13 @@ from amk.emulator.isa import BF16, F16, MMA_BF16, MMA_F16, MMA_S8, MMA_S8U8, MMA
 TOGETHER, FRACTION = (0, 1)
 
 
+NOTHING = -4000
+"""The exponent of zero: with another's it is still less than that of any sum of products."""
+
+
 @compiled
 def exponent_of(number: float) -> int:
-    return (bits64(number) >> 52 & 2047) - 1023
+    return NOTHING if number == 0.0 else (bits64(number) >> 52 & 2047) - 1023
 
 
 @compiled
@@ -34,7 +38,7 @@ def fused(terms: int, count: int, largest: int, fraction: int) -> float:
         term = as_f64(at(terms, n))
         if term - term != 0.0:
             plain += term
-    if plain != 0.0 or largest == -2000:
+    if plain != 0.0 or largest < NOTHING // 2:
         return plain
     unit = 2.0 ** (fraction - largest)
     total = 0.0
@@ -69,11 +73,10 @@ def multiply_halves(registers: int, word: int, kind: int, together: int, fractio
             row, column = ((lane >> 2) + 8 * (n >> 1), 2 * (lane & 3) + (n & 1))
             total: float = np.float64(as_f32(at(registers, 32 * at(word, 13 + n) + lane)))
             for first in range(0, 16, together):
-                largest = -2000 if total == 0.0 else exponent_of(total)
+                largest = exponent_of(total)
                 for k in range(together):
                     left, right = as_f64(at(a, 16 * row + first + k)), as_f64(at(b, 8 * (first + k) + column))
-                    if left != 0.0 and right != 0.0:
-                        largest = max(largest, exponent_of(left) + exponent_of(right))
+                    largest = max(largest, exponent_of(left) + exponent_of(right))
                     to(terms, k, bits64(left * right))
                 to(terms, together, bits64(total))
                 total = fused(terms, together + 1, largest, fraction)

@@ -93,13 +93,13 @@ def on_gpu(name: str, words: Words) -> Words:
 
 
 def emulated(name: str, words: Words) -> Words:
-    shape = (WARPS, 4 if name == MMA else 1, 32)
+    shape = (len(words), 4 if name == MMA else 1, 32)
     size = 4 * int(np.prod(shape))
     held = [
         Allocation("given", words.nbytes, "constant", words),
         Allocation("out", size, "state", np.zeros(size, np.uint8)),
     ]
-    machine = Machine(assemble(parse(ptx(name)), "k"), WARPS // BLOCK, BLOCK, 0, held, Limits(seconds=300.0))
+    machine = Machine(assemble(parse(ptx(name)), "k"), len(words) // BLOCK, BLOCK, 0, held, Limits(seconds=300.0))
     at = machine.memory.addresses
     outcome = machine.launch(b"".join(at[n].to_bytes(8, "little") for n in ("given", "out")))
     assert outcome.ended and not outcome.faults, outcome.faults
