@@ -193,7 +193,7 @@ def save(schedule: Any, folder: Path) -> str:
     [
         ({"draft_tokens": 0}, "AMK005"),
         ({"speculate": "crystal ball"}, "AMK005"),
-        ({"device": "interpreter", "draft_tokens": 8}, "AMK016"),
+        ({"device": "interpreter", "draft_tokens": 32}, "AMK016"),
         ({"device": "interpreter", "dtype": "int8"}, "AMK016"),
     ],
 )
