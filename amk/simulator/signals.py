@@ -38,7 +38,7 @@ class Cell:
         return found
 
     def reached(self, threshold: int, spread: float) -> Reached:
-        """`total` has reached the threshold."""
+        """`total` has reached the threshold. One of 0 or less is reached before anybody signals."""
         key = len(self.posted), threshold
         found = self.known.get(key)
         if found is None:
@@ -46,6 +46,8 @@ class Cell:
         return found
 
     def _counted(self, threshold: int, spread: float) -> Reached:
+        if threshold <= 0:
+            return Reached(0.0, -1, 0.0)
         total, given = 0, list[tuple[float, int]]()
         for time, amount, group, workers in sorted(self.posted):
             total += amount

@@ -44,7 +44,7 @@ def test_a_proposer_improves_the_phased_plan_and_repeats_nothing(
 ) -> None:
     """`leap` changes much at once and learns what each change is worth from its own times alone: more of them."""
     monkeypatch.setattr(beam, "EXPANSIONS", 24)
-    evals = 75 if name == "leap" else 25
+    evals = 75 if name == "leap" else 30
     loop = make_loop(offline(name), SimulatedBackend("h200", 1, noise=Noise("quiet")), evals=evals)
     loop.run()
     assert default_gain > log(1.05), "there is something to find"

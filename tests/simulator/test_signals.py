@@ -4,7 +4,7 @@ from math import log, sqrt
 
 import pytest
 
-from amk.simulator.signals import Cell, latest
+from amk.simulator.signals import Cell, Reached, latest
 
 
 def test_the_last_of_equal_ones_is_late_however_they_are_grouped() -> None:
@@ -28,3 +28,7 @@ def test_a_threshold_below_the_total_is_reached_by_the_earlier_signals() -> None
     assert cell.post(4.0, 1, 0, 8) == [] and cell.post(3.0, 2, 1, 1) == [7] and cell.post(9.0, 1, 2, 2) == [8]
     assert cell.total == 12 and not cell.waiters
     assert cell.reached(10, 0.0)[:2] == (4.0, 0) and cell.reached(11, 0.0)[:2] == (9.0, 2)
+
+
+def test_a_threshold_of_nothing_is_reached_before_anybody_signals() -> None:
+    assert Cell().reached(0, 1.0) == Reached(0.0, -1, 0.0)
