@@ -16,6 +16,7 @@ import torch
 from amk.bench.accuracy import relative_error, within_tolerance
 from amk.bench.subject import Subject
 from amk.bench.timing import Contestant, WrongBaseline, timed
+from amk.lowering.abi import member
 from amk.lowering.compile import compile_cuda
 from amk.lowering.device_memory import DeviceBuffer
 from amk.lowering.emit_phases import PhaseSource, emit_phases
@@ -68,7 +69,7 @@ class PhaseGraph:
             self.kernels.append(OverlappingLaunch(loaded, launch.workers, launch.warps * 32))
         shared = {name: buffer.address for name, buffer in engine.buffers.items()}
         own = {name: buffer.address for name, buffer in self.buffers.items()}
-        values = {f"b_{b.name.replace('.', '_')}": (shared | own)[b.name] for b in source.buffers}
+        values = {member(b.name): (shared | own)[b.name] for b in source.buffers}
         self.values = values | {
             "counters": engine.counters.address, "watchdog_log": engine.log.address,
             "abort_word": engine.abort.address, "stall_ns": engine.stall_ns, "tokens": 1, "trace": 0,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from amk.lowering.plan_constants import identifier
 from amk.schedule_ir.expr import Expr
 from amk.schedule_ir.memory import Counter
 from amk.schedule_ir.schedule import Schedule
@@ -74,7 +75,7 @@ def abi(schedule: Schedule) -> Abi:
 
 def member(name: str) -> str:
     """What a buffer is called in the kernel's parameter."""
-    return "b_" + name.replace(".", "_").replace("-", "_")
+    return f"b_{identifier(name)}"
 
 
 def counter_names(schedule: Schedule) -> list[str]:

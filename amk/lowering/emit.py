@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from amk.lowering.abi import COUNTER_STRIDE, Abi, abi, flat_index
+from amk.lowering.abi import COUNTER_STRIDE, Abi, abi, flat_index, member
 from amk.lowering.expression import expression
 from amk.lowering.lanes import lane_barriers, met_before
 from amk.lowering.plan_constants import constant_array, identifier, plan_struct, ring_type
@@ -69,8 +69,8 @@ def trace_length(schedule: Schedule) -> int:
 def _stream_tables(schedule: Schedule) -> str:
     """Chunks per token and first chunk of every (worker, agent)."""
     layout = stream_layout(schedule, schedule.streams[0])
-    return constant_array("t_stream_base", tuple(layout.base.reshape(-1).tolist())) + constant_array(
-        "t_stream_total", tuple(layout.totals.reshape(-1).tolist())
+    return constant_array("stream_base", tuple(layout.base.reshape(-1).tolist())) + constant_array(
+        "stream_total", tuple(layout.totals.reshape(-1).tolist())
     )
 
 
@@ -97,9 +97,9 @@ def _kernel(schedule: Schedule, body: str) -> str:
     const int agent = c.warp - {role.first}, place = c.worker * {role.count} + agent;
     c.ring.start(shared + {offsets[stream.ring]} + agent * {stream.slots * stream.chunk_bytes},
                  {full},
-                 reinterpret_cast<const char*>(globals.b_{identifier(stream.source)}) +
-                     static_cast<long long>(t_stream_base[place]) * {stream.chunk_bytes},
-                 t_stream_total[place], static_cast<int>(globals.tokens), c.lane);
+                 reinterpret_cast<const char*>(globals.{member(stream.source)}) +
+                     static_cast<long long>(stream_base[place]) * {stream.chunk_bytes},
+                 stream_total[place], static_cast<int>(globals.tokens), c.lane);
   }}
 {body}}}
 """

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from amk.lowering import refusal
-from amk.lowering.abi import Abi, abi
+from amk.lowering.abi import Abi, abi, member
 from amk.lowering.phases import Chunks, Phase, Phases, chunks_of, per_layer, phases, plain_buffers
 from amk.lowering.plan_constants import constant_array, identifier, plan_struct, ring_type
 from amk.lowering.step_struct import step_struct
@@ -107,7 +107,7 @@ def _ring_work(schedule: Schedule, chunks: Chunks) -> str:
     first = layout.base.reshape(-1) + np.array(chunks.at)
     rows = zip(first.tolist(), per_layer(schedule, layout).tolist(), chunks.count, strict=True)
     entries = ", ".join("{" + ", ".join(map(str, row)) + "}" for row in rows)
-    return f"__device__ const RingWork t_ring[{len(chunks.count)}] = {{{entries}}};\n"
+    return f"__device__ const RingWork ring_work[{len(chunks.count)}] = {{{entries}}};\n"
 
 
 class _Kernel:
@@ -197,11 +197,11 @@ extern "C" __global__ void __launch_bounds__({threads}, {self.blocks})
         first, count = self.agents.first, self.agents.count
         return f"""  if ({_in_role(self.agents)}) {{
     const int agent = c.warp - {first};
-    const RingWork work = t_ring[c.worker * {count} + agent];
+    const RingWork work = ring_work[c.worker * {count} + agent];
     const int chunk = work.first + layer * work.per_layer;
     c.ring.start(shared + {self.ring_at} + agent * {ring},
                  reinterpret_cast<amk::u64*>(shared + {self.ring_at + count * ring}) + agent * {self.slots},
-                 reinterpret_cast<const char*>(globals.b_{identifier(self.stream.source)}) +
+                 reinterpret_cast<const char*>(globals.{member(self.stream.source)}) +
                      static_cast<long long>(chunk) * {size},
                  work.count, 1, c.lane);
   }}

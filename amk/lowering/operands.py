@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import re
 
-from amk.lowering.abi import COUNTER_STRIDE, flat_index
+from amk.lowering.abi import COUNTER_STRIDE, flat_index, member
 from amk.lowering.affine import Form, added, constant, scaled
 from amk.lowering.conditions import conditions, lanes_of
 from amk.lowering.emit import KERNEL
@@ -66,7 +66,7 @@ def _masks(reading: Reading) -> None:
 
 
 def _constants(reading: Reading) -> None:
-    fixed = {b.name.replace(".", "_").replace("-", "_") for b in reading.schedule.buffers if b.role == "constant"}
+    fixed = {member(b.name) for b in reading.schedule.buffers if b.role == "constant"}
     for one in reading.kernel.code:
         if one.opcode.startswith("ld.global.nc") and not reading.roots.of_address(one) <= fixed:
             raise reading.refused("non-coherent loads", one, "reads what the launch may write")
@@ -123,9 +123,9 @@ def _buffers(reading: Reading) -> None:
             continue
         named = set[str].intersection(*(allowed[gap] for gap in gaps.around(at)))
         there = named - (constants if match["access"] == "st" else set())
-        used = {reading.buffer_names.get(root, root) for root in reading.roots.of_address(one)} - _OWN
-        if not used <= there:
-            names = ", ".join(sorted(used - there))
+        wrong = reading.roots.of_address(one) - _OWN - {member(name) for name in there}
+        if wrong:
+            names = ", ".join(sorted(reading.buffer_names.get(root, root) for root in wrong))
             what = "stores to" if match["access"] == "st" else "reads"
             raise reading.refused("memory of the launch", one, f"{what} {names}, which no step at its place names")
 

@@ -9,10 +9,12 @@ from amk.schedule_ir.memory import Stream
 from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.weight_format import Chunk
 
+_ESCAPED = {".": "Zd", "-": "Zh", "Z": "ZZ"}
+
 
 def identifier(name: str) -> str:
-    """A schedule name as part of a C++ identifier. Names match [A-Za-z_][A-Za-z0-9_.-]*."""
-    return name.replace(".", "_").replace("-", "_")
+    """A schedule name as part of a C++ identifier; names that differ in one character differ there."""
+    return "".join(_ESCAPED.get(letter, letter) for letter in name)
 
 
 def camel(name: str) -> str:
@@ -89,7 +91,12 @@ GATES = frozenset({"attn.gate", "attn.serves"})
 
 def table_entry(name: str) -> str:
     """The worker's entry of a table."""
-    return f"c.shares.{identifier(name)}" if name in GATES else f"t_{identifier(name)}[c.worker]"
+    return f"c.shares.{_share(name)}" if name in GATES else f"t_{identifier(name)}[c.worker]"
+
+
+def _share(table: str) -> str:
+    """The worker's entry of a table that every plan has, as device code calls it."""
+    return table.replace(".", "_")
 
 
 def _shares_struct(schedule: Schedule) -> str:
@@ -97,9 +104,10 @@ def _shares_struct(schedule: Schedule) -> str:
 
     hold() keeps them where they are: what comes from constant memory is read again wherever a register is short.
     """
-    attention = [identifier(name) for name in (*ATTENTION, *sorted(GATES & schedule.tables.keys()))]
-    names = [f"{s}_{f}" for s in SHARES for f in ("first", "count")] + attention
-    loads = ", ".join(f"t_{name}[w]" for name in names)
+    attention = (*ATTENTION, *sorted(GATES & schedule.tables.keys()))
+    tables = [f"{s}.{f}" for s in SHARES for f in ("first", "count")] + list(attention)
+    names = [_share(table) for table in tables]
+    loads = ", ".join(f"t_{identifier(table)}[w]" for table in tables)
     held = ", ".join(f"{n} = amk::held({n})" for n in names if not n.endswith("_first"))
     return (
         f"  struct Shares {{\n    int {', '.join(names)};\n"

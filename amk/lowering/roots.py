@@ -20,7 +20,7 @@ class Roots:
 
     def __init__(self, kernel: Kernel, layout: Abi) -> None:
         self.kernel, self.layout = kernel, layout
-        self.fields = {8 * n: name.removeprefix("b_") for n, name in enumerate(layout.dtype.names or ())}
+        self.fields = {8 * n: name for n, name in enumerate(layout.dtype.names or ())}
 
     def of_address(self, code: Code) -> set[str]:
         """Names of the objects behind the instruction's first memory operand: fields of the argument, variables,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from types import UnionType
 from typing import Any, get_args, get_origin
 
-from amk.lowering.abi import C_TYPES
+from amk.lowering.abi import C_TYPES, member
 from amk.lowering.expression import expression
-from amk.lowering.plan_constants import camel, identifier, matrix_type
+from amk.lowering.plan_constants import camel, matrix_type
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.in_flight import blocks_together
 from amk.schedule_ir.launch_needs import static_needs
@@ -92,13 +92,13 @@ def _buffer_accessor(field: str, buffer: Buffer, each: int | None) -> str:
     """each: elements of a worker's slice, None where there are no slices."""
     c_type = C_TYPES[buffer.dtype]
     if each is not None:
-        result, text = f"{c_type}*", f"c.globals.b_{identifier(buffer.name)} + c.worker * {each}"
+        result, text = f"{c_type}*", f"c.globals.{member(buffer.name)} + c.worker * {each}"
     elif buffer.space == "shared":
         result, text = f"{c_type}*", f"reinterpret_cast<{c_type}*>(c.shared + {buffer.offset})"
     elif buffer.tagged:
         tag = expression(buffer.tag if buffer.tag is not None else 0)
         result = f"amk::Tagged<{c_type}>"
-        text = f"{{c.globals.b_{identifier(buffer.name)}, static_cast<amk::u32>({tag})}}"
+        text = f"{{c.globals.{member(buffer.name)}, static_cast<amk::u32>({tag})}}"
     else:
-        result, text = f"amk::Plain<{c_type}>", f"{{c.globals.b_{identifier(buffer.name)}}}"
+        result, text = f"amk::Plain<{c_type}>", f"{{c.globals.{member(buffer.name)}}}"
     return f"  static __device__ __forceinline__ {result} {field}(const Ctx& c) {{ return {text}; }}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from amk.lowering import refusal
-from amk.lowering.abi import abi
+from amk.lowering.abi import abi, member
 from amk.lowering.affine import Form, Values, added, constant, only_leaf
 from amk.lowering.plan_constants import identifier
 from amk.lowering.ptx_code import Code, Kernel
@@ -31,7 +31,7 @@ class Reading:
         self.stops = {kernel.by_line[i.line] for _, each in found for i in each}
         self.counters = {c.name: c for c in schedule.counters}
         self.buffers = {b.name: b for b in schedule.buffers}
-        self.buffer_names = {identifier(b.name): b.name for b in schedule.buffers}
+        self.buffer_names = {member(b.name): b.name for b in schedule.buffers}
         self.names: dict[str, str] = {}
 
     def refused(self, label: str, one: Instruction | Code, why: str) -> AmkError:
@@ -164,7 +164,7 @@ class Reading:
             for form in self.values.alternatives(stack.pop()):
                 before = only_leaf(added(form, {"": form.get("", 0)}, -1))
                 if (load := self._loaded(form)) is not None:
-                    if self.named(self.values.address(load)) != {"argument state": 1, "": 8}:
+                    if self.named(self.values.address(load)) != {f"argument {member('state')}": 1, "": 8}:
                         return None
                     loads += 1
                 elif before in self.values.joined and form.get("", 0) in (0, 1):

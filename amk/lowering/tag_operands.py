@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 
+from amk.lowering.abi import member
 from amk.lowering.affine import Form, constant
 from amk.lowering.ptx_code import Code
 from amk.lowering.readback import Instruction, Kind
@@ -41,14 +42,15 @@ def _next_that_loads(rest: Found) -> list[Part]:
 
 def _tag(reading: Reading, parts: list[Part], one: Instruction) -> Form:
     """The tag of the buffer that is accessed, which one of the parts' steps must name."""
-    roots = {reading.buffer_names.get(root, root) for root in reading.roots.of_address(reading.code(one))}
+    roots = reading.roots.of_address(reading.code(one))
     for part in parts:
-        tagged = {name for name in reading.named_by(part) if reading.buffers[name].tagged}
-        if roots and roots <= tagged:
-            tags = [reading.expected(part, reading.buffers[name].tag or 0) for name in sorted(roots)]
+        tagged = {member(name): name for name in reading.named_by(part) if reading.buffers[name].tagged}
+        if roots and roots <= tagged.keys():
+            tags = [reading.expected(part, reading.buffers[tagged[root]].tag or 0) for root in sorted(roots)]
             if all(tag == tags[0] for tag in tags):
                 return tags[0]
-    words = f"accesses {', '.join(sorted(roots))}, no tagged buffer of the step"
+    names = ", ".join(sorted(reading.buffer_names.get(root, root) for root in roots))
+    words = f"accesses {names}, no tagged buffer of the step"
     raise reading.refused(parts[0].label, one, words)
 
 

@@ -21,20 +21,20 @@
 
 namespace {
 
-__constant__ int t_attn_gate[4] = {0, 0, 1, 1};
-__constant__ int t_attn_head[4] = {0, 0, 1, 1};
-__constant__ int t_attn_serves[4] = {1, 1, 1, 1};
-__constant__ int t_attn_split[4] = {0, 1, 0, 1};
-__constant__ int t_gate_up_count[4] = {16, 16, 16, 16};
-__constant__ int t_gate_up_first[4] = {0, 16, 32, 48};
-__constant__ int t_hidden_count[4] = {4, 4, 4, 4};
-__constant__ int t_hidden_first[4] = {0, 4, 8, 12};
-__constant__ int t_lm_head_count[4] = {16, 16, 16, 16};
-__constant__ int t_lm_head_first[4] = {0, 16, 32, 48};
-__constant__ int t_qkv_count[4] = {16, 16, 16, 16};
-__constant__ int t_qkv_first[4] = {0, 16, 32, 48};
-__constant__ int t_stream_base[32] = {0, 14, 28, 42, 56, 70, 84, 98, 112, 126, 140, 154, 168, 182, 196, 210, 224, 238, 252, 266, 280, 294, 308, 322, 336, 350, 364, 378, 392, 406, 420, 434};
-__constant__ int t_stream_total[32] = {14, 14, 14, 14, 14, 14, 14, 14, 14, 14, 14, 14, 14, 14, 14, 14, 14, 14, 14, 14, 14, 14, 14, 14, 14, 14, 14, 14, 14, 14, 14, 14};
+__constant__ int t_attnZdgate[4] = {0, 0, 1, 1};
+__constant__ int t_attnZdhead[4] = {0, 0, 1, 1};
+__constant__ int t_attnZdserves[4] = {1, 1, 1, 1};
+__constant__ int t_attnZdsplit[4] = {0, 1, 0, 1};
+__constant__ int t_gate_upZdcount[4] = {16, 16, 16, 16};
+__constant__ int t_gate_upZdfirst[4] = {0, 16, 32, 48};
+__constant__ int t_hiddenZdcount[4] = {4, 4, 4, 4};
+__constant__ int t_hiddenZdfirst[4] = {0, 4, 8, 12};
+__constant__ int t_lm_headZdcount[4] = {16, 16, 16, 16};
+__constant__ int t_lm_headZdfirst[4] = {0, 16, 32, 48};
+__constant__ int t_qkvZdcount[4] = {16, 16, 16, 16};
+__constant__ int t_qkvZdfirst[4] = {0, 16, 32, 48};
+__constant__ int stream_base[32] = {0, 14, 28, 42, 56, 70, 84, 98, 112, 126, 140, 154, 168, 182, 196, 210, 224, 238, 252, 266, 280, 294, 308, 322, 336, 350, 364, 378, 392, 406, 420, 434};
+__constant__ int stream_total[32] = {14, 14, 14, 14, 14, 14, 14, 14, 14, 14, 14, 14, 14, 14, 14, 14, 14, 14, 14, 14, 14, 14, 14, 14, 14, 14, 14, 14, 14, 14, 14, 14};
 struct Globals {
   amk::bf16* b_weights;
   amk::bf16* b_embedding;
@@ -84,7 +84,7 @@ struct Plan {
   using Cache = amk::bf16;
   struct Shares {
     int qkv_first, qkv_count, hidden_first, hidden_count, gate_up_first, gate_up_count, lm_head_first, lm_head_count, attn_head, attn_split, attn_gate, attn_serves;
-    static __device__ __forceinline__ Shares of(int w) { return {t_qkv_first[w], t_qkv_count[w], t_hidden_first[w], t_hidden_count[w], t_gate_up_first[w], t_gate_up_count[w], t_lm_head_first[w], t_lm_head_count[w], t_attn_head[w], t_attn_split[w], t_attn_gate[w], t_attn_serves[w]}; }
+    static __device__ __forceinline__ Shares of(int w) { return {t_qkvZdfirst[w], t_qkvZdcount[w], t_hiddenZdfirst[w], t_hiddenZdcount[w], t_gate_upZdfirst[w], t_gate_upZdcount[w], t_lm_headZdfirst[w], t_lm_headZdcount[w], t_attnZdhead[w], t_attnZdsplit[w], t_attnZdgate[w], t_attnZdserves[w]}; }
     __device__ __forceinline__ void hold() { qkv_count = amk::held(qkv_count), hidden_count = amk::held(hidden_count), gate_up_count = amk::held(gate_up_count), lm_head_count = amk::held(lm_head_count), attn_head = amk::held(attn_head), attn_split = amk::held(attn_split), attn_gate = amk::held(attn_gate), attn_serves = amk::held(attn_serves); }
   };
   struct Qkv {
@@ -495,8 +495,8 @@ amk_decode(const __grid_constant__ Globals globals) {
     c.ring.start(shared + 5120 + agent * 26624,
                  reinterpret_cast<amk::u64*>(shared + 218112) + agent * 13,
                  reinterpret_cast<const char*>(globals.b_weights) +
-                     static_cast<long long>(t_stream_base[place]) * 2048,
-                 t_stream_total[place], static_cast<int>(globals.tokens), c.lane);
+                     static_cast<long long>(stream_base[place]) * 2048,
+                 stream_total[place], static_cast<int>(globals.tokens), c.lane);
   }
   c.enter_step();
   amk::ops::begin<S0>(c);

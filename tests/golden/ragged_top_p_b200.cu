@@ -27,20 +27,20 @@
 
 namespace {
 
-__constant__ int t_attn_gate[3] = {0, 0, 0};
-__constant__ int t_attn_head[3] = {0, 0, -1};
-__constant__ int t_attn_serves[3] = {1, 1, 0};
-__constant__ int t_attn_split[3] = {0, 1, 0};
-__constant__ int t_gate_up_count[3] = {30, 29, 29};
-__constant__ int t_gate_up_first[3] = {0, 30, 59};
-__constant__ int t_hidden_count[3] = {8, 8, 8};
-__constant__ int t_hidden_first[3] = {0, 8, 16};
-__constant__ int t_lm_head_count[3] = {14, 14, 14};
-__constant__ int t_lm_head_first[3] = {0, 14, 28};
-__constant__ int t_qkv_count[3] = {13, 14, 13};
-__constant__ int t_qkv_first[3] = {0, 13, 27};
-__constant__ int t_stream_base[24] = {0, 106, 217, 325, 436, 542, 653, 761, 872, 978, 1089, 1197, 1308, 1414, 1525, 1633, 1744, 1848, 1957, 2065, 2174, 2278, 2387, 2495};
-__constant__ int t_stream_total[24] = {106, 111, 108, 111, 106, 111, 108, 111, 106, 111, 108, 111, 106, 111, 108, 111, 104, 109, 108, 109, 104, 109, 108, 109};
+__constant__ int t_attnZdgate[3] = {0, 0, 0};
+__constant__ int t_attnZdhead[3] = {0, 0, -1};
+__constant__ int t_attnZdserves[3] = {1, 1, 0};
+__constant__ int t_attnZdsplit[3] = {0, 1, 0};
+__constant__ int t_gate_upZdcount[3] = {30, 29, 29};
+__constant__ int t_gate_upZdfirst[3] = {0, 30, 59};
+__constant__ int t_hiddenZdcount[3] = {8, 8, 8};
+__constant__ int t_hiddenZdfirst[3] = {0, 8, 16};
+__constant__ int t_lm_headZdcount[3] = {14, 14, 14};
+__constant__ int t_lm_headZdfirst[3] = {0, 14, 28};
+__constant__ int t_qkvZdcount[3] = {13, 14, 13};
+__constant__ int t_qkvZdfirst[3] = {0, 13, 27};
+__constant__ int stream_base[24] = {0, 106, 217, 325, 436, 542, 653, 761, 872, 978, 1089, 1197, 1308, 1414, 1525, 1633, 1744, 1848, 1957, 2065, 2174, 2278, 2387, 2495};
+__constant__ int stream_total[24] = {106, 111, 108, 111, 106, 111, 108, 111, 106, 111, 108, 111, 106, 111, 108, 111, 104, 109, 108, 109, 104, 109, 108, 109};
 struct Globals {
   amk::bf16* b_weights;
   amk::bf16* b_embedding;
@@ -94,7 +94,7 @@ struct Plan {
   using Cache = amk::bf16;
   struct Shares {
     int qkv_first, qkv_count, hidden_first, hidden_count, gate_up_first, gate_up_count, lm_head_first, lm_head_count, attn_head, attn_split, attn_gate, attn_serves;
-    static __device__ __forceinline__ Shares of(int w) { return {t_qkv_first[w], t_qkv_count[w], t_hidden_first[w], t_hidden_count[w], t_gate_up_first[w], t_gate_up_count[w], t_lm_head_first[w], t_lm_head_count[w], t_attn_head[w], t_attn_split[w], t_attn_gate[w], t_attn_serves[w]}; }
+    static __device__ __forceinline__ Shares of(int w) { return {t_qkvZdfirst[w], t_qkvZdcount[w], t_hiddenZdfirst[w], t_hiddenZdcount[w], t_gate_upZdfirst[w], t_gate_upZdcount[w], t_lm_headZdfirst[w], t_lm_headZdcount[w], t_attnZdhead[w], t_attnZdsplit[w], t_attnZdgate[w], t_attnZdserves[w]}; }
     __device__ __forceinline__ void hold() { qkv_count = amk::held(qkv_count), hidden_count = amk::held(hidden_count), gate_up_count = amk::held(gate_up_count), lm_head_count = amk::held(lm_head_count), attn_head = amk::held(attn_head), attn_split = amk::held(attn_split), attn_gate = amk::held(attn_gate), attn_serves = amk::held(attn_serves); }
   };
   struct Qkv {
@@ -761,8 +761,8 @@ amk_decode(const __grid_constant__ Globals globals) {
     c.ring.start(shared + 12032 + agent * 26624,
                  reinterpret_cast<amk::u64*>(shared + 225024) + agent * 52,
                  reinterpret_cast<const char*>(globals.b_weights) +
-                     static_cast<long long>(t_stream_base[place]) * 512,
-                 t_stream_total[place], static_cast<int>(globals.tokens), c.lane);
+                     static_cast<long long>(stream_base[place]) * 512,
+                 stream_total[place], static_cast<int>(globals.tokens), c.lane);
   }
   c.enter_step();
   amk::ops::begin<S0>(c);

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import re
+from itertools import product
+
 import numpy as np
 import pytest
 
 from amk.lowering.abi import COUNTER_STRIDE, abi, counter_names, flat_index, member
 from amk.lowering.compile import compile_cuda
+from amk.lowering.emit import emit
+from amk.lowering.kernel import read_back
 from amk.planner.decode import plan
+from amk.planner.settings import NAIVE
 from amk.schedule_ir.memory import Counter
 from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.target import load_target
-from tests.tiny import BIASED
+from tests.tiny import BIASED, tiny
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +36,23 @@ def test_a_buffer_s_name_may_hold_what_a_member_s_may_not(schedule: Schedule) ->
     """Whoever packs the argument calls members as the layout does."""
     strange = [b.model_copy(update={"name": "k-cache.0"}) if b.name == "k_cache" else b for b in schedule.buffers]
     layout = abi(schedule.model_copy(update={"buffers": tuple(strange)}))
-    assert member("k-cache.0") == "b_k_cache_0" in (layout.dtype.names or ())
+    assert member("k-cache.0") in (layout.dtype.names or ())
+
+
+def test_names_that_differ_differ_in_the_kernel(schedule: Schedule) -> None:
+    names = ["".join(letters) for letters in product("aZ", *[".-_Zdh"] * 3)]
+    assert len({member(name) for name in names}) == len(names)
+    assert all(re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", member(name)) for name in names)
+
+
+def test_a_kernel_is_read_back_whose_buffers_are_named_alike(schedule: Schedule) -> None:
+    """As each other but for a character that C++ does not have, as other fields of the argument, as other variables."""
+    small = plan(tiny(layers=1), load_target("h200"), settings=NAIVE, max_context=128, workers=2)
+    renamed = {"h_mid": "h.mid", "h_out": "h-mid", "act": "h_mid", "attn": "counters", "split_scale": "trace"}
+    made = small.model_dump_json()
+    assert renamed.keys() <= {buffer.name for buffer in small.buffers}
+    strange = Schedule.model_validate_json(re.sub(r'"(\w+)"(?!:)', lambda m: f'"{renamed.get(m[1], m[1])}"', made))
+    read_back(strange, compile_cuda(emit(strange), strange.target.arch).ptx)
 
 
 def test_the_compiler_sees_the_host_layout(schedule: Schedule) -> None:
