@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Literal, Self
+from typing import Final, Literal, Self
 
 from amk.systems.flat_judge import ACCUMULATE_FLOAT, ACCUMULATE_INT, MAX_AMOUNT, MAX_THRESHOLD, READ, WRITE
 from amk.systems.names import Barrier, Buffer, Counter, Flag, integer, refuse
@@ -21,12 +21,15 @@ from amk.systems.rules import (
     EXPECT,
     FENCE,
     GENERIC,
+    MOST_BYTES,
     NEXT_PHASE,
     ONLY_EXPECT,
     PARITY,
     STORE,
 )
 
+BULK: Final = 16
+"""Bytes: a bulk copy is of multiples of it, from and to multiples of it; buffers begin at one."""
 Proxy = Literal["generic", "async"]
 Bytes = tuple[Buffer, int, int]
 
@@ -128,7 +131,7 @@ class Agent:
         arrives False: `mbarrier.expect_tx`, which is no arrival.
         """
         rule = EXPECT if arrives else ONLY_EXPECT
-        self._signal(_barrier(barrier), integer("the bytes", size, 1, MAX_AMOUNT), "release", rule)
+        self._signal(_barrier(barrier), integer("the bytes", size, 1, MOST_BYTES), "release", rule)
 
     def wait_parity(self, barrier: Barrier, parity: int, order: Literal["acquire", "relaxed"] = "acquire") -> None:
         """`mbarrier.try_wait.parity`, in a loop: the phase of this parity is over."""
@@ -160,6 +163,7 @@ class Agent:
 
         source None: memory that nobody writes.
         """
+        _aligned("load", source, target)
         engine = self._engine("load")
         if source is not None:
             engine.read(*source, value, proxy="async")
@@ -168,7 +172,7 @@ class Agent:
 
     def complete(self, barrier: Barrier, size: int) -> None:
         """`mbarrier.complete_tx`: `size` bytes that a phase expects have come. `load` does it by itself."""
-        self._signal(_barrier(barrier), integer("the bytes", size, 1, MAX_AMOUNT), "release", COMPLETE)
+        self._signal(_barrier(barrier), integer("the bytes", size, 1, MOST_BYTES), "release", COMPLETE)
 
     def issue(self, what: str) -> Self:
         """An asynchronous operation of another kind (`tcgen05.mma`, say), as an agent: say what it does, in turn."""
@@ -176,6 +180,7 @@ class Agent:
 
     def store(self, source: Bytes, target: Bytes | None, value: object = None, add: bool = False) -> None:
         """A bulk or TMA store of the current group; target None: memory that nobody else touches. add: a reduction."""
+        _aligned("store", source, target)
         engine = self._engine("store")
         read, written = self._group[-1]
         engine.read(*source, value, proxy="async")
@@ -311,6 +316,14 @@ class Kernel:
 def _cluster(site: Site) -> tuple[int, int, int]:
     grid, (gpu, cluster, _) = site
     return grid, gpu, cluster
+
+
+def _aligned(what: str, *boxes: Bytes | None) -> None:
+    """Both ends of a bulk copy; of others PTX says that what happens is undefined."""
+    for box in boxes:
+        if box is not None and any(type(place) is int and place % BULK for place in box[1:]):
+            message = f"bytes {box[1]} to {box[2]}: a {what} is of {BULK} bytes or multiples, from such an address"
+            raise refuse("AMK005", message)
 
 
 def _barrier(barrier: object) -> Barrier:

@@ -19,12 +19,16 @@ counter or buffer of another system).
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 from amk.systems.agent import Agent, Kernel, Tasks
 from amk.systems.flat_system import FlatSystem
 from amk.systems.lifetime import close
 from amk.systems.names import Barrier, Buffer, Flag, Scope, integer, refuse
 from amk.systems.recorder import Recorder
+
+WARPS: Final = 32
+"""Of a CTA, at most."""
 
 
 class System(Recorder):
@@ -44,15 +48,20 @@ class System(Recorder):
         """
         if scope not in ("cta", "cluster"):
             raise refuse("AMK005", f"an mbarrier is for one CTA or one cluster, not {str(scope)[:40]!r}")
-        barrier = self.barrier(name, arrivals, scope)
+        barrier = self._of_phases(name, arrivals, scope)
         self._mbarriers.add(barrier.number)
         return barrier
 
     def barrier(self, name: str, warps: int, scope: Scope = "cta") -> Barrier:
         """`bar.sync name, 32 * warps`; with scope "cluster" and all warps of the cluster, `barrier.cluster`."""
+        return self._of_phases(
+            name, integer("the number of warps", warps, 1, WARPS + 1 if scope == "cta" else 1 << 20), scope
+        )
+
+    def _of_phases(self, name: str, arrivals: int, scope: Scope) -> Barrier:
         counter = self.counter(name, scope)
-        self._phases[counter.number] = integer("the number of arrivals", warps, 1, 1 << 20)
-        return Barrier(self, counter.number, name, warps)
+        self._phases[counter.number] = integer("the number of arrivals", arrivals, 1, 1 << 20)
+        return Barrier(self, counter.number, name, arrivals)
 
     def flag(self, name: str, scope: Scope = "gpu", init: int = 0) -> Flag:
         """A word in memory that agents store to; init: what it holds before the launch."""

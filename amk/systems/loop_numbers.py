@@ -24,13 +24,15 @@ class Unknown(NameError):
     """A name that is neither a loop's nor a parameter's."""
 
 
-def evaluated(given: int | str | Mapping[str, Any], names: Mapping[str, Number]) -> Number:
-    """An integer where nothing in it depends on a lap."""
+def evaluated(
+    given: int | str | Mapping[str, Any], names: Mapping[str, Number], laps: tuple[int, int | None] = (0, None)
+) -> Number:
+    """An integer where nothing in it depends on a lap. laps: the first one, and one past the last, if there is one."""
     if isinstance(given, int):
         return given
     if isinstance(given, Mapping):
         return _tabled(_known(given["index"], names), given["step"], given["table"])
-    return _value(_parsed(given), names)
+    return _value(_parsed(given), names, laps)
 
 
 def names_in(given: int | str | Mapping[str, Any]) -> set[str]:
@@ -57,20 +59,20 @@ def _known(name: str, names: Mapping[str, Number]) -> Number:
     return names[name]
 
 
-def _value(node: ast.expr, names: Mapping[str, Number]) -> Number:
+def _value(node: ast.expr, names: Mapping[str, Number], laps: tuple[int, int | None]) -> Number:
     match node:
         case ast.Constant(value=int() as number) if type(number) is int:
             return number
         case ast.Name(id=name):
             return _known(name, names)
         case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return -_value(operand, names)
+            return -_value(operand, names, laps)
         case ast.BinOp(left=left, op=op, right=right):
-            return _combined(_value(left, names), op, _value(right, names))
+            return _combined(_value(left, names, laps), op, _value(right, names, laps), laps)
     raise SyntaxError(f"{ast.unparse(node)[:40]!r} is none of integers, names, + - * // % and parentheses")
 
 
-def _combined(left: Number, op: ast.operator, right: Number) -> Number:
+def _combined(left: Number, op: ast.operator, right: Number, laps: tuple[int, int | None]) -> Number:
     match op:
         case ast.Add():
             return left + right
@@ -83,8 +85,23 @@ def _combined(left: Number, op: ast.operator, right: Number) -> Number:
                 raise TypeError("a remainder or quotient by a number that depends on the lap")
             if right < 1:
                 raise SyntaxError("the divisor of a remainder or quotient is a positive integer")
+            if _negative(left, *laps):
+                raise SyntaxError("what is divided may be negative, which C and Python round differently")
             return left // right if isinstance(op, ast.FloorDiv) else left % right
     raise SyntaxError("numbers are combined by + - * // and % alone")
+
+
+def _negative(left: Number, first: int, end: int | None) -> bool:
+    """Whether it is, at a lap from `first` to before `end`."""
+    if isinstance(left, int):
+        return left < 0
+    if left.slope >= 0:
+        looked = range(first, first + left.period if end is None else min(end, first + left.period))
+    elif end is None:
+        return True
+    else:
+        looked = range(max(first, end - left.period), end)
+    return any(left.at(lap) < 0 for lap in looked)
 
 
 def _tabled(lap: Number, step: int, table: list[int]) -> Number:

@@ -126,13 +126,20 @@ class Program:
 
     def number(self, given: Any, names: Names, pointer: str) -> Number:
         try:
-            return evaluated(given, names)
+            return evaluated(given, names, self.laps_of(names))
         except Unknown as error:
             raise self.read.wrong("AMK009", str(error), pointer) from error
         except SyntaxError as error:
             raise self.read.wrong("AMK005", f"no number: {error.msg}", pointer) from error
         except (TypeError, ValueError) as error:
             raise Outside(f"{self.at(pointer)}: {error}") from error
+
+    def laps_of(self, names: Names) -> tuple[int, int | None]:
+        """The laps that a lap's name stands for, or the numbers of laps."""
+        least, most = self.system.at_least, self.system.at_most
+        if self.count is not None and self.count in names:
+            return least, None if most is None else most + 1
+        return 0, most
 
     def known(self, given: Any, pointer: str) -> int:
         """A number that holds for the whole system."""

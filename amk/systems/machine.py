@@ -73,6 +73,7 @@ class Phase:
     pending: int = 0
     bytes: int = 0
     told: int = 0
+    asked: int = 0
 
     def __post_init__(self) -> None:
         self.pending = self.size
@@ -121,6 +122,8 @@ class Machine:
         self.stored: dict[int, list[int]] = {}
         self.totals: dict[int, list[int]] = defaultdict(lambda: [0])
         """Per barrier: arrivals and bytes of its first phases together, for each number of phases."""
+        self.expected: dict[int, int] = defaultdict(int)
+        """Per barrier: the most bytes that one of its phases expected."""
 
     def enabled(self, agent: int) -> bool:
         event = self.at[agent]
@@ -186,12 +189,14 @@ class Machine:
         phase.bytes += {ADD: 0, COMPLETE: -amount}.get(rule, amount)
         # in the count of `phases`, each call that expects bytes is one
         phase.told += {EXPECT: amount, ONLY_EXPECT: amount + 1}.get(rule, 0)
+        phase.asked += amount if rule in (EXPECT, ONLY_EXPECT) else 0
+        self.expected[counter] = max(self.expected[counter], phase.asked)
         if phase.pending < 0:
             return False
         if phase.pending == 0 and phase.bytes == 0:
             totals = self.totals[counter]
             totals.append(totals[-1] + phase.size + phase.told)
-            phase.number, phase.pending, phase.told = phase.number + 1, phase.size, 0
+            phase.number, phase.pending, phase.told, phase.asked = phase.number + 1, phase.size, 0, 0
             self.over[counter] = (dict(self.given[counter][0]), dict(self.given[counter][1]))
         return True
 

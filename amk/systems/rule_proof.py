@@ -39,8 +39,12 @@ from amk.systems.rule_numbers import (
 
 MOST: Final = 1 << 20
 """Pairs of events in evidence, and accesses that are compared."""
-WITHIN_CLUSTER: Final = 1
+WITHIN_CTA, WITHIN_CLUSTER = 0, 1
 """Of `orders.scope`."""
+TX_COUNTS: Final = 1 << 20
+"""The pending bytes of an mbarrier are fewer."""
+BARRIERS: Final = 16
+"""That a CTA has, by number."""
 Json = dict[str, Any]
 Pair = tuple[int, int]
 
@@ -110,6 +114,7 @@ class Reading:
             expected = sum(amount[r] for r in mine if self.signal_rule[r] in (EXPECT, ONLY_EXPECT))
             come = sum(amount[r] for r in mine if self.signal_rule[r] == COMPLETE)
             calls = sum(self.signal_rule[r] == ONLY_EXPECT for r in mine)
+            need(max(expected, come) < TX_COUNTS, "a phase is of more bytes than an mbarrier counts")
             if number == len(by) - 1 and arrivals < size:
                 break
             need(arrivals == size and expected == come, "a phase is not made of what it counts")
@@ -152,6 +157,7 @@ class Skeleton:
 def skeleton(block: Json, orders: Json, claims: Any) -> Skeleton:
     """From the file and what is said of its waits and signals."""
     reading = Reading(block, orders, claims)
+    _few_named(reading, orders)
     thresholds, brackets = _waits(reading)
     brackets += _signals(reading)
     watchers = _watchers(reading, brackets)
@@ -190,6 +196,19 @@ def in_turns(reading: Reading, scope: list[int]) -> None:
             between = [sum(low < wait <= high for wait in waits) for low, high in pairwise(events)]
             behind = sum(wait > events[-1] for wait in waits)
             need(set(between) <= {1} and behind <= 1, "an agent arrives again at the barrier of a cluster")
+
+
+def _few_named(reading: Reading, orders: Json) -> None:
+    """In no CTA are there more barriers at which agents meet than it has."""
+    scope = orders.get("scope") or [WITHIN_CLUSTER] * reading.counters
+    agents = len(reading.block["agent_first"]) - 1
+    columns = [orders.get(name) or [0] * agents for name in ("gpu", "cluster", "cta")]
+    named: dict[tuple[int, ...], set[int]] = defaultdict(set)
+    for row, counter in enumerate(reading.block["wait_counter"]):
+        if reading.wait_rule[row] == NEXT_PHASE and scope[counter] == WITHIN_CTA:
+            agent = reading.agent_of[reading.wait_event[row]]
+            named[tuple(column[agent] for column in columns)].add(counter)
+    need(all(len(those) <= BARRIERS for those in named.values()), "a CTA has more named barriers than there are")
 
 
 def _values(reading: Reading, counter: int) -> list[int]:

@@ -37,12 +37,16 @@ from amk.systems.rule_numbers import (
 )
 
 __all__ = [
-    "ADD", "ASYNC", "AT_LEAST", "COMPLETE", "EQUAL", "EXPECT", "FENCE", "GENERIC", "HIGHEST", "NEXT_PHASE",
-    "ONLY_EXPECT", "PARITY", "STORE", "Rules", "arrives_again", "mixed", "never_arrived",
+    "ADD", "ASYNC", "AT_LEAST", "COMPLETE", "EQUAL", "EXPECT", "FENCE", "GENERIC", "HIGHEST", "MOST_BYTES",
+    "NEXT_PHASE", "ONLY_EXPECT", "PARITY", "STORE", "Rules", "arrives_again", "crowded", "mixed", "never_arrived",
 ]  # fmt: skip
 
-CLUSTER: Final = 1
-"""The scope of the barrier of a cluster."""
+CTA, CLUSTER = 0, 1
+"""The scopes of a named barrier, and of the barrier of a cluster."""
+MOST_BYTES: Final = 1 << 20
+"""An mbarrier counts fewer bytes than this (PTX ISA, mbarrier: valid range of the tx-count)."""
+NAMED: Final = 16
+"""Named barriers of a CTA."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +82,8 @@ def mixed(block: System, rules: Rules) -> str | None:
         return "waits for a parity or the next phase are for barriers, others for what is none"
     if (~signals & np.isin(rules.signal, (EXPECT, COMPLETE, ONLY_EXPECT))).any():
         return "bytes are expected and completed at barriers alone"
+    if (block.signal_amount[np.isin(rules.signal, (EXPECT, COMPLETE, ONLY_EXPECT))] >= MOST_BYTES).any():
+        return f"an mbarrier counts fewer than {MOST_BYTES:,} bytes"
     if (stored & phased).any() or (equal & ~stored).any():
         return "a value is stored to a flag, and only a flag is waited for to be equal"
     if stored[block.signal_counter[rules.signal != STORE]].any():
@@ -87,6 +93,16 @@ def mixed(block: System, rules: Rules) -> str | None:
     if (block.counter_init[phased] != 0).any():
         return "a barrier begins in its first phase, without arrivals"
     return None
+
+
+def crowded(block: System, rules: Rules, scope: I64, place: I64) -> str | None:
+    """More named barriers in a CTA than there are: barriers of one CTA whose phases are waited for by arriving."""
+    rows = np.flatnonzero((rules.wait == NEXT_PHASE) & (scope[block.wait_counter] == CTA))
+    where = place[block.agent_of[block.wait_event[rows]]]
+    pairs = np.unique(np.column_stack((where, block.wait_counter[rows])), axis=0)
+    _, counts = np.unique(pairs[:, :-1], axis=0, return_counts=True)
+    most = int(counts.max(initial=0))
+    return f"{most} named barriers in one CTA, which has {NAMED}" if most > NAMED else None
 
 
 def never_arrived(block: System, rules: Rules) -> int | None:

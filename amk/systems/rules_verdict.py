@@ -23,7 +23,18 @@ from amk.systems.flat_system import FlatSystem, ordering
 from amk.systems.machine import LARGEST, Choice, Machine, Trouble, ran
 from amk.systems.phases import Grown, broken, grown
 from amk.systems.proxies import unfenced
-from amk.systems.rules import AT_LEAST, EQUAL, NEXT_PHASE, PARITY, Rules, arrives_again, mixed, never_arrived
+from amk.systems.rules import (
+    AT_LEAST,
+    EQUAL,
+    MOST_BYTES,
+    NEXT_PHASE,
+    PARITY,
+    Rules,
+    arrives_again,
+    crowded,
+    mixed,
+    never_arrived,
+)
 from amk.systems.wording import touches, where, who
 
 SECONDS: Final = 3.0
@@ -39,6 +50,8 @@ def judged_rules(system: FlatSystem) -> tuple[Finding | None, Judgement | None]:
     reason = mixed(system.block, system.rules)
     if reason is None and system.block.events > LARGEST:
         reason = f"{system.block.events:,} events; with barriers by phase or flags at most {LARGEST:,} are decided"
+    if reason is None:
+        reason = crowded(system.block, system.rules, system.scope, system.place)
     if reason is None and (lone := never_arrived(system.block, system.rules)) is not None:
         reason = f"{who(system, lone)} waits for the others at a barrier where it has not arrived"
     if reason is None and (again := arrives_again(system.block, system.rules, system.scope)) is not None:
@@ -48,6 +61,12 @@ def judged_rules(system: FlatSystem) -> tuple[Finding | None, Judgement | None]:
     run, trouble = ran(system)
     if trouble is not None:
         return found(run, trouble), None
+    if (heavy := next((c for c, most in run.expected.items() if most >= MOST_BYTES), None)) is not None:
+        name = system.block.counter_name(heavy)
+        message = (
+            f"a phase of {name} expects {run.expected[heavy]:,} bytes; an mbarrier counts fewer than {MOST_BYTES:,}"
+        )
+        return Finding(Diagnostic("AMK205", message)), None
     try:
         judgement, doubt = _proved(system, run)
     except ClocksTooLarge as error:

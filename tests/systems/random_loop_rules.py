@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from amk.systems.affine import Index
 from amk.systems.loops import LoopSystem
 
-BOX = 16
+BOX = 32
 
 
 class N(NamedTuple):
@@ -126,7 +126,7 @@ class Draft:
         """One warp fills slots and stores them in bulk groups."""
         slots = self.rng.choice((1, 2, 2))
         self.declare("buffer", "data", slots * BOX)
-        self.declare("buffer", "out", 1 << 20)
+        self.declare("buffer", "out", 1 << 21)
         value = ("tile", N())
         self.call("warp", "wait_group", slots - 1, True)
         self.call("warp", "write", *self.slot(slots), value)

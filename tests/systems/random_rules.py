@@ -11,6 +11,10 @@ from typing import Any, NamedTuple
 from amk.systems import System
 
 BOX = 4
+UNIT = 4
+"""Bytes of what a box is counted in: a bulk copy is of 16."""
+PLACES = {"buffer": (1,), "read": (1, 2), "write": (1, 2), "expect": (1,)}
+"""Where a call counts so."""
 
 
 class Of(NamedTuple):
@@ -66,17 +70,19 @@ class Made:
 
     def built(self) -> System:
         sys = System("random")
-        made = [getattr(sys, verb)(*arguments) for verb, arguments in self.sys.declared]
+        made = [getattr(sys, verb)(*_in_bytes(verb, arguments)) for verb, arguments in self.sys.declared]
 
         def real(argument: Any) -> Any:
             if isinstance(argument, Of):
                 return made[argument.number]
-            return tuple(map(real, argument)) if isinstance(argument, tuple) else argument
+            if isinstance(argument, tuple) and isinstance(argument[0], Of):
+                return (made[argument[0].number], *(UNIT * place for place in argument[1:]))
+            return argument
 
         for name, calls in self.calls.items():
             agent = sys.agent(name)
             for verb, arguments in calls:
-                getattr(agent, verb)(*map(real, arguments))
+                getattr(agent, verb)(*map(real, _in_bytes(verb, arguments)))
         return sys
 
     def read(self, agent: str, data: Of, lo: int, value: object) -> None:
@@ -223,3 +229,8 @@ class Made:
 
 def random_rules(rng: Random) -> System:
     return Made(rng).built()
+
+
+def _in_bytes(verb: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    places = PLACES.get(verb, ())
+    return tuple(UNIT * one if at in places else one for at, one in enumerate(arguments))

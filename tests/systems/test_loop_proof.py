@@ -171,7 +171,7 @@ def test_random_kernels_are_safe_only_if_longer_unrollings_are() -> None:
 
 
 def test_numbers_repeat_as_their_shape_says() -> None:
-    rng = Random(4)
+    rng, tried = Random(4), 0
     for _ in range(300):
         text = "k"
         for _ in range(rng.randint(1, 4)):
@@ -182,11 +182,14 @@ def test_numbers_repeat_as_their_shape_says() -> None:
         try:
             made = number(text, {}, "k")
             period, rate = made.shape
+            assert [made.at(k) for k in range(MOST_LAPS)]
         except Refused:
-            continue
+            continue  # it repeats late, or divides what may be negative
+        tried += 1
         assert period <= MOST_LAPS
         assert all(made.at(k + period) == made.at(k) + rate * period for k in range(2 * period + 3)), text
         assert all(made.at(k) == eval(text, {"k": k}) for k in range(20))
+    assert tried > 150
 
 
 def test_it_works_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

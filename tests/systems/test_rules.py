@@ -224,13 +224,13 @@ def test_bytes_that_are_expected_too_late_end_a_phase_too_early() -> None:
     """Whoever of two comes first: the run that is looked at first shows nothing."""
     for helps in (True, False):
         sys = System()
-        data, full = sys.buffer("data", 4), sys.mbarrier("full")
+        data, full = sys.buffer("data", 16), sys.mbarrier("full")
         with sys.agent("helper") as helper, sys.agent("producer") as p, sys.agent("consumer") as c:
-            (helper if helps else p).expect(full, 4, arrives=False)
+            (helper if helps else p).expect(full, 16, arrives=False)
             p.arrive(full)
-            p.load(None, (data, 0, 4), full, value=1)
+            p.load(None, (data, 0, 16), full, value=1)
             c.wait_parity(full, 0)
-            c.read(data, 0, 4, value=1)
+            c.read(data, 0, 16, value=1)
         assert amk.verify(sys).verdict == ("UNSAFE" if helps else "SAFE")
 
 

@@ -100,6 +100,7 @@ def _combined(left: int, op: ast.operator, right: int) -> int:
             return left * right
         case ast.FloorDiv() | ast.Mod():
             need(right > 0, "a divisor is not positive")
+            need(left >= 0, "what is divided may be negative, which languages round in two ways")
             return left // right if isinstance(op, ast.FloorDiv) else left % right
     raise Refused("a number is made of something else than + - * // %")
 
@@ -130,6 +131,7 @@ def _shape(node: Any, whole: Number) -> tuple[int, Fraction]:
             period, rate = _shape(left, whole)
             divisor = _value(right, whole.known)
             need(divisor > 0, "a divisor is not positive")
+            need(rate >= 0, "what is divided may be negative, which languages round in two ways")
             repeats = next((p for p in range(period, MOST_LAPS + 1, period) if rate * p % divisor == 0), MOST_LAPS + 1)
             return _whole(repeats), rate / divisor if isinstance(op, ast.FloorDiv) else Fraction(0)
     raise Refused("a number is made of something else than + - * // %")

@@ -238,6 +238,8 @@ class _Cutter:
         near = self.box(call, "", k, part)
         end = "target" if store else "origin"
         far = None if call.statement[end] is None else self.box(call, end, k, part)
+        sixteens = [n for box in (near, far) if box is not None for n in (*box[1], box[2])]
+        need(all(n % 16 == 0 for n in sixteens), "a bulk copy is not of multiples of 16 bytes")
         if store:
             self.touch(number, own, READ, near, call, k, ASYNC, part)
             read, written = groups.store()
