@@ -132,7 +132,7 @@ def test_the_kernels_of_a_plan_with_many_warps_compile_with_the_table_of_every_r
     schedule = plan(load_model("llama3.2-1b"), H200, settings=many, max_context=8192)
     agents = schedule.launch.workers * schedule.launch.warps
     made, found, layout = emit_phases(schedule, 2), phases(schedule), stream_layout(schedule, schedule.streams[0])
-    tables = re.findall(r"__device__ const RingWork t_ring\[(\d+)\] = \{(.*)\};", made.source)
+    tables = re.findall(r"__device__ const RingWork ring_work\[(\d+)\] = \{(.*)\};", made.source)
     chunks = [c for c in (chunks_of(schedule, found, number) for number in range(len(made.kernels))) if c is not None]
     assert schedule.launch.warps >= 16 and len(tables) * agents * 8 > CONSTANT_BYTES, "too much for constants"
     for (length, text), expected in zip(tables, chunks, strict=True):
