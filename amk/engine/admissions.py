@@ -2,10 +2,12 @@
 
 Property: a seal that holds was written by a process of this user on this machine in which `AdmittedKernel` accepted
     just this schedule, certificate and code, and whose sources, Python and packages were those of this process.
-Assumptions: those of `amk.lowering.seal`; sha256 has no collisions; a package of one version has one content.
+Assumptions: those of `amk.lowering.seal`; sha256 has no collisions; a package of one version has one content; the clock
+    of the file system does not run behind.
 Algorithm: the seal stands over the hashes of all four. Anything else in the cache, or a changed file of the program,
-    is a miss, and everything is checked as if there were no entry. NVRTC from outside its package has no version: then
-    nothing is sealed.
+    is a miss, and everything is checked as if there were no entry. A process whose sources were changed after it began
+    runs others than it can hash, so it seals nothing and takes nothing. NVRTC from outside its package has no version:
+    then nothing is sealed either.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from amk import version as running
 from amk.engine import certificates
 from amk.lowering.bound import code_hash
 from amk.lowering.seal import is_sealed, seal
@@ -57,27 +60,46 @@ def is_admitted(digest: str, certificate: Any, code: bytes | str, found: str) ->
 
 def _claim(digest: str, certificate: Any, code: bytes | str) -> str | None:
     program = program_hash()
-    return None if program is None else json.dumps(["admitted", program, digest, certificate, code_hash(code)])
+    try:
+        return None if program is None else json.dumps(["admitted", program, digest, certificate, code_hash(code)])
+    except RecursionError:  # of a certificate that could just be read
+        return None
 
 
 def _file(digest: str) -> Path:
     return certificates.directory().with_name("admitted") / f"{digest}.json"
 
 
-@functools.cache
 def program_hash() -> str | None:
-    """What decides: all sources of amk by content, Python and packages by version. None without a packaged compiler."""
+    """What decides; None without a packaged compiler, and where that is no longer what stands in the files."""
+    found = hashed()
+    return None if found is None or _changed(found[1]) else found[0]
+
+
+@functools.cache
+def hashed() -> tuple[str, list[Path]] | None:
+    """A hash of all sources of amk by content, Python and packages by version; and the sources."""
     digest = hashlib.sha256()
     try:
         digest.update(version(_COMPILER).encode())
     except PackageNotFoundError:
         return None
     digest.update(json.dumps([sys.version, *map(_version, _PACKAGES)]).encode())
-    for path in sorted(path for path in ROOT.rglob("*") if path.suffix in _SUFFIXES):
+    sources = sorted(path for path in ROOT.rglob("*") if path.suffix in _SUFFIXES)
+    for path in sources:
         content = path.read_bytes()
         digest.update(f"{path.relative_to(ROOT)}:{len(content)}:".encode())
         digest.update(content)
-    return digest.hexdigest()
+    return digest.hexdigest(), sources
+
+
+def _changed(sources: list[Path]) -> bool:
+    """Whether one was written or put in its place after this process imported amk. Installers set the time of
+    modification; nobody sets that of the change."""
+    try:
+        return any(path.stat().st_ctime_ns > running.IMPORTED_NS for path in sources)
+    except OSError:
+        return True
 
 
 def _version(package: str) -> str | None:

@@ -3,8 +3,9 @@
 Property: a sealed text was sealed with the key of this user on this machine, or by this process. Whoever can write the
     cache directory alone (one shared between machines, restored from elsewhere, or edited by hand) cannot seal.
 Assumptions: who reads the user's private data directory could also edit this program; HMAC-SHA256 is unforgeable.
-Algorithm: the key is 32 random bytes in a file that only the user reads, made when it is first needed. Where it cannot
-    be kept, the process has a key of its own, and what other processes sealed is compiled again.
+Algorithm: the key is 32 random bytes in a file that the user owns and nobody else reads, made when it is first needed.
+    Where it cannot be kept, or is another user's (root may read it), the process has a key of its own, and what other
+    processes sealed is compiled again.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ def _key(path: Path) -> bytes:
     try:
         if not path.exists():
             _write_once(path, secrets.token_bytes(_BYTES))
-        private = not path.stat().st_mode & 0o077
+        found = path.stat()
+        private = found.st_uid == os.geteuid() and not found.st_mode & 0o077
         kept = path.read_bytes()
         return kept if private and len(kept) == _BYTES else secrets.token_bytes(_BYTES)
     except OSError:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import base64
+import functools
 import json
+import os
 import shutil
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from amk import version as running
 from amk.checker import certificate as checker
-from amk.engine import admissions
+from amk.engine import admissions, certificates
 from amk.engine.admission import AdmittedKernel, started
 from amk.lowering import bound, kernel, seal
 from amk.planner.decode import plan
@@ -105,29 +110,75 @@ def test_an_entry_that_was_not_sealed_so_is_not_used(
     assert (starts.checks, starts.builds) == (0, 0), "the entry was made anew"
 
 
+@pytest.fixture
+def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the program that stands for it."""
+    copy = tmp_path / "amk"
+    shutil.copytree(admissions.ROOT, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(admissions, "ROOT", copy)
+    monkeypatch.setattr(admissions, "hashed", functools.cache(admissions.hashed.__wrapped__))
+    restarted(monkeypatch)
+    return copy
+
+
+def restarted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the process began now."""
+    monkeypatch.setattr(running, "IMPORTED_NS", time.time_ns() + 10**9)  # the clock of files is a coarse one
+    admissions.hashed.cache_clear()
+
+
 @pytest.mark.parametrize("change", ["version.py", "lowering/cuda/sync.cuh", "new.py", "package"])
 def test_a_changed_program_checks_again(
-    starts: Starts, change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    starts: Starts, change: str, copied: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its own source, a header of the kernel, a file that was added, or another numpy."""
     schedule = small()
     starts.start(schedule)
-    copy = tmp_path / "amk"
-    shutil.copytree(admissions.ROOT, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    monkeypatch.setattr(admissions, "ROOT", copy)
-    admissions.program_hash.cache_clear()
     starts.start(schedule)
     assert starts.checks == 0, "a copy is the same program"
     if change == "package":
         versions = admissions._version
         monkeypatch.setattr(admissions, "_version", lambda name: "1.0" if name == "numpy" else versions(name))
     else:
-        with (copy / change).open("a") as file:
+        with (copied / change).open("a") as file:
             file.write(f"// {__version__}\n")
-    admissions.program_hash.cache_clear()
+    restarted(monkeypatch)
     starts.start(schedule)
-    admissions.program_hash.cache_clear()
     assert starts.checks == 1 and starts.builds >= 1
+
+
+def test_a_process_older_than_its_sources_seals_nothing(
+    starts: Starts, copied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What decided there is not what the next process would hash. Also where the file has an old time, as installers
+    set it, and where the hash was made before the change."""
+    schedule, file = small(), copied / "version.py"
+    monkeypatch.setattr(running, "IMPORTED_NS", max(path.stat().st_ctime_ns for path in copied.rglob("*.*")))
+    assert admissions.program_hash() is not None
+    time.sleep(0.02)
+    file.write_text(file.read_text() + "# mended\n")
+    os.utime(file, ns=(0, 0))
+    for _ in range(2):
+        starts.start(schedule)
+        assert starts.checks == 1 and not starts.entry(schedule).exists()
+        admissions.hashed.cache_clear()
+    restarted(monkeypatch)
+    starts.start(schedule)
+    assert starts.checks == 1, "the new program decides for itself"
+    starts.start(schedule)
+    assert starts.checks == 0
+
+
+def test_a_certificate_as_deep_as_can_be_read_costs_a_new_proof(starts: Starts) -> None:
+    """Some depths can be read and not be written again."""
+    schedule = small()
+    first = starts.start(schedule)
+    for depth in range(sys.getrecursionlimit() - 60, sys.getrecursionlimit(), 1):
+        starts.entry(schedule, "certificates").write_text("[" * depth + "]" * depth)
+        certificate, sealed = certificates.kept(schedule_hash(schedule)), admissions.kept(schedule_hash(schedule))
+        assert sealed is not None
+        assert not admissions.is_admitted(schedule_hash(schedule), certificate, *sealed)
+    assert starts.start(schedule) == first and starts.checks >= 1
 
 
 def test_a_kernel_with_a_seal_that_does_not_hold_is_checked(starts: Starts) -> None:

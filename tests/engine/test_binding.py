@@ -148,13 +148,17 @@ def test_an_entry_under_another_name_is_a_miss(tmp_path: Path) -> None:
 
 
 def test_the_key_is_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kept and private; one that others can read, or that cannot be kept, is replaced by one of this process."""
+    """Kept and private; one that others own or can read, or that cannot be kept, is replaced by one of this process."""
     path = tmp_path / "data" / "compiled.key"
     monkeypatch.setattr(seal, "key_file", lambda: path)
     found = seal.seal("text")
     assert path.stat().st_mode & 0o777 == 0o600 and len(path.read_bytes()) == 32
     seal._key.cache_clear()
     assert seal.is_sealed("text", found) and not seal.is_sealed("text ", found)
+    with monkeypatch.context() as patch:
+        patch.setattr(seal.os, "geteuid", lambda: path.stat().st_uid + 1)
+        seal._key.cache_clear()
+        assert not seal.is_sealed("text", found), "root reads the keys of others"
     for spoil in (lambda: path.chmod(0o644), lambda: path.write_bytes(b"short"), lambda: path.write_bytes(b"")):
         path.chmod(0o600)
         spoil()
