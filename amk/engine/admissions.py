@@ -21,10 +21,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from amk import version as running
 from amk.engine import certificates
 from amk.lowering.bound import code_hash
 from amk.lowering.seal import is_sealed, seal
+from amk.version import IMPORTED_NS
 
 ROOT = Path(__file__).parents[1]
 """The package."""
@@ -97,7 +97,7 @@ def _changed(sources: list[Path]) -> bool:
     """Whether one was written or put in its place after this process imported amk. Installers set the time of
     modification; nobody sets that of the change."""
     try:
-        return any(path.stat().st_ctime_ns > running.IMPORTED_NS for path in sources)
+        return any(path.stat().st_ctime_ns > IMPORTED_NS for path in sources)
     except OSError:
         return True
 

@@ -48,6 +48,7 @@ class CudaEngine(TextEngine):
     buffers: dict[str, DeviceBuffer] = field(default_factory=dict)
     lent: frozenset[str] = frozenset()
     epoch: int = field(default=0, init=False)
+    _stopped: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         self.schedule: Schedule = self.admitted.schedule
@@ -86,6 +87,7 @@ class CudaEngine(TextEngine):
         self.poison()
         self._start_counters()
         self.log.upload(empty_log(LOG_RECORDS))
+        self._stopped = False
         self.upload_constants(sampling_buffer(self.schedule, GREEDY))
         self.set_state(**dict.fromkeys(self.schedule.state_words, 0))
 
@@ -146,7 +148,15 @@ class CudaEngine(TextEngine):
 
     def enqueue(self, tokens: int, stream: Any = None, output: int | None = None) -> None:
         """Launch a decode of `tokens` tokens; asynchronous, but for a wait before tags would repeat. output: as in
-        `argument`."""
+        `argument`.
+
+        AMK604 if a launch before it was stopped: counters are then void until a reset. AMK901 for more tokens than
+        `launch.max_tokens`, for which the schedule is proved and `output` has room.
+        """
+        if self._stopped:
+            self.check()
+        if tokens > self.schedule.launch.max_tokens:
+            raise refusal.internal(f"a launch of {tokens} tokens, at most {self.schedule.launch.max_tokens} are proved")
         handle = stream if stream is not None else self.stream.handle
         if self.epoch + tokens > self.most_epochs:
             self._start_epochs(handle)
@@ -177,7 +187,9 @@ class CudaEngine(TextEngine):
                 text = text.replace(f"counter {wait.object}", f"counter {names[wait.object]}")
             return text
 
+        self._stopped = True
         check_log(self.log.download(np.uint8, self.log.nbytes), describe)
+        self._stopped = False
 
     def read(self, name: str, dtype: Any, count: int) -> NDArray[Any]:
         """The first `count` elements of a global buffer."""

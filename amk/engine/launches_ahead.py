@@ -3,6 +3,9 @@
 Every launch writes its tokens to a place of its own in page-locked host memory, where the host looks for them. The host
 clears the place before the launch, and no token is the value that it clears it with. At the end of a text, what was
 enqueued runs on: at most `AHEAD` launches.
+
+A launch that the watchdog stopped writes a token, too, that means nothing, but not before the stall: no token that was
+missing for half as long as a stall lasts is given out before the watchdog's log was read.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ class Launcher(Protocol):
 
     device: Device
     stream: Stream
+    stall_ns: int
 
     def enqueue(self, tokens: int, *, output: int) -> None: ...
     def check(self) -> None: ...
@@ -50,6 +54,7 @@ class LaunchesAhead:
         self._running: deque[tuple[int, int]] = deque()  # place, tokens
         self._taken = 0  # of the first of them
         self._open = True
+        self._missed = time.monotonic()  # when the next token was seen to be missing
 
     def __iter__(self) -> Self:
         return self
@@ -61,6 +66,8 @@ class LaunchesAhead:
             self.close()
             raise StopIteration
         self._wait()
+        if time.monotonic() - self._missed >= self._engine.stall_ns / 2e9:
+            self._engine.check()
         found = []
         while self._running and (token := self._word()) != NOTHING:
             found.append(token)
@@ -68,6 +75,7 @@ class LaunchesAhead:
             if self._taken == self._running[0][1]:
                 self._places.append(self._running.popleft()[0])
                 self._taken = 0
+        self._missed = time.monotonic()
         if self._left:
             self._enqueue()
         elif not self._running:

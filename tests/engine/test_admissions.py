@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from amk import version as running
 from amk.checker import certificate as checker
 from amk.engine import admissions, certificates
 from amk.engine.admission import AdmittedKernel, started
@@ -123,7 +122,7 @@ def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def restarted(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the process began now."""
-    monkeypatch.setattr(running, "IMPORTED_NS", time.time_ns() + 10**9)  # the clock of files is a coarse one
+    monkeypatch.setattr(admissions, "IMPORTED_NS", time.time_ns() + 10**9)  # the clock of files is a coarse one
     admissions.hashed.cache_clear()
 
 
@@ -153,7 +152,7 @@ def test_a_process_older_than_its_sources_seals_nothing(
     """What decided there is not what the next process would hash. Also where the file has an old time, as installers
     set it, and where the hash was made before the change."""
     schedule, file = small(), copied / "version.py"
-    monkeypatch.setattr(running, "IMPORTED_NS", max(path.stat().st_ctime_ns for path in copied.rglob("*.*")))
+    monkeypatch.setattr(admissions, "IMPORTED_NS", max(path.stat().st_ctime_ns for path in copied.rglob("*.*")))
     assert admissions.program_hash() is not None
     time.sleep(0.02)
     file.write_text(file.read_text() + "# mended\n")

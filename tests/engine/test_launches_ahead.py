@@ -13,12 +13,16 @@ import pytest
 from amk.engine import launches_ahead
 from amk.engine.launches_ahead import AHEAD, LaunchesAhead
 from amk.lowering.device_memory import MappedBuffer
-from amk.report.diagnostic import AmkError
+from amk.report.diagnostic import AmkError, Diagnostic
 from tests.emulator.host_driver import HostDriver, host_device
+
+STALL_NS = 2_000_000_000
 
 
 class Played:
     """An engine whose tokens are 100, 101, ... in order; it computes when the host waits."""
+
+    stall_ns = STALL_NS
 
     def __init__(self, seed: int, dies_at: int | None = None) -> None:
         self.device, self.stream = host_device(HostDriver()), self
@@ -79,3 +83,39 @@ def test_a_launch_that_ends_without_its_token_is_an_error(monkeypatch: pytest.Mo
     found = launches(Played(2, dies_at=5), 9, 1, monkeypatch)
     with pytest.raises(AmkError, match="without its token"):
         list(found)
+
+
+class Watched(Played):
+    """The watchdog stops the launch of one token: it and those behind it come, after the stall, and mean nothing."""
+
+    def __init__(self, seed: int, stops_at: int) -> None:
+        super().__init__(seed)
+        self.now, self._stops_at = 0.0, stops_at
+
+    def compute(self, _: float = 0.0) -> None:
+        before = self.made
+        super().compute()
+        stalled = before <= self._stops_at < self.made
+        self.now += STALL_NS / 1e9 if stalled else 0.0004
+
+    def check(self) -> None:
+        if self.made > self._stops_at:
+            raise AmkError(Diagnostic("AMK604", "stopped"))
+
+
+@pytest.mark.parametrize("slow", [0.0, 0.3, 1.7, 5.0])
+def test_no_token_of_a_stopped_launch_is_given_out(slow: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether the host waits for it or is away meanwhile. What came before may be lost with it."""
+    for seed in range(10):
+        engine = Watched(seed, stops_at=7)
+        found: list[int] = []
+        launched = launches(engine, 23, 1, monkeypatch)
+        monkeypatch.setattr(launches_ahead.time, "monotonic", lambda engine=engine: engine.now)
+        with pytest.raises(AmkError, match="AMK604"):
+            for some in launched:
+                found += some
+                busy = engine.now + slow
+                while engine.now < busy:
+                    engine.compute()
+                    engine.now = max(engine.now, busy - 1.0) if not engine._queue else engine.now + 0.1
+        assert found == list(range(100, 100 + len(found))) and len(found) <= 7
