@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from amk.api.layers import layers
     from amk.api.loading import load
     from amk.api.schedules import plan, simulate, verify
-    from amk.engine.answer_stream import Stream
-    from amk.engine.completion import Completion, Options, Perplexity, Piece, Score, TokenLogprob, Usage
-    from amk.engine.conversation import Chat
-    from amk.engine.language_model import LanguageModel
+    from amk.engine.generation.answer_stream import Stream
+    from amk.engine.generation.completion import Completion, Options, Perplexity, Piece, Score, TokenLogprob, Usage
+    from amk.engine.generation.conversation import Chat
+    from amk.engine.generation.language_model import LanguageModel
     from amk.report.diagnostic import AmkError
 
 __all__ = [
@@ -47,11 +47,12 @@ _HOME = {
     "layers": "amk.api.layers",
     **dict.fromkeys(("plan", "simulate", "verify"), "amk.api.schedules"),
     **dict.fromkeys(
-        ("Completion", "Options", "Perplexity", "Piece", "Score", "TokenLogprob", "Usage"), "amk.engine.completion"
+        ("Completion", "Options", "Perplexity", "Piece", "Score", "TokenLogprob", "Usage"),
+        "amk.engine.generation.completion",
     ),
-    "Chat": "amk.engine.conversation",
-    "LanguageModel": "amk.engine.language_model",
-    "Stream": "amk.engine.answer_stream",
+    "Chat": "amk.engine.generation.conversation",
+    "LanguageModel": "amk.engine.generation.language_model",
+    "Stream": "amk.engine.generation.answer_stream",
     "AmkError": "amk.report.diagnostic",
 }
 

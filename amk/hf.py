@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from amk.api.loading import load
-from amk.engine.language_model import LanguageModel
+from amk.engine.generation.language_model import LanguageModel
 from amk.report.diagnostic import AmkError, Diagnostic
 
 

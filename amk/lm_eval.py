@@ -14,7 +14,7 @@ from lm_eval.models.utils import normalize_gen_kwargs
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from amk.api.loading import load
-from amk.engine.language_model import LanguageModel
+from amk.engine.generation.language_model import LanguageModel
 from amk.report.diagnostic import AmkError, Diagnostic
 
 ANSWER = 256

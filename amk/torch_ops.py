@@ -7,7 +7,7 @@ from itertools import count
 import torch
 from torch import Tensor
 
-from amk.engine.layer_call import Layers
+from amk.engine.backends.layer_call import Layers
 
 _CALLS: dict[int, Layers] = {}
 _NUMBERS = count(1)
@@ -29,7 +29,7 @@ def _layers(call: int, hidden: Tensor, k_cache: Tensor, v_cache: Tensor, positio
     """The residual stream behind the layers, for one token; the caches' row at the position is written.
 
     call: what `registered` gave. hidden: f32 with `hidden` elements, in any shape, which is that of the result. Caches
-    and position: as `amk.engine.layer_call.Layers` says. Enqueued on torch's current stream, without waiting.
+    and position: as `amk.engine.backends.layer_call.Layers` says. Enqueued on torch's current stream, without waiting.
     """
     out = torch.empty_like(hidden, memory_format=torch.contiguous_format)
     stream = torch.cuda.current_stream(hidden.device).cuda_stream if hidden.is_cuda else 0

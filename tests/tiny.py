@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from amk.schedule_ir.model_spec import ModelSpec
+from amk.models.model_spec import ModelSpec
 
 
 def tiny(name: str = "tiny", **changes: object) -> ModelSpec:

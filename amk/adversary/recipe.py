@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from amk.adversary.edits import Edit, Json, Path, after, apply, at, find, named, signalling, steps, waiting
+from amk.models.model_spec import ModelSpec
 from amk.planner.decode import plan
 from amk.planner.settings import FAST, PHASED, Settings
-from amk.schedule_ir.model_spec import ModelSpec
-from amk.schedule_ir.target import load_target
+from amk.targets.target import load_target
 
 WORKERS = 4
 TINY = ModelSpec(

@@ -12,10 +12,10 @@ from random import Random
 
 from amk.adversary.edits import Edit, Json, Path, steps
 from amk.adversary.recipe import TINY
+from amk.models.model_spec import ModelSpec
 from amk.planner.decode import plan
 from amk.planner.settings import FAST, PHASED, Settings
-from amk.schedule_ir.model_spec import ModelSpec
-from amk.schedule_ir.target import load_target
+from amk.targets.target import load_target
 
 CONTEXT = 12
 SETTINGS: dict[str, Settings] = {

@@ -6,7 +6,7 @@ import os
 from typing import NamedTuple
 
 from amk.report.diagnostic import AmkError, Diagnostic, Severity
-from amk.schedule_ir.target import Target, targets
+from amk.targets.target import Target, targets
 
 _DRIVER = ("/proc/driver/nvidia", "/dev/nvidiactl", "/dev/dxg")
 """One of these exists wherever a driver can be used; looking takes no import of the driver's package."""

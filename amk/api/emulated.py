@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from amk.emulator.decode import EmulatedEngine
-from amk.emulator.machine import Limits
-from amk.engine.request import TextEngine
+from amk.emulator.machine.machine import Limits
+from amk.engine.backends.request import TextEngine
 from amk.lowering.kernel import build
+from amk.models.row_groups import TensorSource
 from amk.report.diagnostic import AmkError, Diagnostic, Exit, shown
-from amk.schedule_ir.bfloat import F32
-from amk.schedule_ir.quantised import Quantiser, nearest
-from amk.schedule_ir.row_groups import TensorSource
 from amk.schedule_ir.schedule import Schedule
+from amk.weights.bfloat import F32
+from amk.weights.quantised import Quantiser, nearest
 
 UNLIMITED = Limits(instructions=1 << 62, seconds=1e9)
 """A text takes as long as it takes; whoever asked for it can cancel between tokens."""

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from amk.engine.layer_call import Layers
-    from amk.schedule_ir.model_spec import ModelSpec
-    from amk.schedule_ir.row_groups import TensorSource
+    from amk.engine.backends.layer_call import Layers
+    from amk.models.model_spec import ModelSpec
+    from amk.models.row_groups import TensorSource
     from amk.schedule_ir.schedule import CacheDtype, Schedule
-    from amk.schedule_ir.weight_format import FormatName
+    from amk.weights.weight_format import FormatName
 
 
 def layers(
@@ -29,9 +29,9 @@ def layers(
     """Layers [first, stop) of a model, ready to be called with hidden states; a GpuLayers or an InterpretedLayers.
 
     model: a directory or GGUF file, or with `weights` a ModelSpec. weights: what has
-    `tensor(name, rows=slice) -> float32 array` for names such as 'l3.wq' (`amk.engine.checkpoint` lists them); packed
-    here, once. gpu: the target to plan for, default this machine's. device: where it runs. dtype, kv_dtype,
-    max_context: as in `amk.load`. schedule: run this one, of the same slice, instead of planning.
+    `tensor(name, rows=slice) -> float32 array` for names such as 'l3.wq' (`amk.engine.checkpoints.checkpoint` lists
+    them); packed here, once. gpu: the target to plan for, default this machine's. device: where it runs. dtype,
+    kv_dtype, max_context: as in `amk.load`. schedule: run this one, of the same slice, instead of planning.
 
     The schedule is proved SAFE and its certificate, accepted by the checker, is the result's `certificate`.
 
@@ -41,12 +41,12 @@ def layers(
     """
     from amk.api.loading import target_here
     from amk.api.schedules import stored_formats
-    from amk.engine.layer_source import layer_source
+    from amk.engine.checkpoints.layer_source import layer_source
     from amk.planner.decode import plan
     from amk.planner.formats import formats
     from amk.planner.settings import Settings
     from amk.report.diagnostic import AmkError, Diagnostic
-    from amk.schedule_ir.target import load_target
+    from amk.targets.target import load_target
 
     spec, source = _opened(model, weights)
     part = spec.sliced(first, stop)
@@ -61,10 +61,10 @@ def layers(
 
 
 def _opened(model: str | Path | ModelSpec, weights: TensorSource | None) -> tuple[ModelSpec, TensorSource]:
-    from amk.engine.open_checkpoint import open_checkpoint
+    from amk.engine.checkpoints.open_checkpoint import open_checkpoint
+    from amk.models.model import load_model
+    from amk.models.model_spec import ModelSpec
     from amk.report.diagnostic import AmkError, Diagnostic
-    from amk.schedule_ir.model import load_model
-    from amk.schedule_ir.model_spec import ModelSpec
 
     if isinstance(model, ModelSpec):
         if weights is None:
@@ -80,13 +80,13 @@ def _made(schedule: Schedule, source: TensorSource, device: str) -> Layers:
     from amk.quantize.search import searched
 
     if device == "interpreter":
-        from amk.engine.admission import admit
-        from amk.engine.layer_call import InterpretedLayers
+        from amk.engine.admission.admission import admit
+        from amk.engine.backends.layer_call import InterpretedLayers
         from amk.validator.export.of_schedule import evidence
 
         admit(schedule)
         return InterpretedLayers(schedule, evidence(schedule), source, searched)
-    from amk.engine.layer_call import LENT, GpuLayers
+    from amk.engine.backends.layer_call import LENT, GpuLayers
     from amk.engine.load import gpu_engine
 
     return GpuLayers(gpu_engine(schedule, source, searched, lent=frozenset(LENT)))

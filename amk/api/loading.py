@@ -7,28 +7,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from amk.api.card import on_the_cpu, target_of, usable_card
-from amk.engine.backend import Backend, ForwardBackend
-from amk.engine.checkpoint import Checkpoint
-from amk.engine.forward import ForwardPass
-from amk.engine.generation_config import generation_config, suggested_sampling, unheeded
-from amk.engine.language_model import LanguageModel
-from amk.engine.locate import find_checkpoint
-from amk.engine.open_checkpoint import open_checkpoint
-from amk.engine.open_tokenizer import open_tokenizer
-from amk.engine.speculation import GUESSES, Method, speculation
-from amk.engine.tokenizer import Tokenizer
+from amk.engine.backends.backend import Backend, ForwardBackend
+from amk.engine.backends.forward import ForwardPass
+from amk.engine.checkpoints.checkpoint import Checkpoint
+from amk.engine.checkpoints.locate import find_checkpoint
+from amk.engine.checkpoints.open_checkpoint import open_checkpoint
+from amk.engine.generation.generation_config import generation_config, suggested_sampling, unheeded
+from amk.engine.generation.language_model import LanguageModel
+from amk.engine.generation.speculation import GUESSES, Method, speculation
+from amk.engine.tokenizers.open_tokenizer import open_tokenizer
+from amk.engine.tokenizers.tokenizer import Tokenizer
 from amk.prefill.reader import Prefill, prompts_of
 from amk.report.diagnostic import AmkError, Diagnostic, Exit
 
 if TYPE_CHECKING:  # the rest is imported where it is used: the device cpu needs none of it
-    from amk.engine.live_backend import LiveBackend
+    from amk.engine.backends.live_backend import LiveBackend
+    from amk.engine.backends.schedule_backend import ScheduleBackend
     from amk.engine.load import Progress
-    from amk.engine.schedule_backend import ScheduleBackend
     from amk.planner.formats import Formats, Layered
-    from amk.schedule_ir.quantised import Quantiser
     from amk.schedule_ir.sampling import Mode
     from amk.schedule_ir.schedule import CacheDtype, Schedule
-    from amk.schedule_ir.weight_format import FormatName
+    from amk.weights.quantised import Quantiser
+    from amk.weights.weight_format import FormatName
 
 Device = Literal["cpu", "cuda", "interpreter", "emulator"]
 WITHOUT_GPU = ("interpreter", "emulator")
@@ -164,12 +164,12 @@ def schedule_backend(
 
     AMK016 for a schedule of several sequences that are all at one position.
     """
-    from amk.engine.admission import admit
-    from amk.engine.live_backend import LiveBackend
+    from amk.engine.admission.admission import admit
+    from amk.engine.backends.live_backend import LiveBackend
+    from amk.engine.backends.rows_backend import RowsBackend
+    from amk.engine.backends.schedule_backend import ScheduleBackend
+    from amk.engine.backends.step_prompts import step_prompts
     from amk.engine.load import check_model, gpu_engine
-    from amk.engine.rows_backend import RowsBackend
-    from amk.engine.schedule_backend import ScheduleBackend
-    from amk.engine.step_prompts import step_prompts
     from amk.quantize.search import searched
 
     quantise = quantise or searched
@@ -193,7 +193,7 @@ def _on_the_cpu(schedule: Schedule, checkpoint: Checkpoint, device: Device, quan
         from amk.api.emulated import EmulatorEngine
 
         return EmulatorEngine(schedule, checkpoint, quantise)
-    from amk.engine.cpu_engine import CpuEngine
+    from amk.engine.backends.cpu_engine import CpuEngine
 
     return CpuEngine(schedule, checkpoint, quantise=quantise)
 
@@ -203,7 +203,7 @@ def planned(checkpoint: Checkpoint, device: Device, gpu: str | None, wanted: Pla
     from amk.engine.load import CPU_WARPS, EMULATED_WARPS, plan_for_cpu
     from amk.planner.decode import plan
     from amk.planner.settings import PRESETS
-    from amk.schedule_ir.target import load_target
+    from amk.targets.target import load_target
 
     spec = checkpoint.spec
     if device in WITHOUT_GPU and gpu is None:

@@ -6,20 +6,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, overload
 
+from amk.models.packed_config import layout_of_directory
 from amk.report.diagnostic import AmkError, Diagnostic
-from amk.schedule_ir.packed_config import layout_of_directory
 
 if TYPE_CHECKING:  # each function imports what it needs
     from amk.planner.formats import Formats, Layered
     from amk.schedule_ir.sampling import Mode
     from amk.schedule_ir.schedule import CacheDtype, Schedule
-    from amk.schedule_ir.weight_format import FormatName
     from amk.simulator.predict import Prediction
     from amk.systems.builder import System
     from amk.systems.loops import LoopSystem
     from amk.systems.open_loop import LoopVerdict
     from amk.systems.verdict import Verdict as SystemVerdict
     from amk.validator.verify import Verdict
+    from amk.weights.weight_format import FormatName
 
 
 def plan(
@@ -35,10 +35,10 @@ def plan(
     batch: int = 1,
 ) -> Schedule:
     """The schedule of a model for a GPU, as `amk plan` makes it; arguments as for `load`. AMK011 if it does not fit."""
+    from amk.models.model import load_model
     from amk.planner.decode import plan as planned
     from amk.planner.settings import PRESETS
-    from amk.schedule_ir.model import load_model
-    from amk.schedule_ir.target import load_target
+    from amk.targets.target import load_target
 
     if preset not in PRESETS:
         raise AmkError(Diagnostic("AMK005", f"preset {preset!r} is not known", help=f"one of {', '.join(PRESETS)}"))

@@ -22,7 +22,7 @@ from amk.bench.decode_bench import OWN, needed_bytes, own
 from amk.bench.row import Key
 from amk.bench.subject import Subject
 from amk.bench.timing import Contestant, race
-from amk.engine.cuda_engine import CudaEngine
+from amk.engine.backends.cuda_engine import CudaEngine
 from amk.lowering.compile import compile_cuda
 from amk.lowering.launch import CooperativeLaunch, Module
 from amk.report.diagnostic import AmkError

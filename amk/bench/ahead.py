@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from multiprocessing import get_context
 from types import TracebackType
 
-from amk.engine.admission import AdmittedKernel, admitted
+from amk.engine.admission.admission import AdmittedKernel, admitted
 from amk.lowering.kernel import build
 from amk.report.diagnostic import AmkError, Diagnostic, Exit
 from amk.schedule_ir.schedule import Schedule

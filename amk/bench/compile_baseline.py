@@ -26,7 +26,7 @@ from amk.bench.graph_baseline import captured
 from amk.bench.subject import Subject
 from amk.bench.timing import HEAD_START, Contestant, WrongBaseline, timed
 from amk.bench.torch_model import TorchWeights, alone, heads_of, rotated
-from amk.schedule_ir.rope import rope_frequencies
+from amk.models.rope import rope_frequencies
 
 CACHE_UNIT = 64
 """Cache lengths are multiples of this many positions."""

@@ -26,7 +26,7 @@ from amk.bench.subject import Subject
 from amk.bench.times import Times
 from amk.bench.timing import race
 from amk.bench.torch_model import TorchWeights
-from amk.engine.admission import AdmittedKernel, admit, admitted
+from amk.engine.admission.admission import AdmittedKernel, admit, admitted
 from amk.lowering.kernel import build
 from amk.lowering.launch import Device
 from amk.report.diagnostic import AmkError

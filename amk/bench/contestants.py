@@ -9,14 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from amk.models.model import load_model
 from amk.planner.decode import choose_workers, plan
 from amk.planner.formats import formats, layered
 from amk.planner.settings import FAST, Settings
 from amk.planner.tuned import tuned
 from amk.schedule_ir.codec import load_schedule
-from amk.schedule_ir.model import load_model
 from amk.schedule_ir.schedule import Schedule
-from amk.schedule_ir.target import load_target
+from amk.targets.target import load_target
 
 
 def settings_of(changes: str, fast: Settings) -> Settings:

@@ -22,8 +22,8 @@ from amk.bench.row import Key, Row
 from amk.bench.subject import Subject
 from amk.bench.times import Power
 from amk.bench.timing import Contestant, WrongBaseline, race
+from amk.models.matrices import MATRICES, matrix
 from amk.report.diagnostic import AmkError
-from amk.schedule_ir.matrices import MATRICES, matrix
 from amk.schedule_ir.memory import ITEM_BYTES
 from amk.schedule_ir.schedule import Schedule
 

@@ -1,4 +1,4 @@
-"""Packing on the GPU: the order of amk.schedule_ir.packing, for weights that torch already holds there."""
+"""Packing on the GPU: the order of amk.interpreter.packing, for weights that torch already holds there."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from torch import Tensor
 
 from amk.bench.device_quantise import packed_chunks, quantised
 from amk.bench.torch_model import Drawn, TorchWeights, each
+from amk.models.matrices import MATRICES, ROWS_PER_GROUP, MatrixName, matrix, scale_buffer, scale_shape
 from amk.schedule_ir.layout import chunk_places, stream_layout
-from amk.schedule_ir.matrices import MATRICES, ROWS_PER_GROUP, MatrixName, matrix, scale_buffer, scale_shape
 from amk.schedule_ir.memory import Stream
 from amk.schedule_ir.schedule import Schedule
-from amk.schedule_ir.weight_format import Chunk
+from amk.weights.weight_format import Chunk
 
 KEPT = 2
 ROOM = 3

@@ -1,4 +1,4 @@
-"""Quantising on the GPU: amk.schedule_ir.quantised and amk.schedule_ir.chunks for rows that torch already holds there.
+"""Quantising on the GPU: amk.weights.quantised and amk.weights.chunks for rows that torch already holds there.
 
 The codes are those of `nearest`, the bytes those of `pack_quantised`; a test holds both to that.
 """
@@ -11,10 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from amk.schedule_ir.chunks import BYTE_ORDER, LANES, NIBBLE_ORDER, UNIT_COLUMNS
-from amk.schedule_ir.matrices import ROWS_PER_GROUP
-from amk.schedule_ir.quantised import E4M3, E4M3_MOST, INT4_ZERO, LARGEST
-from amk.schedule_ir.weight_format import ALIGNMENT, Chunk, WeightFormat
+from amk.models.matrices import ROWS_PER_GROUP
+from amk.weights.chunks import BYTE_ORDER, LANES, NIBBLE_ORDER, UNIT_COLUMNS
+from amk.weights.quantised import E4M3, E4M3_MOST, INT4_ZERO, LARGEST
+from amk.weights.weight_format import ALIGNMENT, Chunk, WeightFormat
 
 
 @dataclass(frozen=True)

@@ -27,11 +27,11 @@ from statistics import median
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
-from amk.engine.schedule_backend import ScheduleBackend
+from amk.engine.backends.schedule_backend import ScheduleBackend
 from amk.lowering.launch import Device
+from amk.models.model_spec import ModelSpec
+from amk.models.rope import rope_frequencies
 from amk.report.diagnostic import AmkError, Diagnostic
-from amk.schedule_ir.model_spec import ModelSpec
-from amk.schedule_ir.rope import rope_frequencies
 from amk.schedule_ir.sampling import GREEDY
 
 if TYPE_CHECKING:
@@ -189,12 +189,12 @@ def measured(arguments: argparse.Namespace) -> list[Timed]:
     from amk.bench.ahead import made as kernel_of
     from amk.bench.subject import Subject
     from amk.bench.torch_model import TorchWeights
+    from amk.models.model import load_model
     from amk.planner.decode import plan
     from amk.planner.formats import formats
     from amk.planner.settings import FAST
     from amk.prefill.reader import prompts_of
-    from amk.schedule_ir.model import load_model
-    from amk.schedule_ir.target import load_target
+    from amk.targets.target import load_target
 
     model, length = load_model(arguments.model), max(arguments.prompt) + arguments.new
     schedule = plan(

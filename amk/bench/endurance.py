@@ -24,18 +24,18 @@ from typing import Any
 import numpy as np
 
 from amk.bench.hardware import provenance
-from amk.engine.cuda_engine import CudaEngine
+from amk.engine.backends.cuda_engine import CudaEngine
+from amk.engine.checkpoints.random_checkpoint import random_checkpoint
 from amk.engine.load import gpu_engine
-from amk.engine.random_checkpoint import random_checkpoint
 from amk.lowering.launch import Device
+from amk.models.model import load_model
 from amk.planner.decode import plan
 from amk.report.diagnostic import AmkError, Diagnostic, Where
+from amk.report.json_file import read_json
 from amk.schedule_ir.codec import schedule_hash
-from amk.schedule_ir.json_file import read_json
-from amk.schedule_ir.model import load_model
-from amk.schedule_ir.quantised import nearest
 from amk.schedule_ir.schedule import Schedule
-from amk.schedule_ir.target import load_target
+from amk.targets.target import load_target
+from amk.weights.quantised import nearest
 
 FORMAT = 1
 LIMIT = 4 << 20

@@ -23,10 +23,10 @@ from amk.bench.compile_baseline import LOOSE, VARIANTS, WITH_GENERATED, StaticMo
 from amk.bench.device_quantise import DeviceQuantised, quantised
 from amk.bench.subject import Subject
 from amk.bench.timing import Contestant
+from amk.models.matrices import MATRICES
 from amk.report.diagnostic import AmkError, Diagnostic
-from amk.schedule_ir.matrices import MATRICES
-from amk.schedule_ir.quantised import E4M3_MOST, INT4_ZERO
-from amk.schedule_ir.weight_format import WeightFormat
+from amk.weights.quantised import E4M3_MOST, INT4_ZERO
+from amk.weights.weight_format import WeightFormat
 
 INNER_TILES = 8
 """Tiles of k that tinygemm packs together; k is a multiple of 16 of them."""

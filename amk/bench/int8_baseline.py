@@ -21,9 +21,9 @@ from amk.bench.compile_baseline import WITH_GENERATED, StaticModel, fastest
 from amk.bench.device_quantise import quantised
 from amk.bench.subject import Subject
 from amk.bench.timing import HEAD_START, Contestant, timed
+from amk.models.matrices import MATRICES
 from amk.report.diagnostic import AmkError, Diagnostic
-from amk.schedule_ir.matrices import MATRICES
-from amk.schedule_ir.weight_format import weight_format
+from amk.weights.weight_format import weight_format
 
 NAME = "int8"
 ROUNDS = 10

@@ -12,13 +12,13 @@ from math import log
 from multiprocessing import get_context
 from pathlib import Path
 
-from amk.engine.admission import AdmittedKernel, admitted
+from amk.engine.admission.admission import AdmittedKernel, admitted
 from amk.lowering.kernel import build
 from amk.planner.search import Problem, Search, State
 from amk.planner.settings import FAST, Settings
 from amk.planner.space import OutsideSpaceError, Space
 from amk.report.diagnostic import AmkError, Diagnostic, Where
-from amk.schedule_ir.json_file import read_json
+from amk.report.json_file import read_json
 
 NEAR, BEYOND, FAR = 1.14, 1.22, 2.5
 """Predicted times relative to the best: up to NEAR is near it, from BEYOND on it is not, up to FAR is measured at all.

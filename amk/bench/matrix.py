@@ -19,16 +19,16 @@ from amk.lowering import headers
 from amk.lowering.compile import compiler_build
 from amk.lowering.emit import emit
 from amk.lowering.kernel import build
+from amk.models.model import load_model
 from amk.planner.decode import plan
 from amk.planner.formats import formats
 from amk.report.diagnostic import AmkError, Diagnostic, Where
+from amk.report.json_file import read_json
 from amk.schedule_ir.codec import schedule_hash
-from amk.schedule_ir.json_file import read_json
-from amk.schedule_ir.model import load_model
 from amk.schedule_ir.schedule import Schedule
-from amk.schedule_ir.target import load_target
-from amk.schedule_ir.weight_format import FormatName
+from amk.targets.target import load_target
 from amk.validator.verify import verify
+from amk.weights.weight_format import FormatName
 
 FORMAT = 1
 LIMIT = 4 << 20

@@ -16,14 +16,14 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from amk.models.matrices import MATRICES, matrix
+from amk.models.model_spec import ModelSpec
 from amk.planner.decode import plan
 from amk.planner.formats import formats
-from amk.schedule_ir.json_file import read_json
-from amk.schedule_ir.matrices import MATRICES, matrix
-from amk.schedule_ir.model_spec import ModelSpec
-from amk.schedule_ir.target import Target, load_target
+from amk.report.json_file import read_json
 from amk.simulator.floor import simulated_floor_ms
 from amk.simulator.predict import step_ms
+from amk.targets.target import Target, load_target
 
 POS = 0
 CONTEXT = 2048

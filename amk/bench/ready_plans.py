@@ -19,12 +19,12 @@ from math import prod
 from multiprocessing import get_context
 from pathlib import Path
 
-from amk.engine.admission import why_not_admitted
+from amk.engine.admission.admission import why_not_admitted
+from amk.models.model import load_model, shipped_models
 from amk.planner.decisions import SHIPPED, Decisions, decisions_of, ready_key, shipped
 from amk.planner.search import Problem, search
 from amk.report.diagnostic import AmkError
-from amk.schedule_ir.model import load_model, shipped_models
-from amk.schedule_ir.target import load_target, targets
+from amk.targets.target import load_target, targets
 
 SEED = 0
 EXPANSIONS = 80

@@ -13,7 +13,7 @@ from amk.bench.ablation import Ablation
 from amk.bench.row import Key, Row
 from amk.bench.times import Power, Times
 from amk.report.diagnostic import AmkError, Diagnostic, Where
-from amk.schedule_ir.json_file import read_json
+from amk.report.json_file import read_json
 
 FORMAT = 1
 ABLATIONS = "ablations 1"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 
 from amk.bench.times import Power, Times, finite
-from amk.schedule_ir.target import load_target
+from amk.targets.target import load_target
 
 
 @dataclass(frozen=True)

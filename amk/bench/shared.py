@@ -22,9 +22,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from amk.bench.row import Row
 from amk.report.diagnostic import AmkError, Diagnostic, Where
+from amk.report.json_file import read_json
 from amk.report.schema import schema_error
 from amk.schedule_ir.codec import schedule_hash
-from amk.schedule_ir.json_file import read_json
 from amk.schedule_ir.schedule import Schedule
 
 MOST_BYTES: Final = 256 << 10

@@ -12,14 +12,14 @@ from torch import Tensor
 
 from amk.bench.device_packing import packed_weights, row_scales, streamed
 from amk.bench.torch_model import Places, TorchDecoder, TorchWeights, alone, as_kept
-from amk.engine.admission import AdmittedKernel
-from amk.engine.cuda_engine import CudaEngine
-from amk.engine.request import first_state
+from amk.engine.admission.admission import AdmittedKernel
+from amk.engine.backends.cuda_engine import CudaEngine
+from amk.engine.backends.request import first_state
 from amk.lowering.launch import Device
+from amk.models.rope import rope_frequencies
 from amk.prefill.views import view
 from amk.schedule_ir.ops.begin import pos_register
 from amk.schedule_ir.ops.select import REQUEST, request_words
-from amk.schedule_ir.rope import rope_frequencies
 from amk.schedule_ir.schedule import Schedule
 
 

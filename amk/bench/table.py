@@ -16,16 +16,16 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from amk.bench.row import OWN, Key, Row, power_cells
+from amk.models.model import load_model
 from amk.planner.formats import formats
 from amk.planner.settings import FAST, Settings
 from amk.report.diagnostic import AmkError, Diagnostic
+from amk.report.json_file import read_json
+from amk.report.name import Name, closest
 from amk.report.schema import schema_error
-from amk.schedule_ir.json_file import read_json
-from amk.schedule_ir.model import load_model
-from amk.schedule_ir.name import Name, closest
 from amk.schedule_ir.schedule import CacheDtype, Schedule
-from amk.schedule_ir.target import load_target
-from amk.schedule_ir.weight_format import FormatName
+from amk.targets.target import load_target
+from amk.weights.weight_format import FormatName
 
 _Positive = Annotated[int, Field(ge=1, le=2**24)]
 _Ms = Annotated[float, Field(gt=0, lt=1e6)]

@@ -10,11 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from amk.schedule_ir.matrices import MATRICES, MatrixName, matrix
-from amk.schedule_ir.model_spec import ModelSpec
-from amk.schedule_ir.quantised import E4M3_MOST
-from amk.schedule_ir.rope import rope_frequencies
+from amk.models.matrices import MATRICES, MatrixName, matrix
+from amk.models.model_spec import ModelSpec
+from amk.models.rope import rope_frequencies
 from amk.schedule_ir.schedule import CacheDtype
+from amk.weights.quantised import E4M3_MOST
 
 
 class Drawn(Sequence[Tensor]):

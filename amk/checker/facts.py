@@ -19,7 +19,7 @@ from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.ops.refill import RefillOp
 from amk.schedule_ir.registers import registers_read
 from amk.schedule_ir.schedule import Schedule
-from amk.schedule_ir.target import MAX_THREADS_PER_BLOCK, RESERVED_SMEM_PER_BLOCK
+from amk.targets.target import MAX_THREADS_PER_BLOCK, RESERVED_SMEM_PER_BLOCK
 
 I64 = npt.NDArray[np.int64]
 WARP: Final = 32

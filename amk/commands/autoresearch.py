@@ -19,8 +19,8 @@ from amk.commands.planning import add_batch_choice
 from amk.planner.settings import STARTS
 from amk.report.diagnostic import AmkError, Diagnostic, Exit
 from amk.report.printable import printable
-from amk.schedule_ir.target import load_target
-from amk.schedule_ir.weight_format import FORMATS
+from amk.targets.target import load_target
+from amk.weights.weight_format import FORMATS
 
 if TYPE_CHECKING:
     from amk.agent.journal.events import Limits
@@ -212,7 +212,7 @@ def _check_llm(arguments: argparse.Namespace, limits: Limits) -> None:
 def _chosen(arguments: argparse.Namespace) -> Path | None:
     """The folder to resume, or None for a new run."""
     from amk.agent.run import runs
-    from amk.schedule_ir.model import load_model
+    from amk.models.model import load_model
 
     if arguments.resume is None:
         return None
@@ -263,7 +263,7 @@ def _to_measure(arguments: argparse.Namespace, journal: Journal) -> None:
 
 def _plan(arguments: argparse.Namespace, limits: Limits) -> Plan:
     from amk.agent.run.runs import Plan
-    from amk.schedule_ir.model import load_model
+    from amk.models.model import load_model
 
     model = load_model(arguments.model)
     if arguments.max_context < 2:

@@ -21,11 +21,11 @@ from amk.commands.bench_table import judged_only, print_table_of, separate_runs,
 from amk.commands.format_arguments import natural, positive
 from amk.commands.output import add_format
 from amk.commands.planning import add_plan_arguments, planned
-from amk.engine.admission import admit
+from amk.engine.admission.admission import admit
 from amk.lowering.launch import Device
+from amk.models.model import load_model
 from amk.planner.settings import PRESETS
 from amk.report.diagnostic import AmkError, Diagnostic, Exit
-from amk.schedule_ir.model import load_model
 from amk.schedule_ir.schedule import Schedule
 
 MOST_CASES = 200

@@ -16,12 +16,12 @@ from amk.commands.bench import positions, usable_gpu
 from amk.commands.format_arguments import natural, positive
 from amk.commands.learned import learn
 from amk.commands.measured_runs import recorded_settings
+from amk.models.model import load_model
 from amk.planner.search import Problem
 from amk.planner.settings import Settings
 from amk.report.diagnostic import AmkError, Diagnostic, Exit
-from amk.schedule_ir.model import load_model
-from amk.schedule_ir.target import Target, load_target
 from amk.simulator.constants import constants_for, save_constants
+from amk.targets.target import Target, load_target
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -10,7 +10,7 @@ from amk.api.loading import open_files
 from amk.commands.format_arguments import positive
 from amk.commands.model_arguments import add_model_arguments, choose_device, opened
 from amk.commands.sampling import sampling_of
-from amk.engine.conversation import Chat
+from amk.engine.generation.conversation import Chat
 from amk.report.diagnostic import AmkError, Exit
 
 PLANNED = 2048

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from amk.commands.output import add_format, print_json, print_table
 from amk.commands.planning import add_plan_arguments, given_or_planned
-from amk.engine.admission import admit
+from amk.engine.admission.admission import admit
 from amk.lowering.kernel import BuiltKernel, build
 from amk.lowering.readback import count_kinds
 from amk.planner.settings import PRESETS

@@ -14,27 +14,27 @@ from numpy.typing import NDArray
 
 from amk.commands.format_arguments import positive
 from amk.commands.output import add_format, print_json
+from amk.engine.backends.request import first_state, request_buffers, sampling_buffer
+from amk.engine.checkpoints.open_checkpoint import open_checkpoint
+from amk.engine.checkpoints.random_checkpoint import RandomCheckpoint
 from amk.engine.load import check_model
-from amk.engine.open_checkpoint import open_checkpoint
-from amk.engine.random_checkpoint import RandomCheckpoint
-from amk.engine.request import first_state, request_buffers, sampling_buffer
+from amk.interpreter.interpret import Machine
 from amk.lowering.compile import DEFAULT_OPTIONS, compile_cuda
 from amk.lowering.emit import emit
 from amk.lowering.stamp import stamped
+from amk.models.row_groups import TensorSource
 from amk.quantize.search import searched
 from amk.report.diagnostic import AmkError, Diagnostic, Exit, Where, shown
-from amk.schedule_ir.bfloat import to_bf16_bits
 from amk.schedule_ir.codec import load_schedule
-from amk.schedule_ir.interpret import Machine
-from amk.schedule_ir.row_groups import TensorSource
 from amk.schedule_ir.sampling import GREEDY
 from amk.schedule_ir.schedule import Schedule
+from amk.weights.bfloat import to_bf16_bits
 
 if TYPE_CHECKING:
     from amk.emulator.decode import Result
     from amk.emulator.footprints import Mismatch
-    from amk.emulator.machine import Order
-    from amk.emulator.report import Fault
+    from amk.emulator.machine.machine import Order
+    from amk.emulator.machine.report import Fault
 
 ROUNDING = 2.0**-7
 """Largest difference of logits, relative to the largest logit, that counts as rounding: one step of bf16. A sum that
@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise AmkError(Diagnostic("AMK806", "numba is not installed"), Exit.INPUT)
     from amk.emulator.decode import run as emulated
     from amk.emulator.footprints import LINE_INFO
-    from amk.emulator.machine import Limits
+    from amk.emulator.machine.machine import Limits
 
     schedule = load_schedule(arguments.schedule)[0]
     rows = arguments.tokens * schedule.rows
@@ -135,7 +135,7 @@ def weights(schedule: Schedule, where: str) -> TensorSource:
 
 def named_order(name: str) -> Order:
     """round-robin, seed:N, or the order in a file; AMK005 for anything else."""
-    from amk.emulator.machine import Order
+    from amk.emulator.machine.machine import Order
 
     kind, _, number = name.partition(":")
     if name == "round-robin":

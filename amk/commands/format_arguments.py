@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from amk.schedule_ir.weight_format import FORMATS
+from amk.weights.weight_format import FORMATS
 
 AUTO = "auto"
 KV_DTYPES = ("bf16", "fp8")

@@ -12,8 +12,8 @@ from amk.api.loading import open_files
 from amk.commands.format_arguments import positive
 from amk.commands.model_arguments import add_model_arguments, choose_device, opened
 from amk.commands.sampling import sampling_of
-from amk.engine.language_model import LanguageModel
-from amk.engine.tokenizer import Tokenizer
+from amk.engine.generation.language_model import LanguageModel
+from amk.engine.tokenizers.tokenizer import Tokenizer
 from amk.report.diagnostic import AmkError, Diagnostic, Exit, Where
 
 

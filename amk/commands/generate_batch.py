@@ -8,11 +8,11 @@ from amk.api.loading import Device, Files, planned
 from amk.api.schedules import read_schedule
 from amk.commands.model_arguments import packing_bar, plan_wanted, quantiser
 from amk.commands.sampling import sampling_of
-from amk.engine.admission import admit
-from amk.engine.cuda_engine import CudaEngine
-from amk.engine.generation_config import unheeded
+from amk.engine.admission.admission import admit
+from amk.engine.backends.cuda_engine import CudaEngine
+from amk.engine.backends.session import Session, check_prompt
+from amk.engine.generation.generation_config import unheeded
 from amk.engine.load import DeviceName, load, rounding
-from amk.engine.session import Session, check_prompt
 from amk.prefill.reader import prompts_of
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.sampling import require

@@ -9,7 +9,7 @@ from pathlib import Path
 from amk.commands.output import add_format
 from amk.commands.verify_system import write
 from amk.report.diagnostic import AmkError, Diagnostic, Exit
-from amk.schedule_ir.json_file import read_bytes, read_json
+from amk.report.json_file import read_bytes, read_json
 from amk.systems.builder import System
 from amk.systems.document import written
 from amk.systems.importers.instruction_queues import instruction_queues

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from amk.engine.locate import find_checkpoint
-from amk.engine.open_checkpoint import open_checkpoint
-from amk.engine.open_tokenizer import open_tokenizer
+from amk.engine.checkpoints.locate import find_checkpoint
+from amk.engine.checkpoints.open_checkpoint import open_checkpoint
+from amk.engine.tokenizers.open_tokenizer import open_tokenizer
 from amk.quantize.error import TextJudge
 from amk.quantize.search import searched
 from amk.report.diagnostic import AmkError, Diagnostic, Where
-from amk.schedule_ir.quantised import Quantiser, nearest
+from amk.weights.quantised import Quantiser, nearest
 
 QUANTISERS: dict[str, Quantiser] = {"nearest": nearest, "search": searched}
 TOKENS = 192

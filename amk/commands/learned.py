@@ -11,10 +11,10 @@ from amk.bench.shared import Shared, read
 from amk.commands.measured_runs import measured_runs
 from amk.report.diagnostic import AmkError, Diagnostic, Where
 from amk.schedule_ir.codec import schedule_hash
-from amk.schedule_ir.target import Target
 from amk.simulator.calibrate import Run, fit_few
 from amk.simulator.constants import constants_for, save_constants
 from amk.simulator.floor import floor_ms
+from amk.targets.target import Target
 
 
 def learn(arguments: argparse.Namespace, target: Target, told: Callable[[str], None]) -> None:

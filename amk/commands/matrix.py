@@ -14,10 +14,10 @@ from pathlib import Path
 from amk.bench.matrix import Cell, Matrix, examine, render
 from amk.bench.provenance import software
 from amk.commands.format_arguments import positive
+from amk.models.model import load_model, shipped_models
 from amk.report.diagnostic import AmkError, Diagnostic, Exit, Where
-from amk.schedule_ir.model import load_model, shipped_models
-from amk.schedule_ir.target import load_target, targets
-from amk.schedule_ir.weight_format import FORMATS, FormatName
+from amk.targets.target import load_target, targets
+from amk.weights.weight_format import FORMATS, FormatName
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

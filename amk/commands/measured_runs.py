@@ -8,16 +8,17 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+from amk.models.matrices import label
+from amk.models.model import load_model
 from amk.planner.decode import plan
 from amk.planner.formats import formats
 from amk.planner.settings import FAST, STARTS, Settings
 from amk.report.diagnostic import AmkError, Diagnostic, Where
-from amk.schedule_ir.json_file import read_json
-from amk.schedule_ir.model import load_model
+from amk.report.json_file import read_json
 from amk.schedule_ir.schedule import Schedule
-from amk.schedule_ir.target import load_target
-from amk.schedule_ir.weight_format import FORMATS, label
 from amk.simulator.calibrate import Run
+from amk.targets.target import load_target
+from amk.weights.weight_format import FORMATS
 
 Read = TypeVar("Read")
 

@@ -12,15 +12,15 @@ from amk.api.card import interpreted, usable_card
 from amk.api.loading import Device, Files, Planned, chosen, load
 from amk.commands.format_arguments import QUANTISER_NAMES, add_format_choice, positive
 from amk.commands.sampling import add_sampling_arguments, sampling_of
-from amk.engine.language_model import LanguageModel
-from amk.engine.speculation import GUESSES, Method
+from amk.engine.generation.language_model import LanguageModel
+from amk.engine.generation.speculation import GUESSES, Method
 from amk.prefill.reader import FROM_TOKENS, Prefill
 from amk.report.diagnostic import AmkError, Diagnostic
 
 if TYPE_CHECKING:  # proofs and plans are imported where a schedule runs: the device cpu needs neither
     from amk.engine.load import Progress
     from amk.planner.formats import Formats, Layered
-    from amk.schedule_ir.quantised import Quantiser
+    from amk.weights.quantised import Quantiser
 
 DEVICES = get_args(Device)
 

@@ -3,7 +3,7 @@
 import argparse
 
 from amk.commands.output import add_format, print_json, print_table
-from amk.schedule_ir.model import ModelSpec, load_model, shipped_models
+from amk.models.model import ModelSpec, load_model, shipped_models
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -14,6 +14,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from amk.commands.format_arguments import natural
 from amk.commands.planning import chosen_formats
+from amk.models.model import load_model
 from amk.planner.clock import Clock
 from amk.planner.decisions import Decisions, cache_key, cached, decisions_of, keep, ready_made
 from amk.planner.formats import label_of
@@ -21,8 +22,7 @@ from amk.planner.search import Problem, Search, search
 from amk.planner.settings import FAST, Settings
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.codec import schedule_hash
-from amk.schedule_ir.model import load_model
-from amk.schedule_ir.target import load_target
+from amk.targets.target import load_target
 
 DEFAULT_EXPANSIONS = 100
 POSITIONS = (128, 2047)
@@ -73,7 +73,9 @@ def searched_settings(arguments: argparse.Namespace) -> Settings:
     key = cache_key(problem, asked, start)
     known = None if arguments.no_cache else cached(key)
     if known is None or schedule_hash(problem.schedule(known.settings(start))) != known.schedule:
-        from amk.engine.admission import why_not_admitted  # needs the compiler, which a plan without a search does not
+        from amk.engine.admission.admission import (
+            why_not_admitted,  # needs the compiler, which a plan without a search does not
+        )
 
         with Bar(limit, arguments.budget) as bar, Clock(problem) as times:
             found = search(

@@ -8,17 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from amk.commands.format_arguments import AUTO, add_format_choice, positive
+from amk.models.matrices import MatrixName
+from amk.models.model import load_model
+from amk.models.packed_config import layout_of_directory
 from amk.planner.decode import plan
 from amk.planner.formats import Formats, Layered, formats, runs_of
 from amk.planner.settings import PRESETS, Settings
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.codec import load_schedule
-from amk.schedule_ir.matrices import MatrixName
-from amk.schedule_ir.model import load_model
-from amk.schedule_ir.packed_config import layout_of_directory
 from amk.schedule_ir.schedule import Schedule
-from amk.schedule_ir.target import load_target
-from amk.schedule_ir.weight_format import FormatName
+from amk.targets.target import load_target
+from amk.weights.weight_format import FormatName
 
 
 def add_plan_arguments(parser: argparse.ArgumentParser, *, required: bool) -> None:

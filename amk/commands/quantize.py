@@ -14,12 +14,12 @@ from dataclasses import asdict
 from amk.commands.format_arguments import positive
 from amk.commands.judging import QUANTISERS, TOKENS, judge_of
 from amk.commands.output import add_format, print_json, print_table
+from amk.models.matrices import MATRICES
 from amk.planner.formats import formats, runs_of
 from amk.quantize.choose import PARTS, choose
 from amk.quantize.error import SYNTHETIC, TextJudge, matrix_error, output_error, stored_bytes, synthetic
 from amk.report.diagnostic import AmkError, Diagnostic
-from amk.schedule_ir.matrices import MATRICES
-from amk.schedule_ir.weight_format import FORMATS, FormatName
+from amk.weights.weight_format import FORMATS, FormatName
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

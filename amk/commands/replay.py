@@ -7,7 +7,7 @@ from typing import Any
 from amk.commands.output import add_format, print_json
 from amk.commands.witness_file import MAX_BYTES, read_witness
 from amk.judges.replay import replay
-from amk.schedule_ir.json_file import read_json
+from amk.report.json_file import read_json
 from amk.systems.run_witness import FORMAT as RUN
 from amk.systems.run_witness import replay_run
 from amk.validator.evidence.witness import Witness

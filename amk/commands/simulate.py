@@ -22,7 +22,6 @@ from amk.report.timeline_html import html
 from amk.report.timeline_perfetto import perfetto
 from amk.schedule_ir.codec import schedule_hash
 from amk.schedule_ir.schedule import Schedule
-from amk.schedule_ir.target import Target
 from amk.simulator.agreement import Agreement, agreement
 from amk.simulator.calibrate import Run, fit, fit_few
 from amk.simulator.constants import Constants, constants_for, load_constants, save_constants
@@ -33,6 +32,7 @@ from amk.simulator.picture import timeline_text
 from amk.simulator.predict import Phase, Prediction, predict, step_ms
 from amk.simulator.scatter import scatter
 from amk.simulator.timeline import step_name, timeline_of
+from amk.targets.target import Target
 from amk.validator.verify import verify
 
 

@@ -3,7 +3,7 @@
 import argparse
 
 from amk.commands.output import add_format, print_json, print_table
-from amk.schedule_ir.target import Target, load_target, targets
+from amk.targets.target import Target, load_target, targets
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

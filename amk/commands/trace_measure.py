@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from amk.engine.admission import admit, admitted
-from amk.engine.cuda_engine import CudaEngine
+from amk.engine.admission.admission import admit, admitted
+from amk.engine.backends.cuda_engine import CudaEngine
 from amk.lowering.device_memory import DeviceBuffer
 from amk.lowering.emit import trace_length
 from amk.lowering.kernel import build

@@ -12,9 +12,9 @@ from typing import Any
 
 from amk.commands.output import print_json
 from amk.report.diagnostic import AmkError, Diagnostic, Exit, Where, because
+from amk.report.json_file import read_bytes
 from amk.report.render import as_json
 from amk.schedule_ir.codec import located
-from amk.schedule_ir.json_file import read_bytes
 from amk.schedule_ir.positions import Positions
 from amk.systems.document import load_system
 from amk.systems.flat_certificate import certificate

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from amk.report.diagnostic import AmkError, Diagnostic, Where
-from amk.schedule_ir.json_file import read_json
+from amk.report.json_file import read_json
 from amk.validator.evidence.confirm import FORMAT
 from amk.validator.evidence.witness import MalformedWitness, Witness, witness_from_json
 from amk.validator.program.system import MalformedSystem, System, from_json

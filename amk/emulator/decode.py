@@ -1,7 +1,7 @@
 """A schedule's kernel in the emulator, with the interface of the engines: request, step, state, logits.
 
-What the host does is what `amk.engine.cuda_engine` does: the same argument block, the same initial memory, scratch
-poisoned.
+What the host does is what `amk.engine.backends.cuda_engine` does: the same argument block, the same initial memory,
+scratch poisoned.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from amk.emulator.footprints import Mismatch, mismatches
-from amk.emulator.global_memory import Allocation
-from amk.emulator.machine import Limits, Machine, Order, Outcome
-from amk.emulator.program import Program, assemble
-from amk.emulator.ptx import parse
-from amk.emulator.report import Fault
-from amk.engine.request import first_state, request_buffers, sampling_buffer, starts_of, tokens_of
+from amk.emulator.machine.machine import Limits, Machine, Order, Outcome
+from amk.emulator.machine.report import Fault
+from amk.emulator.memory.global_memory import Allocation
+from amk.emulator.ptx.parse import parse
+from amk.emulator.ptx.program import Program, assemble
+from amk.engine.backends.request import first_state, request_buffers, sampling_buffer, starts_of, tokens_of
+from amk.interpreter.constants import constants
+from amk.interpreter.packing import packed_arrays
 from amk.lowering.abi import COUNTER_STRIDE, abi, member
 from amk.lowering.emit import KERNEL
 from amk.lowering.watchdog import empty_log
-from amk.schedule_ir.constants import constants
-from amk.schedule_ir.packing import packed_arrays
-from amk.schedule_ir.quantised import Quantiser, nearest
-from amk.schedule_ir.row_groups import TensorSource
+from amk.models.row_groups import TensorSource
 from amk.schedule_ir.sampling import GREEDY, Sampling
 from amk.schedule_ir.schedule import Schedule
+from amk.weights.quantised import Quantiser, nearest
 
 LOG, LOG_RECORDS = "watchdog_log", 64
 STALL_NS = 2_000_000_000

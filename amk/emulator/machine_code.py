@@ -18,7 +18,7 @@ from pathlib import Path
 import numba
 import platformdirs
 
-_IMPORTED = re.compile(r"^from amk\.emulator(?:\.(\w+) import| import ([\w, ]+)$)", re.MULTILINE)
+_IMPORTED = re.compile(r"^from amk\.emulator((?:\.\w+)*) import ([\w, ]*)", re.MULTILINE)
 KEPT = 8
 """Versions of the emulator whose code is kept."""
 
@@ -27,7 +27,7 @@ KEPT = 8
 def directory() -> Path:
     """Of this version; made if it is not there, and the oldest ones are removed."""
     digest = hashlib.sha256(numba.__version__.encode())
-    for text in _sources("schedule_loop").values():
+    for text in _sources("machine/schedule_loop").values():
         digest.update(text.encode())
     place = platformdirs.user_cache_path("amk", appauthor=False) / "emulator" / digest.hexdigest()[:24]
     try:
@@ -44,12 +44,14 @@ def directory() -> Path:
 def _sources(module: str) -> dict[str, str]:
     """The texts of a module of this package and of all that it imports of it."""
     found: dict[str, str] = {}
-    left = [module]
+    left, root = [module], Path(__file__).parent
     while left:
         if (name := left.pop()) not in found:
-            found[name] = (Path(__file__).parent / f"{name}.py").read_text(encoding="utf-8")
-            for one, several in _IMPORTED.findall(found[name]):
-                left += [one] if one else several.split(", ")
+            found[name] = (root / f"{name}.py").read_text(encoding="utf-8")
+            for package, names in _IMPORTED.findall(found[name]):
+                home = package.lstrip(".").replace(".", "/")
+                inside = [f"{home}/{word.split()[0]}".lstrip("/") for word in names.split(",") if word.strip()]
+                left += [home] if (root / f"{home}.py").is_file() else inside
     return dict(sorted(found.items()))
 
 

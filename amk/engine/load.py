@@ -5,28 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
-from amk.engine.checkpoint import Checkpoint
-from amk.engine.cpu_engine import CpuEngine
+from amk.engine.backends.cpu_engine import CpuEngine
+from amk.engine.backends.session import Session
+from amk.engine.checkpoints.checkpoint import Checkpoint
 from amk.engine.refusal import bad_weights
-from amk.engine.session import Session
+from amk.interpreter.constants import constants
+from amk.interpreter.packing import pack_weights
+from amk.models.matrices import MATRICES
+from amk.models.model_spec import ModelSpec
+from amk.models.row_groups import TensorSource
 from amk.planner.decode import plan
 from amk.planner.formats import BF16, Formats, Layered
 from amk.planner.settings import Settings
 from amk.quantize.search import searched
 from amk.report.diagnostic import Diagnostic, Severity, Where
-from amk.schedule_ir.bfloat import Bits
-from amk.schedule_ir.constants import constants
-from amk.schedule_ir.matrices import MATRICES
-from amk.schedule_ir.model_spec import ModelSpec
-from amk.schedule_ir.packing import pack_weights
-from amk.schedule_ir.quantised import Quantiser
-from amk.schedule_ir.row_groups import TensorSource
 from amk.schedule_ir.sampling import Mode
 from amk.schedule_ir.schedule import CacheDtype, Schedule
-from amk.schedule_ir.target import load_target
+from amk.targets.target import load_target
+from amk.weights.bfloat import Bits
+from amk.weights.quantised import Quantiser
 
 if TYPE_CHECKING:
-    from amk.engine.cuda_engine import CudaEngine
+    from amk.engine.backends.cuda_engine import CudaEngine
 
 DeviceName = Literal["cpu", "cuda"]
 Progress = Callable[[int, int], None]
@@ -115,8 +115,8 @@ def gpu_engine(
     options: those of `CudaEngine`.
     """
     # Imported here: the interpreter works where the driver's Python package does not.
-    from amk.engine.admission import started
-    from amk.engine.cuda_engine import CudaEngine
+    from amk.engine.admission.admission import started
+    from amk.engine.backends.cuda_engine import CudaEngine
     from amk.lowering.launch import Device
 
     engine = CudaEngine(started(schedule), **{"device": Device.open()} | options)

@@ -15,16 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from amk.emulator.decode import EmulatedEngine
-from amk.emulator.machine import Limits, Order
-from amk.engine.request import first_state
+from amk.emulator.machine.machine import Limits, Order
+from amk.engine.backends.request import first_state
 from amk.judges.forward import Rows
 from amk.judges.request import Broken, Refused, Request, Shown, hidden_state, state_of
 from amk.judges.weights import RandomWeights
 from amk.report.diagnostic import AmkError
-from amk.schedule_ir.bfloat import to_bf16_bits
-from amk.schedule_ir.quantised import to_e4m3
 from amk.schedule_ir.sampling import GREEDY, Sampling
 from amk.schedule_ir.schedule import Schedule, mode_of
+from amk.weights.bfloat import to_bf16_bits
+from amk.weights.quantised import to_e4m3
 
 LIMITS = Limits(instructions=20_000_000, seconds=120.0, megabytes=2_000)
 Printed = Callable[[Schedule], str]

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from amk.schedule_ir.model_spec import ModelSpec
+from amk.models.model_spec import ModelSpec
 
 Floats = NDArray[np.float64]
 Rows = Sequence[tuple[Floats, Floats]]

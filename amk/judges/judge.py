@@ -24,11 +24,11 @@ from amk.judges.forward import Floats, ForwardPass, Rows, as_it_is
 from amk.judges.numpy_run import run
 from amk.judges.request import Broken, Refused, Request, Shown
 from amk.judges.weights import RandomWeights, kept_in_fp8
-from amk.schedule_ir.matrices import MatrixName
-from amk.schedule_ir.model_spec import ModelSpec
+from amk.models.matrices import MatrixName
+from amk.models.model_spec import ModelSpec
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.schedule import Schedule, mode_of, steps_of
-from amk.schedule_ir.weight_format import FormatName
+from amk.weights.weight_format import FormatName
 
 TOLERANCE = 2e-3
 FP8_TOLERANCE = 6e-2

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from amk.interpreter.fault import Deadlock, Fault, OutOfBounds, PoisonRead, StaleRegisters, WrongChunk
+from amk.interpreter.interpret import Machine
 from amk.judges.forward import Rows
 from amk.judges.orders import Bounded, TooLong, order_of
 from amk.judges.request import (
@@ -27,8 +29,6 @@ from amk.judges.request import (
     state_words,
 )
 from amk.judges.weights import RandomWeights
-from amk.schedule_ir.interpret import Machine
-from amk.schedule_ir.machine.fault import Deadlock, Fault, OutOfBounds, PoisonRead, StaleRegisters, WrongChunk
 from amk.schedule_ir.sampling import Sampling
 from amk.schedule_ir.schedule import Node, Schedule, Step, mode_of
 

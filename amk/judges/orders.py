@@ -11,7 +11,7 @@ from heapq import heappop, heappush
 from random import Random
 from typing import Any
 
-from amk.schedule_ir.machine.order import Order, named_order
+from amk.interpreter.order import Order, named_order
 
 CHANGES, WITHIN = 3, 3_000
 """Changes of priority, and the number of events that they are spread over."""

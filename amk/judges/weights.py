@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from amk.judges.forward import Floats
-from amk.schedule_ir.bfloat import round_bf16
-from amk.schedule_ir.model_spec import ModelSpec
-from amk.schedule_ir.quantised import Quantised, nearest
-from amk.schedule_ir.weight_format import FormatName, weight_format
+from amk.models.model_spec import ModelSpec
+from amk.weights.bfloat import round_bf16
+from amk.weights.quantised import Quantised, nearest
+from amk.weights.weight_format import FormatName, weight_format
 
 F32 = NDArray[np.float32]
 MOST_ELEMENTS = 1 << 24

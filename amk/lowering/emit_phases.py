@@ -17,13 +17,13 @@ from amk.lowering.abi import Abi, abi, member
 from amk.lowering.phases import Chunks, Phase, Phases, chunks_of, per_layer, phases, plain_buffers
 from amk.lowering.plan_constants import constant_array, identifier, plan_struct, ring_type
 from amk.lowering.step_struct import step_struct
+from amk.models.matrices import matrix
 from amk.schedule_ir.layout import stream_layout
-from amk.schedule_ir.matrices import matrix
 from amk.schedule_ir.memory import Buffer, Stream
 from amk.schedule_ir.ops import AnyOp, BarrierOp
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.schedule import Role, Schedule
-from amk.schedule_ir.target import RESERVED_SMEM_PER_BLOCK
+from amk.targets.target import RESERVED_SMEM_PER_BLOCK
 
 STATIC_SHARED = 128
 """Static shared memory of a kernel: the watchdog's words, padded to the alignment of what follows them."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from amk.schedule_ir.matrices import MATRICES, Matrix, MatrixName, matrix, share_table
+from amk.models.matrices import MATRICES, Matrix, MatrixName, matrix, share_table
 from amk.schedule_ir.memory import Stream
 from amk.schedule_ir.schedule import Schedule
-from amk.schedule_ir.weight_format import Chunk
+from amk.weights.weight_format import Chunk
 
 _ESCAPED = {".": "Zd", "-": "Zh", "Z": "ZZ"}
 

@@ -8,10 +8,10 @@ from typing import Any, get_args, get_origin
 from amk.lowering.abi import C_TYPES, member
 from amk.lowering.expression import expression
 from amk.lowering.plan_constants import camel, matrix_type
+from amk.models.matrices import MatrixName
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.in_flight import blocks_together
 from amk.schedule_ir.launch_needs import static_needs
-from amk.schedule_ir.matrices import MatrixName
 from amk.schedule_ir.memory import Buffer
 from amk.schedule_ir.ops import Op
 from amk.schedule_ir.ops.attend import AttendOp

@@ -12,15 +12,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from amk.models.matrices import MATRICES, ROWS_PER_GROUP, matrix
+from amk.models.model_spec import ModelSpec
 from amk.planner.decode import choose_workers
 from amk.planner.formats import Layered
 from amk.planner.settings import SMALL_COPY, Settings
 from amk.planner.space import ALLOWED
-from amk.schedule_ir.matrices import MATRICES, ROWS_PER_GROUP, matrix
-from amk.schedule_ir.model_spec import ModelSpec
-from amk.schedule_ir.target import Target
-from amk.schedule_ir.weight_format import weight_format
 from amk.simulator.constants import Constants
+from amk.targets.target import Target
+from amk.weights.weight_format import weight_format
 
 MOST_CTAS = max(v for v in ALLOWED["ctas_per_sm"] if isinstance(v, int))
 MOST_WARPS = max(v for v in ALLOWED["warps"] if isinstance(v, int))

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from amk.planner.formats import Runs
-from amk.planner.settings import Settings, crossing_dtype, has_tags, per_vector
-from amk.planner.storage import packed_bytes
-from amk.schedule_ir.expr import Expr
-from amk.schedule_ir.graph import Graph
-from amk.schedule_ir.matrices import (
+from amk.models.graph import Graph
+from amk.models.matrices import (
     MATRICES,
     ROWS_PER_GROUP,
     MatrixName,
@@ -16,8 +12,12 @@ from amk.schedule_ir.matrices import (
     scale_shape,
     vectors,
 )
+from amk.models.model_spec import ModelSpec
+from amk.planner.formats import Runs
+from amk.planner.settings import Settings, crossing_dtype, has_tags, per_vector
+from amk.planner.storage import packed_bytes
+from amk.schedule_ir.expr import Expr
 from amk.schedule_ir.memory import Buffer, Dtype
-from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.ops.begin import state_words
 from amk.schedule_ir.ops.select import request_words
 from amk.schedule_ir.ranking import LAST, PARAMETERS, TALLY

@@ -18,16 +18,16 @@ from typing import Any
 import platformdirs
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from amk.models.model_spec import ModelSpec
 from amk.planner.formats import label_of
 from amk.planner.search import Found, Problem, State
 from amk.planner.settings import FAST, Settings
 from amk.planner.space import OutsideSpaceError, Space
 from amk.report.diagnostic import AmkError, Diagnostic
+from amk.report.json_file import read_json
 from amk.report.schema import schema_error
-from amk.schedule_ir.json_file import read_json
-from amk.schedule_ir.model_spec import ModelSpec
-from amk.schedule_ir.target import Target
 from amk.simulator.constants import constants_for
+from amk.targets.target import Target
 from amk.version import __version__
 
 MOST_BYTES = 4096

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from amk.models.matrices import MatrixName, matrices_of, matrix, share_table
+from amk.models.model_spec import ModelSpec
 from amk.planner.buffers import global_buffers, handoffs_of, of_run
 from amk.planner.fetches import require_whole_fetches
 from amk.planner.fit import choose_context
@@ -28,13 +30,11 @@ from amk.planner.steps import RunOfLayers
 from amk.planner.storage import SharedPlan, Shares, choose_chunks, choose_parts, largest, shared_plan
 from amk.planner.tuned import tuned
 from amk.report.diagnostic import AmkError, Diagnostic
-from amk.schedule_ir.matrices import MatrixName, matrices_of, matrix, share_table
 from amk.schedule_ir.memory import Counter
-from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.ranking import LAST
 from amk.schedule_ir.schedule import MAX_BATCH, MAX_ROWS, KvLayout, Launch, Program, Role, Schedule
-from amk.schedule_ir.target import Target
-from amk.schedule_ir.weight_format import Chunk, FormatName
+from amk.targets.target import Target
+from amk.weights.weight_format import Chunk, FormatName
 
 REGISTER_UNIT, PARTS = 8, 4
 """Registers are allocated to a thread in multiples of 8, in one of the four parts of an SM (CUDA occupancy rules)."""

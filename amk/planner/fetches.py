@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from amk.models.matrices import MatrixName
+from amk.models.model_spec import ModelSpec
 from amk.planner.formats import Layered
 from amk.planner.settings import Settings, crossing_dtype
 from amk.planner.staging import layout
 from amk.report.diagnostic import AmkError, Diagnostic
-from amk.schedule_ir.matrices import MatrixName
-from amk.schedule_ir.model_spec import ModelSpec
 
 LANES = 32
 READERS: tuple[tuple[MatrixName, ...], ...] = (("qkv", "gate_up"), ("o",), ("down",))

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from amk.models.model_spec import ModelSpec
 from amk.planner.buffers import global_buffers
 from amk.planner.formats import Runs, label_of
 from amk.planner.settings import Settings, kv_block, splits_of
 from amk.planner.storage import packed_bytes
 from amk.report.diagnostic import AmkError, Diagnostic, because
-from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.schedule import KvLayout
-from amk.schedule_ir.target import Target
+from amk.targets.target import Target
 
 DEFAULT_CONTEXT = 32_768
 RESERVE_BYTES = 768 * 2**20

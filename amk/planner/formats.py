@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from math import gcd
 
+from amk.models.matrices import LAYERED, MATRICES, ROWS_PER_GROUP, MatrixName, label, matrix
+from amk.models.model_spec import ModelSpec
 from amk.report.diagnostic import AmkError, Diagnostic
-from amk.schedule_ir.matrices import MATRICES, ROWS_PER_GROUP, MatrixName, matrix
-from amk.schedule_ir.model_spec import ModelSpec
-from amk.schedule_ir.weight_format import LAYERED, Chunk, FormatName, label, weight_format
+from amk.weights.weight_format import Chunk, FormatName, weight_format
 
 Formats = Mapping[MatrixName, FormatName]
 Layered = tuple[tuple[int, Formats], ...]

@@ -18,16 +18,16 @@ import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from amk.models.matrices import MATRICES, ROWS_PER_GROUP, matrix
+from amk.models.model import load_model
+from amk.models.model_spec import ModelSpec
 from amk.planner.decode import choose_workers, plan
 from amk.planner.formats import chunk_widths
 from amk.planner.settings import FAST, Settings
 from amk.planner.shares import row_tables
 from amk.planner.storage import STATIC_SHARED, fixed_buffers, slot_bytes
-from amk.schedule_ir.matrices import MATRICES, ROWS_PER_GROUP, matrix
-from amk.schedule_ir.model import load_model
-from amk.schedule_ir.model_spec import ModelSpec
-from amk.schedule_ir.target import Target, load_target
 from amk.simulator.predict import step_ms
+from amk.targets.target import Target, load_target
 
 IN_FLIGHT = 24 * 1024
 """Bytes in flight of the table: what the l4 plans reach beside their other arrays."""

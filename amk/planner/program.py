@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypedDict
 
+from amk.models.graph import Attention, Norm, Product
+from amk.models.matrices import MatrixName, bias_buffer
 from amk.planner.draw import draw_steps
 from amk.planner.settings import NARROW_STEP
 from amk.planner.staging import Written, layout, staged_for
 from amk.planner.steps import LAYER, RunOfLayers, Writer
 from amk.schedule_ir.expr import Expr
-from amk.schedule_ir.graph import Attention, Norm, Product
-from amk.schedule_ir.matrices import MatrixName, bias_buffer
 from amk.schedule_ir.ops import OPS, AnyOp
 from amk.schedule_ir.ops.argmax_rows import ArgmaxRowsOp
 from amk.schedule_ir.ops.attend import AttendOp

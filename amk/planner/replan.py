@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from amk.models.matrices import MATRICES
 from amk.planner.decode import plan
 from amk.planner.formats import Layered, runs_of
 from amk.planner.settings import PRESETS
@@ -11,7 +12,6 @@ from amk.planner.space import OutsideSpaceError, Space
 from amk.planner.tuned import tuned
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.edits.kinds import Knobs
-from amk.schedule_ir.matrices import MATRICES
 from amk.schedule_ir.schedule import Schedule, mode_of
 
 

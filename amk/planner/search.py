@@ -34,6 +34,7 @@ from math import exp, log
 
 import numpy as np
 
+from amk.models.model_spec import ModelSpec
 from amk.planner.bound import decided, drain_ms
 from amk.planner.decode import choose_workers, plan
 from amk.planner.formats import BF16, Formats, Layered, layered
@@ -42,11 +43,10 @@ from amk.planner.space import FIXED, Knob, Space, moved
 from amk.planner.tuned import tuned
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.codec import schedule_hash
-from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.schedule import Schedule
-from amk.schedule_ir.target import Target
 from amk.simulator.constants import Constants, constants_for
 from amk.simulator.predict import steps_ms
+from amk.targets.target import Target
 from amk.validator.verify import verify
 
 WIDTH = 6

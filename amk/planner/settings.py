@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from amk.schedule_ir.matrices import matrices_of, matrix
-from amk.schedule_ir.model_spec import ModelSpec
+from amk.models.matrices import matrices_of, matrix
+from amk.models.model_spec import ModelSpec
 from amk.schedule_ir.ops.attention import tile_columns
 from amk.schedule_ir.ops.reduce_splits import sliceable
 from amk.schedule_ir.sampling import Mode
 from amk.schedule_ir.schedule import CacheDtype
-from amk.schedule_ir.target import Target
-from amk.schedule_ir.weight_format import FormatName, weight_format
+from amk.targets.target import Target
+from amk.weights.weight_format import FormatName, weight_format
 
 Handoff = Literal["fenced", "tagged", "mixed", "narrow"]
 """How activations cross SMs: by counters behind a release fence, by tagged words, or so where few workers read them

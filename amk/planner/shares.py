@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal
 
+from amk.models.matrices import MATRICES, ROWS_PER_GROUP, MatrixName, matrix
+from amk.models.model_spec import ModelSpec
 from amk.planner.formats import BF16, Formats, Layered, layered
-from amk.schedule_ir.matrices import MATRICES, ROWS_PER_GROUP, MatrixName, matrix
-from amk.schedule_ir.model_spec import ModelSpec
-from amk.schedule_ir.weight_format import weight_format
+from amk.weights.weight_format import weight_format
 
 Table = tuple[int, ...]
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 from itertools import product
 from typing import TypedDict
 
+from amk.models.matrices import MATRICES, MatrixName, matrix
+from amk.models.model_spec import ModelSpec
 from amk.planner.formats import Formats, Layered, layered
 from amk.report.diagnostic import AmkError, Diagnostic
-from amk.schedule_ir.block_point import BLOCK, whole_blocks
-from amk.schedule_ir.matrices import MATRICES, MatrixName, matrix
 from amk.schedule_ir.memory import Buffer
-from amk.schedule_ir.model_spec import ModelSpec
-from amk.schedule_ir.weight_format import Staged, weight_format
+from amk.weights.block_point import BLOCK, whole_blocks
+from amk.weights.weight_format import Staged, weight_format
 
 NAMES: dict[Staged, str] = {"bf16": "x", "digits": "x_digits", "halves": "x_halves"}
 HEAD, SCALES, SUMS = "x_head", "x_scales", "x_sums"

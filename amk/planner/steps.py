@@ -5,20 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypedDict
 
+from amk.models.graph import Graph
+from amk.models.matrices import MatrixName, scale_buffer
+from amk.models.model_spec import ModelSpec
 from amk.planner.buffers import HEAD_SUMS, handed, of_run, state_name
 from amk.planner.formats import Formats
 from amk.planner.settings import Settings, has_tags
 from amk.planner.staging import Written, read_by, staged_for
 from amk.schedule_ir.expr import Expr
-from amk.schedule_ir.graph import Graph
-from amk.schedule_ir.matrices import MatrixName, scale_buffer
-from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.ops import AnyOp, BarrierOp, SignalOp, WaitOp
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.ops.prefetch_cache import PrefetchCacheOp
 from amk.schedule_ir.ops.refill import RefillOp
 from amk.schedule_ir.schedule import Signal, Step, Wait
-from amk.schedule_ir.weight_format import Staged, WeightFormat, weight_format
+from amk.weights.weight_format import Staged, WeightFormat, weight_format
 
 LAYER: Expr = {"l": 1}
 """The number of the layer within its loop, and of the counter's instance."""

@@ -6,18 +6,18 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
+from amk.models.matrices import MATRICES, ROWS_PER_GROUP, matrix
+from amk.models.model_spec import ModelSpec
 from amk.planner.formats import BF16, Formats, Layered, Runs, chunk_choices, layered
 from amk.planner.settings import Settings, chunk_bytes_of, per_vector
 from amk.planner.staging import free_from, layout, staged_arrays
 from amk.report.diagnostic import AmkError, Diagnostic
-from amk.schedule_ir.matrices import MATRICES, ROWS_PER_GROUP, matrix
 from amk.schedule_ir.memory import Alignment, Buffer, LayerChunks, Stream
-from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.ops.attention import PARTIAL_EXTRA, sharers
 from amk.schedule_ir.ops.combine import share_heads
 from amk.schedule_ir.ranking import PICK, TALLY
 from amk.schedule_ir.shared_memory import extent
-from amk.schedule_ir.target import RESERVED_SMEM_PER_BLOCK, Target
+from amk.targets.target import RESERVED_SMEM_PER_BLOCK, Target
 
 MBARRIER_BYTES = 8
 Shares = dict[str, tuple[int, ...]]

@@ -12,14 +12,14 @@ from collections.abc import Set as AbstractSet
 from dataclasses import fields, replace
 from typing import Any
 
+from amk.models.matrices import ROWS_PER_GROUP, matrices_of, matrix
+from amk.models.model_spec import ModelSpec
 from amk.planner.fetches import fewest_warps
 from amk.planner.formats import Layered
 from amk.planner.settings import FAST, LONG_RINGS, NAIVE, NARROW_STEP, SMALL_COPY, Settings, reducible, splits_of
 from amk.planner.space import FIXED
-from amk.schedule_ir.matrices import ROWS_PER_GROUP, matrices_of, matrix
-from amk.schedule_ir.model_spec import ModelSpec
-from amk.schedule_ir.target import Target
-from amk.schedule_ir.weight_format import FormatName, weight_format
+from amk.targets.target import Target
+from amk.weights.weight_format import FormatName, weight_format
 
 Changes = Mapping[str, Any]
 

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from amk.engine.cuda_engine import CudaEngine
+from amk.engine.backends.cuda_engine import CudaEngine
 from amk.lowering.compile import compile_cuda
 from amk.lowering.launch import Enqueue, Module
+from amk.models.matrices import MatrixName, matrix, scale_buffer
 from amk.prefill.forward import Matrices
 from amk.prefill.views import view
 from amk.schedule_ir.layout import matrix_places
-from amk.schedule_ir.matrices import MatrixName, matrix, scale_buffer
 from amk.schedule_ir.schedule import Schedule
 
 KERNEL = "amk_unpack"

@@ -16,10 +16,10 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.bias import causal_lower_right
 
-from amk.schedule_ir.graph import Attention, MatrixName, Norm, Product
-from amk.schedule_ir.matrices import bias_buffer
-from amk.schedule_ir.quantised import E4M3_MOST
+from amk.models.graph import Attention, MatrixName, Norm, Product
+from amk.models.matrices import bias_buffer
 from amk.schedule_ir.schedule import Schedule
+from amk.weights.quantised import E4M3_MOST
 
 BLOCK = 4096
 """Tokens that are read at once: it bounds the memory for activations."""

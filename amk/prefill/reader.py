@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from amk.report.diagnostic import AmkError, Diagnostic, Exit
 
 if TYPE_CHECKING:  # torch is imported when a reader is made for it, the others where a schedule runs
-    from amk.engine.cuda_engine import CudaEngine
+    from amk.engine.backends.cuda_engine import CudaEngine
     from amk.prefill.forward import PromptForward
     from amk.schedule_ir.schedule import Schedule
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from amk.engine.cuda_engine import CudaEngine
+from amk.engine.backends.cuda_engine import CudaEngine
 
 DTYPES = {"bf16": torch.bfloat16, "f32": torch.float32, "i32": torch.int32, "fp8": torch.float8_e4m3fn}
 """By the type of a buffer."""

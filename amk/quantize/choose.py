@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from amk.models.matrices import MatrixName
+from amk.models.model_spec import ModelSpec
 from amk.quantize.error import BF16, LAYERED_MATRICES, Progress, TextError, TextJudge, matrix_bytes, stored_bytes
-from amk.schedule_ir.matrices import MatrixName
-from amk.schedule_ir.model_spec import ModelSpec
-from amk.schedule_ir.weight_format import FormatName
+from amk.weights.weight_format import FormatName
 
 CANDIDATES: tuple[FormatName, ...] = ("int8", "int8-g128", "int4-g64", "int4-g128")
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from amk.models.matrices import MATRICES, MatrixName, matrix
+from amk.models.model_spec import ModelSpec
+from amk.models.row_groups import TensorSource
 from amk.quantize.forward import Forms, Kept, StoredTensors, embedded, hidden_states, logits_of
-from amk.schedule_ir.bfloat import F32
-from amk.schedule_ir.matrices import MATRICES, MatrixName, matrix
-from amk.schedule_ir.model_spec import ModelSpec
-from amk.schedule_ir.quantised import Quantiser, nearest, rounded
-from amk.schedule_ir.row_groups import TensorSource
-from amk.schedule_ir.weight_format import FormatName, weight_format
+from amk.weights.bfloat import F32
+from amk.weights.quantised import Quantiser, nearest, rounded
+from amk.weights.weight_format import FormatName, weight_format
 
 F64 = NDArray[np.float64]
 BF16: dict[MatrixName, FormatName] = dict.fromkeys(MATRICES, "bf16")

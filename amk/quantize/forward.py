@@ -11,14 +11,14 @@ from functools import partial
 
 import numpy as np
 
-from amk.schedule_ir.bfloat import F32
-from amk.schedule_ir.decoder import heads_of, layer_output, normed, rotated
-from amk.schedule_ir.matrices import MatrixName
-from amk.schedule_ir.model_spec import ModelSpec
-from amk.schedule_ir.quantised import Quantiser, nearest, rounded
-from amk.schedule_ir.rope import rope_frequencies
-from amk.schedule_ir.row_groups import TensorSource
-from amk.schedule_ir.weight_format import FormatName, weight_format
+from amk.interpreter.decoder import heads_of, layer_output, normed, rotated
+from amk.models.matrices import MatrixName
+from amk.models.model_spec import ModelSpec
+from amk.models.rope import rope_frequencies
+from amk.models.row_groups import TensorSource
+from amk.weights.bfloat import F32
+from amk.weights.quantised import Quantiser, nearest, rounded
+from amk.weights.weight_format import FormatName, weight_format
 
 Forms = Mapping[MatrixName, FormatName]
 Kept = dict[str, F32]

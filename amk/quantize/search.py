@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from amk.schedule_ir.bfloat import F32
-from amk.schedule_ir.quantised import Quantised, dequantised, grouped, nearest, with_scales
-from amk.schedule_ir.weight_format import WeightFormat
+from amk.weights.bfloat import F32
+from amk.weights.quantised import Quantised, dequantised, grouped, nearest, with_scales
+from amk.weights.weight_format import WeightFormat
 
 SHARES = (0.96, 0.92, 0.88, 0.84, 0.8, 0.76, 0.72, 0.66, 0.6)
 """Parts of the full range that are tried."""

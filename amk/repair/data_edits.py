@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from amk.adversary.edits import Edit, Json
+from amk.models.matrices import MATRICES, matrix
 from amk.repair.scene import Candidate, Scene
-from amk.schedule_ir.matrices import MATRICES, matrix
 
 ALIGN = 128
 

@@ -1,8 +1,12 @@
-"""Pydantic's complaints as diagnostics: AMK006 for a number that is not finite, AMK008 for a name, AMK005 otherwise."""
+"""Documents that pydantic reads: fields left out at their default, and complaints as diagnostics.
+
+AMK006 for a number that is not finite, AMK008 for a name, AMK005 otherwise.
+"""
 
 from collections.abc import Iterable
+from typing import Any
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from amk.report.diagnostic import AmkError, Diagnostic, Where, because, shown
@@ -10,6 +14,11 @@ from amk.report.diagnostic import AmkError, Diagnostic, Where, because, shown
 MAX_FINDINGS = 20  # a wrong file yields thousands; the first few say what is wrong
 
 _CODES = {"finite_number": "AMK006", "amk_name": "AMK008", "amk_duplicate": "AMK007", "amk_reference": "AMK009"}
+
+
+def unless(default: Any, **more: Any) -> Any:
+    """A field with this default that is left out of the text while it holds it."""
+    return Field(default=default, exclude_if=lambda value: value == default, **more)
 
 
 def json_pointer(parts: Iterable[str | int]) -> str:

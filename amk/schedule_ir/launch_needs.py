@@ -12,9 +12,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from amk.models.matrices import MATRICES, matrix, scale_buffer, scale_shape, share_table, vectors
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.layout import stream_layout
-from amk.schedule_ir.matrices import MATRICES, matrix, scale_buffer, scale_shape, share_table, vectors
 from amk.schedule_ir.memory import Buffer, Stream
 from amk.schedule_ir.ops import OPS, Op
 from amk.schedule_ir.ops.base import multiplied, rows_held

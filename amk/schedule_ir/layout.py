@@ -15,8 +15,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from amk.models.matrices import MatrixName, matrix, share_table
 from amk.schedule_ir.expr import Env
-from amk.schedule_ir.matrices import MatrixName, matrix, share_table
 from amk.schedule_ir.memory import Stream
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.schedule import Node, Program, Schedule, Step, steps_of

@@ -10,11 +10,12 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from amk.models.matrices import MATRICES, MatrixName
+from amk.report.name import Name as Name
+from amk.report.schema import unless
 from amk.schedule_ir.expr import Expr
-from amk.schedule_ir.matrices import MATRICES, MatrixName
-from amk.schedule_ir.name import Name as Name
-from amk.schedule_ir.outside import Descriptor, Wrapping, unless
-from amk.schedule_ir.weight_format import Chunk, plain_chunk
+from amk.schedule_ir.outside import Descriptor, Wrapping
+from amk.weights.weight_format import Chunk, plain_chunk
 
 Dtype = Literal["f32", "bf16", "u32", "i32", "fp8", "digits", "halves"]
 """digits, halves: numbers in blocks of 64 that share a scale (block_point.py)."""

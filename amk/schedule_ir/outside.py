@@ -6,11 +6,11 @@ first such operation. Fields that hold their default are left out of the text, s
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from amk.schedule_ir.name import Name
+from amk.report.name import Name
 
 Compare = Literal[">=", "==", "!=", "<"]
 """How a wait looks at its counter; only >= stays true once it is."""
@@ -28,11 +28,6 @@ Descriptor = Literal["none", "modified"]
 """modified: copies by a tensor map that the kernel changes, without the fence for tensor maps (breaks M12)."""
 Wrapping = Literal["lag", "unsigned"]
 """How a 32-bit counter that has wrapped is compared: by the sign of the difference, or as it stands."""
-
-
-def unless(default: Any, **more: Any) -> Any:
-    """A field with this default that is left out of the text while it holds it."""
-    return Field(default=default, exclude_if=lambda value: value == default, **more)
 
 
 class Pool(BaseModel):

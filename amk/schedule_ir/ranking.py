@@ -14,8 +14,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from amk.schedule_ir.bfloat import F32
 from amk.schedule_ir.philox import philox
+from amk.weights.bfloat import F32
 
 U32 = NDArray[np.uint32]
 U64 = NDArray[np.uint64]

@@ -9,15 +9,15 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import get_args
 
+from amk.models.matrices import bias_buffer
 from amk.report.diagnostic import Diagnostic, Where, because
+from amk.report.name import closest
 from amk.report.schema import json_pointer
 from amk.schedule_ir.expr import AGENT, CONST, WORKER, Expr, symbols
-from amk.schedule_ir.matrices import bias_buffer
-from amk.schedule_ir.name import closest
 from amk.schedule_ir.ops import OPS, Op
 from amk.schedule_ir.ops.base import multiplied
 from amk.schedule_ir.schedule import Loop, Node, Schedule, Signal, Step, Wait
-from amk.schedule_ir.weight_format import Staged
+from amk.weights.weight_format import Staged
 
 Path = tuple[str | int, ...]
 

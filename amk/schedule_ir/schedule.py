@@ -14,18 +14,18 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, Discriminator, Field, Tag
 
+from amk.models.matrices import LAYERED, MATRICES, label
+from amk.models.model_spec import ModelSpec
+from amk.report.schema import unless
 from amk.schedule_ir.expr import Expr
-from amk.schedule_ir.matrices import MATRICES
 from amk.schedule_ir.memory import Buffer, Counter, Frozen, Name, Stream
-from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.ops import AnyOp, Geometry
 from amk.schedule_ir.ops.begin import state_words
 from amk.schedule_ir.ops.draw import DrawOp
 from amk.schedule_ir.ops.peak import PeakOp
-from amk.schedule_ir.outside import Action, Compare, Pool, Stores, Touch, unless
+from amk.schedule_ir.outside import Action, Compare, Pool, Stores, Touch
 from amk.schedule_ir.sampling import SEARCHES, Mode
-from amk.schedule_ir.target import Target
-from amk.schedule_ir.weight_format import LAYERED, label
+from amk.targets.target import Target
 
 VERSION: Final = 2
 MAX_BATCH: Final = 16

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple
 from typing import Any, Literal
 
-from amk.engine.completion import Completion, Piece, TokenLogprob, Usage
+from amk.engine.generation.completion import Completion, Piece, TokenLogprob, Usage
 from amk.report.diagnostic import AmkError, Exit
 
 Kind = Literal["chat", "completion"]

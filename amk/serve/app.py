@@ -15,10 +15,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from amk.engine.completion import Completion, Options, Piece, Usage
-from amk.engine.language_model import LanguageModel
-from amk.engine.room import check_room
-from amk.engine.token_bytes import bytes_of_tokens
+from amk.engine.backends.room import check_room
+from amk.engine.generation.completion import Completion, Options, Piece, Usage
+from amk.engine.generation.language_model import LanguageModel
+from amk.engine.tokenizers.token_bytes import bytes_of_tokens
 from amk.report.diagnostic import AmkError
 from amk.serve.answers import Frame, added, body_of, error_body, event, status_of
 from amk.serve.decoding import Busy, Decoding, Request

@@ -14,9 +14,9 @@ import threading
 import time
 from dataclasses import dataclass, field
 
-from amk.engine.answer_stream import Stream
-from amk.engine.completion import Completion, Options, Piece
-from amk.engine.language_model import LanguageModel
+from amk.engine.generation.answer_stream import Stream
+from amk.engine.generation.completion import Completion, Options, Piece
+from amk.engine.generation.language_model import LanguageModel
 from amk.report.diagnostic import AmkError, Diagnostic, Exit
 from amk.serve.fair_queue import FairQueue
 from amk.serve.metrics import Metrics

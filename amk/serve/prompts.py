@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from amk.engine.tokenizer import Tokenizer
+from amk.engine.tokenizers.tokenizer import Tokenizer
 
 AT_ONCE = 2
 """Templates that are rendered at a time, each in a process."""

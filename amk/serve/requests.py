@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from amk.engine.completion import MOST_LOGPROBS, Options
+from amk.engine.generation.completion import MOST_LOGPROBS, Options
 
 Off = Literal[0, False] | None
 """A field that may be there with the value that does nothing."""

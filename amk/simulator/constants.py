@@ -17,9 +17,9 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from amk.report.diagnostic import AmkError, Diagnostic, Where
+from amk.report.json_file import read_json
 from amk.report.schema import schema_error
-from amk.schedule_ir.json_file import read_json
-from amk.schedule_ir.target import Target
+from amk.targets.target import Target
 
 Cost = Annotated[float, Field(ge=0, lt=1e6, allow_inf_nan=False)]
 Rate = Annotated[float, Field(gt=0, lt=1e9, allow_inf_nan=False)]

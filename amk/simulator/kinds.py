@@ -17,9 +17,9 @@ from typing import Annotated
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from amk.models.matrices import MATRICES
+from amk.report.json_file import read_json
 from amk.report.schema import schema_error
-from amk.schedule_ir.json_file import read_json
-from amk.schedule_ir.matrices import MATRICES
 from amk.schedule_ir.schedule import Schedule
 
 LONG = 8192

@@ -15,9 +15,9 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from amk.report.diagnostic import AmkError, Diagnostic, Where
+from amk.report.json_file import parse_json, read_bytes
 from amk.report.schema import schema_error
 from amk.schedule_ir.codec import located
-from amk.schedule_ir.json_file import parse_json, read_bytes
 from amk.schedule_ir.positions import Positions
 from amk.systems.columns import Lifted, lifted, stand_ins
 from amk.systems.flat_judge import (

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from amk.report.diagnostic import AmkError
-from amk.schedule_ir.json_file import read_bytes
+from amk.report.json_file import read_bytes
 
 MAX_FILE: Final = 512 * 2**20
 """Bytes that a file of a flat system may have."""

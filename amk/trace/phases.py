@@ -21,9 +21,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from amk.models.matrices import MatrixName
 from amk.report.timeline import Cell, Series, Table
 from amk.schedule_ir.layout import stream_layout
-from amk.schedule_ir.matrices import MatrixName
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.schedule import Schedule
 from amk.trace.recording import Recording

@@ -19,9 +19,9 @@ from pydantic import Field, ValidationError
 
 from amk.lowering.emit import trace_length
 from amk.report.diagnostic import AmkError, Diagnostic, Where
+from amk.report.json_file import read_json
 from amk.report.schema import schema_error
 from amk.schedule_ir.codec import schedule_hash
-from amk.schedule_ir.json_file import read_json
 from amk.schedule_ir.memory import Frozen
 from amk.schedule_ir.schedule import Schedule
 

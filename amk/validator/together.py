@@ -22,10 +22,10 @@ from typing import Final
 
 import numpy as np
 
+from amk.models.matrices import MATRICES
 from amk.report.diagnostic import Diagnostic
 from amk.report.schema import finding
 from amk.schedule_ir.layout import stream_layout
-from amk.schedule_ir.matrices import MATRICES
 from amk.schedule_ir.schedule import Schedule
 
 HANDED_OVER: Final = ("token", "pos", "done")

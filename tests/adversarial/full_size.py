@@ -20,9 +20,9 @@ from amk.adversary.edits import Edit, apply
 from amk.adversary.subjects import full_size
 from amk.judges.oracle.judge import last_start, rule
 from amk.judges.replay import replay
+from amk.models.model import load_model
+from amk.models.model_spec import ModelSpec
 from amk.report.diagnostic import AmkError
-from amk.schedule_ir.model import load_model
-from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.verify import verify
 

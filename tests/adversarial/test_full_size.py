@@ -8,7 +8,7 @@ from amk.adversary.confusion import schedule_of
 from amk.adversary.recipe import TINY, base_schedule
 from amk.judges.oracle.judge import last_start, rule
 from amk.judges.replay import replay
-from amk.schedule_ir.model import load_model
+from amk.models.model import load_model
 from amk.validator.verify import verify
 from tests.adversarial.full_size import PLANS, TOKENS, decide, drawn, telling
 

@@ -25,13 +25,13 @@ from amk.judges.oracle.facts import broken_rules
 from amk.judges.oracle.flatten import spell
 from amk.judges.oracle.judge import Ruling, rule, start_positions
 from amk.judges.oracle.touched import COUNTING, POSITIONAL, Toucher
+from amk.models.model import load_model
 from amk.planner.decode import plan
 from amk.planner.settings import FAST
 from amk.schedule_ir.codec import parse_schedule
 from amk.schedule_ir.expr import Env
-from amk.schedule_ir.model import load_model
 from amk.schedule_ir.schedule import Schedule
-from amk.schedule_ir.target import load_target
+from amk.targets.target import load_target
 from amk.validator.export.certificate import NotSafe
 from amk.validator.export.of_schedule import certify_schedule
 from amk.validator.program.system import System

@@ -22,8 +22,8 @@ from amk.adversary.neighbourhood.survey import EVERYTHING, Care, Outcome, Survey
 from amk.cli import main
 from amk.schedule_ir.ops import OPS
 from amk.schedule_ir.schedule import Schedule, mode_of
-from amk.schedule_ir.weight_format import FORMATS
 from amk.validator.verify import Verdict, verify
+from amk.weights.weight_format import FORMATS
 from tests.adversarial.strictness import rendered
 from tests.adversarial.whole_neighbourhood import PARTS, SLICES, counted, edits_of
 

@@ -44,9 +44,9 @@ from amk.agent.gate.gate import Gate, Ready
 from amk.agent.journal.events import Phase
 from amk.agent.journal.inbox import write_whole
 from amk.bench.provenance import commit
+from amk.models.model import load_model
 from amk.planner.settings import FAST
-from amk.schedule_ir.model import load_model
-from amk.schedule_ir.target import Target, load_target
+from amk.targets.target import Target, load_target
 
 PAIRS = 200
 COPIES = 8

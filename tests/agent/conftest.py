@@ -16,13 +16,13 @@ from amk.agent.journal.store import Journal
 from amk.agent.propose.base import Context, Proposer
 from amk.agent.propose.random_draw import RandomDraw
 from amk.agent.run.loop import Loop
+from amk.models.model import load_model
 from amk.planner.search import Problem
 from amk.planner.settings import PHASED, Settings
 from amk.planner.space import Space
 from amk.schedule_ir.codec import schedule_hash
-from amk.schedule_ir.model import load_model
 from amk.schedule_ir.schedule import Schedule
-from amk.schedule_ir.target import load_target
+from amk.targets.target import load_target
 from tests.agent.rules import fences_kept as fences_kept
 
 CONTEXT = 2048

@@ -34,10 +34,10 @@ from amk.agent.journal.store import DATABASE, MIRROR, Journal
 from amk.agent.run import session
 from amk.agent.run.loop import Loop
 from amk.bench.provenance import commit
+from amk.models.model import load_model
 from amk.planner.settings import PHASED
 from amk.planner.space import Space
-from amk.schedule_ir.model import load_model
-from amk.schedule_ir.target import load_target
+from amk.targets.target import load_target
 from tests.agent.conftest import CONTEXT, fences_kept, start_run
 
 SPEED = 100.0

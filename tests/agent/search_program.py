@@ -19,10 +19,10 @@ from amk.agent.propose.local import Local
 from amk.agent.propose.portfolio import Portfolio
 from amk.agent.propose.random_draw import RandomDraw
 from amk.agent.run.loop import Loop
+from amk.models.model import load_model
 from amk.planner.settings import PHASED
 from amk.planner.space import Space
-from amk.schedule_ir.model import load_model
-from amk.schedule_ir.target import load_target
+from amk.targets.target import load_target
 from tests.agent import simulated_worker
 from tests.agent.conftest import CONTEXT, Blind, fences_kept, start_run
 

@@ -49,11 +49,11 @@ from amk.agent.run.compare import begun, true_curve
 from amk.agent.run.loop import Loop
 from amk.agent.run.session import offline
 from amk.bench.provenance import commit
+from amk.models.model import load_model
 from amk.planner.formats import formats
 from amk.planner.space import Space
-from amk.schedule_ir.model import load_model
 from amk.schedule_ir.schedule import Schedule
-from amk.schedule_ir.target import load_target
+from amk.targets.target import load_target
 
 PROBLEMS = (
     ("smollm2-135m", "l4", "bf16"), ("llama3.2-1b", "h200", "int8"), ("llama3-8b", "h200", "bf16"),

@@ -10,7 +10,7 @@ from amk.agent.device.measure import Fault, Job, Samples
 from amk.agent.device.noise import Noise
 from amk.agent.device.simulated import SimulatedBackend
 from amk.agent.gate.gate import Ready
-from amk.schedule_ir.target import load_target
+from amk.targets.target import load_target
 from tests.agent import aa_night
 
 PAIRS = 6

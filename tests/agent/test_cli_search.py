@@ -22,7 +22,7 @@ from amk.agent.run.loop import Loop
 from amk.planner.settings import STARTS
 from amk.planner.space import Space
 from amk.schedule_ir.codec import load_schedule
-from amk.schedule_ir.target import load_target
+from amk.targets.target import load_target
 from tests.agent.conftest import fences_kept
 from tests.agent.searches import summed_up
 

@@ -10,7 +10,7 @@ import pytest
 from amk.agent.decide import keep as decide
 from amk.agent.device.measure import Fault, Job, Samples, hopeless, positions_within, round_ratio
 from amk.agent.device.noise import Kind, Noise
-from amk.schedule_ir.target import load_target
+from amk.targets.target import load_target
 from tests.agent import aa_night
 from tests.agent.power import KINDS, kept, race
 

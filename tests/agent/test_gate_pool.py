@@ -28,10 +28,10 @@ from amk.agent.gate.pipeline import Pipeline
 from amk.agent.gate.pool import PROCESS, GatePool
 from amk.agent.journal.events import Gated
 from amk.checker.programs import Rejected
+from amk.models.model import load_model
 from amk.planner.settings import FAST, NAIVE
 from amk.report.diagnostic import AmkError
-from amk.schedule_ir.model import load_model
-from amk.schedule_ir.target import load_target
+from amk.targets.target import load_target
 from tests.agent.rules import fences_kept
 from tests.engine.test_admission import built
 

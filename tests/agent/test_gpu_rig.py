@@ -14,7 +14,7 @@ from amk.agent.device.wire import Check, Load
 from amk.planner.decode import plan
 from amk.planner.settings import Settings
 from amk.schedule_ir.schedule import Schedule
-from amk.schedule_ir.target import load_target
+from amk.targets.target import load_target
 from tests.tiny import PLAIN
 
 torch = pytest.importorskip("torch", reason="the worker's oracle is torch")

@@ -15,7 +15,7 @@ from amk.agent.journal.store import read_state
 from amk.agent.propose.local import Local
 from amk.agent.report import results
 from amk.agent.run import session
-from amk.schedule_ir.target import Target
+from amk.targets.target import Target
 from tests.agent.conftest import MakeLoop
 from tests.agent.rules import fences_kept
 

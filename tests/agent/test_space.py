@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from amk.agent.gate.candidate import Candidate, Workshop
+from amk.models.model import load_model
 from amk.planner.formats import formats
 from amk.planner.settings import FAST, NAIVE, Settings
 from amk.planner.space import FIXED, OF_BATCHES, OutsideSpaceError, Space, knobs_of
-from amk.schedule_ir.model import load_model
-from amk.schedule_ir.target import load_target
+from amk.targets.target import load_target
 
 SPACE = Space.around(NAIVE)
 

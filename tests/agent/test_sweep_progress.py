@@ -21,10 +21,10 @@ from amk.agent.journal.events import Decided, Faulted, Gated, LeaseReserved, Mea
 from amk.agent.journal.state import State, Trial
 from amk.agent.propose.base import Context
 from amk.agent.propose.sweep import Sweep
+from amk.models.model import load_model
 from amk.planner.settings import PHASED, Settings
 from amk.planner.space import Knob, Space, Value, moved
-from amk.schedule_ir.model import load_model
-from amk.schedule_ir.target import load_target
+from amk.targets.target import load_target
 
 Item = tuple[str, Value]
 Refused = dict[Item, tuple[str, Item]]

@@ -41,12 +41,12 @@ from amk.agent.propose.base import Context, Proposer
 from amk.agent.run.compare import Perturbed, Problem, Result, run_one, speedups
 from amk.agent.run.session import offline
 from amk.bench.provenance import commit
+from amk.models.model import load_model
 from amk.planner.settings import PHASED, Settings
 from amk.planner.space import Knob, Space
-from amk.schedule_ir.model import load_model
-from amk.schedule_ir.target import load_target
 from amk.simulator.constants import constants_for
 from amk.simulator.predict import Simulator
+from amk.targets.target import load_target
 from tests.agent.rules import fences_kept
 
 GRID = Path(__file__).parents[1] / "records" / "search" / "search-grid.json"

@@ -31,7 +31,7 @@ from amk.bench.record import ABLATIONS, Record
 from amk.bench.row import Key
 from amk.bench.times import Times
 from amk.cli import main
-from amk.engine.admission import AdmittedKernel
+from amk.engine.admission.admission import AdmittedKernel
 from amk.lowering.compile import Compiled, compile_cuda
 from amk.lowering.emit import KERNEL, emit
 from amk.lowering.stamp import stamp_of
@@ -40,7 +40,7 @@ from amk.planner.formats import formats
 from amk.planner.settings import FAST
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.schedule import Schedule, steps_of
-from amk.schedule_ir.target import load_target
+from amk.targets.target import load_target
 from amk.validator.export.of_schedule import evidence
 from tests.tiny import PLAIN
 

@@ -11,7 +11,7 @@ from amk.planner.decode import plan
 from amk.planner.settings import FAST
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.schedule import Launch, Schedule
-from amk.schedule_ir.target import load_target
+from amk.targets.target import load_target
 from tests.tiny import PLAIN
 
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from amk.bench.end_to_end import amk_text, generation, raced
-from amk.engine.cpu_engine import CpuEngine
-from amk.engine.schedule_backend import ScheduleBackend
+from amk.engine.backends.cpu_engine import CpuEngine
+from amk.engine.backends.schedule_backend import ScheduleBackend
+from amk.models.model_spec import ModelSpec
 from amk.report.diagnostic import AmkError
-from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.sampling import GREEDY
 from tests.engine.tiny import RandomTensors, tiny_model, tiny_plan
 from tests.tiny import BIASED, PLAIN, RAGGED

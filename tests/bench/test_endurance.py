@@ -13,7 +13,7 @@ import pytest
 from amk.bench import endurance
 from amk.planner.decode import plan
 from amk.report.diagnostic import AmkError
-from amk.schedule_ir.target import load_target
+from amk.targets.target import load_target
 from tests.tiny import PLAIN
 
 SCHEDULE = plan(PLAIN, load_target("h200"), max_context=160, workers=4)

@@ -13,7 +13,7 @@ from amk.planner.search import Problem, Search
 from amk.planner.settings import FAST
 from amk.planner.space import Space
 from amk.report.diagnostic import AmkError
-from amk.schedule_ir.target import load_target
+from amk.targets.target import load_target
 from tests.tiny import tiny
 
 MODEL = tiny("small", layers=2, hidden=512, ffn=1024, heads=8, kv_heads=4, vocab=4096)

@@ -10,9 +10,9 @@ import pytest
 
 from amk.bench.matrix import Cell, Matrix, examine, render
 from amk.cli import main
+from amk.models.model import shipped_models
 from amk.report.diagnostic import AmkError
-from amk.schedule_ir.model import shipped_models
-from amk.schedule_ir.target import targets
+from amk.targets.target import targets
 
 RECORDED = Path(__file__).parents[1] / "records" / "proof" / "matrix-bf16.json"
 TABLE = Path(__file__).parents[1] / "records" / "proof" / "matrix-bf16.md"

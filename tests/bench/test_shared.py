@@ -17,14 +17,14 @@ from amk.bench.times import Times
 from amk.bench.wanted import Wanted, wanted
 from amk.commands import learned as learned_of
 from amk.commands.bench_share import share
+from amk.models.model import load_model
 from amk.planner.decode import plan
 from amk.planner.settings import FAST, NAIVE
 from amk.report.diagnostic import AmkError
-from amk.schedule_ir.model import load_model
-from amk.schedule_ir.target import load_target
 from amk.simulator.calibrate import Fit, Run, fit
 from amk.simulator.constants import Constants, constants_for, load_constants
 from amk.simulator.predict import step_ms
+from amk.targets.target import load_target
 
 PROVENANCE = {
     "command": "amk bench --record /home/somebody/x.json", "commit": "0123", "date": "2026-01-01", "amk": "0.1.0",

@@ -15,8 +15,8 @@ from amk.bench.table import HEADER, OTHERS, Table, as_json, cells, judge, load_t
 from amk.bench.times import Power, Times
 from amk.report.chart import Chart, Series, svg
 from amk.report.diagnostic import AmkError
-from amk.schedule_ir.target import load_target
-from amk.schedule_ir.weight_format import weight_format
+from amk.targets.target import load_target
+from amk.weights.weight_format import weight_format
 
 BASE = Key("llama3-8b", "h200", "bf16", "fast", 128, 4, 50, ("pdl-graph",))
 CASES = {

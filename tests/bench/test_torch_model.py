@@ -8,19 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from amk.interpreter.packing import packed_array, packed_arrays
+from amk.models.matrices import MATRICES, matrix, tensor_rows
+from amk.models.model import load_model
+from amk.models.model_spec import ModelSpec
 from amk.planner.decode import plan
 from amk.planner.formats import formats
 from amk.planner.settings import Settings
-from amk.schedule_ir import quantised
-from amk.schedule_ir.bfloat import round_bf16
 from amk.schedule_ir.layout import chunk_places, stream_layout
-from amk.schedule_ir.matrices import MATRICES, matrix, tensor_rows
-from amk.schedule_ir.model import load_model
-from amk.schedule_ir.model_spec import ModelSpec
-from amk.schedule_ir.packing import packed_array, packed_arrays
 from amk.schedule_ir.schedule import CacheDtype, Schedule
-from amk.schedule_ir.target import load_target
-from amk.schedule_ir.weight_format import FORMATS, FormatName, weight_format
+from amk.targets.target import load_target
+from amk.weights import quantised
+from amk.weights.bfloat import round_bf16
+from amk.weights.weight_format import FORMATS, FormatName, weight_format
 from tests.reference.llama_numpy import Config, Decoder
 from tests.tiny import PLAIN, RAGGED, VARIANTS
 

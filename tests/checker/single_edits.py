@@ -26,10 +26,10 @@ import numpy as np
 
 from amk.adversary.subjects import subject
 from amk.bench.provenance import commit
+from amk.interpreter.fault import Fault
+from amk.interpreter.interpret import Machine
+from amk.interpreter.order import named_order
 from amk.report.diagnostic import AmkError
-from amk.schedule_ir.interpret import Machine
-from amk.schedule_ir.machine.fault import Fault
-from amk.schedule_ir.machine.order import named_order
 from amk.schedule_ir.schedule import Schedule, mode_of
 from tests.checker.offer import Certificate, certificate_of, reasons
 from tests.engine.tiny import RandomTensors

@@ -30,13 +30,13 @@ from amk.checker.footprints import Footprints
 from amk.checker.words import FlagWords, Readings
 from amk.cli import main
 from amk.judges.oracle.judge import rule
+from amk.models.model import load_model
 from amk.planner.decode import plan
 from amk.planner.settings import FAST
 from amk.report.diagnostic import AmkError, Exit
 from amk.schedule_ir.codec import load_schedule, save_schedule, schedule_hash
-from amk.schedule_ir.model import load_model
 from amk.schedule_ir.schedule import Schedule
-from amk.schedule_ir.target import load_target
+from amk.targets.target import load_target
 from amk.validator.export.certificate import NotSafe
 from amk.validator.export.of_schedule import certify_schedule, claims_of, run_times
 from amk.validator.static.rings import ring_obligations

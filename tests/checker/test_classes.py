@@ -21,7 +21,7 @@ from amk.planner.settings import FAST, Settings
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.codec import schedule_hash
 from amk.schedule_ir.schedule import Schedule
-from amk.schedule_ir.target import load_target
+from amk.targets.target import load_target
 from amk.validator.export.of_schedule import evidence
 from amk.validator.verify import verify
 from tests.checker.offer import certificate_of, reasons

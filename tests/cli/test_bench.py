@@ -10,7 +10,7 @@ import pytest
 from amk.cli import main
 from amk.commands import bench, bench_table
 from amk.report.diagnostic import AmkError, Diagnostic, Exit
-from amk.schedule_ir.target import load_target
+from amk.targets.target import load_target
 
 RECORDS = Path(__file__).resolve().parents[1] / "records" / "speed"
 

@@ -12,7 +12,7 @@ from amk.lowering import cache
 from amk.planner.decode import plan
 from amk.schedule_ir.codec import save_schedule
 from amk.schedule_ir.schedule import Schedule
-from amk.schedule_ir.target import load_target
+from amk.targets.target import load_target
 from tests.damage import raised_threshold
 from tests.tiny import PLAIN
 

@@ -10,11 +10,11 @@ import pytest
 
 from amk.cli import main
 from amk.commands import model_arguments
+from amk.models.model import load_model
 from amk.planner.decode import plan
 from amk.planner.settings import Settings
 from amk.schedule_ir.codec import save_schedule
-from amk.schedule_ir.model import load_model
-from amk.schedule_ir.target import load_target
+from amk.targets.target import load_target
 
 pytestmark = pytest.mark.checkpoint
 

@@ -22,18 +22,18 @@ from numpy.typing import NDArray
 
 from amk.bench.provenance import commit
 from amk.emulator.decode import EmulatedEngine
-from amk.engine.cuda_engine import CudaEngine
-from amk.engine.random_checkpoint import RandomCheckpoint
+from amk.engine.backends.cuda_engine import CudaEngine
+from amk.engine.checkpoints.random_checkpoint import RandomCheckpoint
 from amk.lowering.kernel import build
 from amk.planner.decode import plan
 from amk.planner.formats import formats
 from amk.planner.settings import FAST
 from amk.quantize.search import searched
 from amk.schedule_ir.memory import Buffer
-from amk.schedule_ir.quantised import Quantiser
 from amk.schedule_ir.sampling import GREEDY, Sampling
 from amk.schedule_ir.schedule import Schedule
-from amk.schedule_ir.target import load_target
+from amk.targets.target import load_target
+from amk.weights.quantised import Quantiser
 from tests.tiny import NORMED, PAIRED, PLAIN, RAGGED
 
 SEED, TOKENS, CONTEXT, WORKERS = 20, 6, 256, 8

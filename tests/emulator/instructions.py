@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from amk.emulator.global_memory import Allocation
-from amk.emulator.machine import Limits, Machine
-from amk.emulator.program import assemble
-from amk.emulator.ptx import parse
+from amk.emulator.machine.machine import Limits, Machine
+from amk.emulator.memory.global_memory import Allocation
+from amk.emulator.ptx.parse import parse
+from amk.emulator.ptx.program import assemble
 
 Words = NDArray[np.uint32]
 HEAD = """.version 8.0

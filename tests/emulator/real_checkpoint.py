@@ -19,12 +19,12 @@ import numpy as np
 
 from amk.bench.provenance import commit
 from amk.emulator.decode import run
-from amk.emulator.machine import Limits
-from amk.engine.open_checkpoint import open_checkpoint
+from amk.emulator.machine.machine import Limits
+from amk.engine.checkpoints.open_checkpoint import open_checkpoint
 from amk.lowering.kernel import build
 from amk.planner.decode import plan
 from amk.quantize.forward import text_logits
-from amk.schedule_ir.target import load_target
+from amk.targets.target import load_target
 
 PROMPT = [1]
 CONTEXT = 256

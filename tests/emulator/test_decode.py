@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from amk.emulator.decode import run
-from amk.emulator.machine import Order
-from amk.engine.cpu_engine import CpuEngine
+from amk.emulator.machine.machine import Order
+from amk.engine.backends.cpu_engine import CpuEngine
 from amk.lowering.compile import compile_cuda
 from amk.lowering.emit import emit
 from amk.lowering.stamp import stamped
@@ -19,8 +19,8 @@ from amk.planner.formats import formats
 from amk.planner.settings import Settings
 from amk.schedule_ir.sampling import GREEDY, Sampling
 from amk.schedule_ir.schedule import Schedule, mode_of
-from amk.schedule_ir.target import load_target
-from amk.schedule_ir.weight_format import FormatName
+from amk.targets.target import load_target
+from amk.weights.weight_format import FormatName
 from tests.engine.tiny import NEOX, RandomTensors, tiny_model
 from tests.tiny import NORMED, PLAIN
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from amk.emulator.machine import Order
+from amk.emulator.machine.machine import Order
 from tests.emulator.test_races import kinds, ran
 
 NEIGHBOUR = """

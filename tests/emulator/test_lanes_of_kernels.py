@@ -12,8 +12,8 @@ import pytest
 
 from amk.adversary.neighbourhood.bases import MADE, base
 from amk.emulator.decode import EmulatedEngine
-from amk.emulator.machine import Order
-from amk.emulator.report import Fault
+from amk.emulator.machine.machine import Order
+from amk.emulator.machine.report import Fault
 from amk.judges.request import hidden_state
 from amk.judges.weights import RandomWeights
 from amk.lowering import headers, lanes
@@ -23,7 +23,7 @@ from amk.planner.decode import plan
 from amk.planner.settings import NAIVE
 from amk.schedule_ir.ops import SignalOp, WaitOp
 from amk.schedule_ir.schedule import Schedule, Step
-from amk.schedule_ir.target import load_target
+from amk.targets.target import load_target
 from tests.emulator.test_decode import scheduled
 from tests.lowering.edits.emulated import difference
 from tests.lowering.edits.judge import built, compiled, original, subject, texts

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from amk.emulator.global_memory import Allocation
-from amk.emulator.machine import Machine, Order, Outcome
-from amk.emulator.program import assemble
-from amk.emulator.ptx import parse
+from amk.emulator.machine.machine import Machine, Order, Outcome
+from amk.emulator.memory.global_memory import Allocation
+from amk.emulator.ptx.parse import parse
+from amk.emulator.ptx.program import assemble
 
 HEAD = """.version 9.0
 .target sm_90a

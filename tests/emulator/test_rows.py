@@ -10,7 +10,7 @@ import pytest
 
 from amk.adversary.neighbourhood.bases import base
 from amk.emulator.decode import EmulatedEngine
-from amk.engine.cpu_engine import CpuEngine
+from amk.engine.backends.cpu_engine import CpuEngine
 from amk.lowering.compile import compile_cuda
 from amk.lowering.emit import emit
 from amk.schedule_ir.schedule import Schedule

@@ -7,8 +7,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from amk.emulator.program import GLOBAL_BASE
-from amk.engine import admission, cuda_engine
+from amk.emulator.ptx.program import GLOBAL_BASE
+from amk.engine.admission import admission
+from amk.engine.backends import cuda_engine
 from amk.lowering.abi import abi
 from amk.lowering.emit import KERNEL
 from tests.emulator import hardware

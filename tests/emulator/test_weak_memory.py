@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from amk.emulator.global_memory import Allocation
-from amk.emulator.machine import Machine, Order, Outcome
-from amk.emulator.program import assemble
-from amk.emulator.ptx import parse
+from amk.emulator.machine.machine import Machine, Order, Outcome
+from amk.emulator.memory.global_memory import Allocation
+from amk.emulator.ptx.parse import parse
+from amk.emulator.ptx.program import assemble
 from tests.emulator.test_races import ACQUIRE, FENCE, HEAD, LOOK, RELAXED, RELEASE, passing
 from tests.emulator.test_small_kernels import BULK, WAIT
 from tests.emulator.test_small_kernels import HEAD as SMALL_HEAD

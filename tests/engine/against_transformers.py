@@ -13,8 +13,8 @@ import torch
 import transformers
 from numpy.typing import NDArray
 
-from amk.engine.forward import ForwardPass
-from amk.engine.open_checkpoint import open_checkpoint
+from amk.engine.backends.forward import ForwardPass
+from amk.engine.checkpoints.open_checkpoint import open_checkpoint
 from amk.report.diagnostic import AmkError, Diagnostic, Exit
 
 transformers.logging.set_verbosity(transformers.logging.CRITICAL)

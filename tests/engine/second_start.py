@@ -24,8 +24,8 @@ from tests.recording import provenance
 START = """
 import sys, time
 import amk.api.loading
-from amk.engine.cuda_engine import check_loaded
-from amk.engine.admission import started
+from amk.engine.backends.cuda_engine import check_loaded
+from amk.engine.admission.admission import started
 from amk.api.schedules import plan
 kernel = started(plan(sys.argv[1], sys.argv[2], dtype=sys.argv[3]))
 kernel.loadable()

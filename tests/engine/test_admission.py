@@ -12,11 +12,10 @@ import pytest
 
 from amk.checker.programs import Rejected
 from amk.cli import main
-from amk.engine import certificates
-from amk.engine.admission import AdmittedKernel, admit, admitted, started, why_not_admitted
-from amk.engine.cuda_engine import check_loaded
+from amk.engine.admission.admission import AdmittedKernel, admit, admitted, certificates, started, why_not_admitted
+from amk.engine.backends.cuda_engine import check_loaded
+from amk.engine.checkpoints.open_checkpoint import open_checkpoint
 from amk.engine.load import plan_for_cpu
-from amk.engine.open_checkpoint import open_checkpoint
 from amk.lowering.compile import compile_cuda
 from amk.lowering.cubin import Resources
 from amk.lowering.emit import emit
@@ -27,7 +26,7 @@ from amk.planner.settings import NAIVE
 from amk.report.diagnostic import AmkError, Diagnostic, Exit
 from amk.schedule_ir.codec import save_schedule, schedule_hash
 from amk.schedule_ir.schedule import Loop, Node, Schedule, Step
-from amk.schedule_ir.target import load_target
+from amk.targets.target import load_target
 from amk.validator import verify as verdict
 from amk.validator.export.of_schedule import evidence
 from amk.validator.verify import verify

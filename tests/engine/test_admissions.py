@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 
 from amk.checker import certificate as checker
-from amk.engine import admissions, certificates
-from amk.engine.admission import AdmittedKernel, started
+from amk.engine.admission import admissions, certificates
+from amk.engine.admission.admission import AdmittedKernel, started
 from amk.lowering import bound, kernel, seal
 from amk.planner.decode import plan
 from amk.planner.settings import NAIVE
 from amk.schedule_ir.codec import schedule_hash
 from amk.schedule_ir.schedule import Schedule
-from amk.schedule_ir.target import load_target
+from amk.targets.target import load_target
 from amk.version import __version__
 from tests.tiny import tiny
 

@@ -12,18 +12,18 @@ import numpy as np
 import pytest
 
 from amk.checker.certificate import check_certificate
-from amk.engine.cpu_engine import CpuEngine
-from amk.engine.session import Session
+from amk.engine.backends.cpu_engine import CpuEngine
+from amk.engine.backends.session import Session
+from amk.interpreter.interpret import Copies
+from amk.interpreter.order import named_order
+from amk.models.model_spec import ModelSpec
 from amk.planner.decode import plan
 from amk.planner.formats import formats
 from amk.planner.settings import FAST, Settings
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.codec import schedule_hash
-from amk.schedule_ir.interpret import Copies
-from amk.schedule_ir.machine.order import named_order
-from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.schedule import Schedule
-from amk.schedule_ir.target import load_target
+from amk.targets.target import load_target
 from amk.validator.export.of_schedule import certify_schedule
 from amk.validator.verify import verify
 from tests.cases import cases

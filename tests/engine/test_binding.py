@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import amk
-from amk.engine.admission import AdmittedKernel
+from amk.engine.admission.admission import AdmittedKernel
 from amk.lowering import bound, headers, seal
 from amk.lowering import cache as disk
 from amk.lowering.compile import Compiled, compile_cuda
@@ -24,7 +24,7 @@ from amk.planner.settings import NAIVE
 from amk.report.diagnostic import AmkError, Exit
 from amk.schedule_ir.codec import schedule_hash
 from amk.schedule_ir.schedule import Schedule
-from amk.schedule_ir.target import load_target
+from amk.targets.target import load_target
 from amk.validator.export.of_schedule import evidence
 from tests.tiny import tiny
 
@@ -103,7 +103,7 @@ def test_the_process_that_loads_binds_again() -> None:
 
 def test_the_engine_gives_the_driver_what_is_loadable() -> None:
     """The one place that loads the code of a schedule takes it from `loadable`, and checks what that code uses."""
-    text = (Path(amk.__file__).parent / "engine/cuda_engine.py").read_text()
+    text = (Path(amk.__file__).parent / "engine/backends/cuda_engine.py").read_text()
     bound = [ast.unparse(n.value) for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Assign) and _is_code(n)]
     assert bound == ["self.admitted.loadable()"]
     assert "check_loaded(self.admitted, code, kernel)" in text
@@ -171,7 +171,7 @@ def test_the_key_is_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 LOADERS = {
-    "engine/cuda_engine.py": ["code"],
+    "engine/backends/cuda_engine.py": ["code"],
     "bench/phase_graph.py": ["cubin"],
     "bench/ablated.py": ["self.cubin"],
     "bench/micro.py": ["compile_cuda(text, device.arch).cubin"] * 2,
@@ -183,7 +183,7 @@ LOADERS = {
 
 def test_only_the_engine_loads_the_kernel_of_a_schedule() -> None:
     root, found = Path(amk.__file__).parent, dict[str, list[str]]()
-    for path in sorted(path for path in root.rglob("*.py") if path.parent.name != "emulator"):  # a Module of its own
+    for path in sorted(path for path in root.rglob("*.py") if "emulator" not in path.parts):  # a Module of its own
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] == "Module":
                 found.setdefault(str(path.relative_to(root)), []).append(ast.unparse(node.args[1]))

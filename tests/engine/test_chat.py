@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from amk.engine.chat import Limits, render_chat
+from amk.engine.tokenizers.chat import Limits, render_chat
 from amk.report.diagnostic import AmkError, Exit
 
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "naïve </s> {{ 1 + 1 }} 😀"}]

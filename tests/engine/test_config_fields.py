@@ -19,7 +19,7 @@ pytest.importorskip("transformers")
 
 from safetensors.torch import load_file, save_file
 
-from amk.engine.open_checkpoint import open_checkpoint
+from amk.engine.checkpoints.open_checkpoint import open_checkpoint
 from tests.engine.against_transformers import (
     ABSENT,
     OF_TYPE,

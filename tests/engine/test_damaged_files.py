@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from amk.engine.open_checkpoint import open_checkpoint
-from amk.engine.open_tokenizer import open_tokenizer
+from amk.engine.checkpoints.open_checkpoint import open_checkpoint
+from amk.engine.tokenizers.open_tokenizer import open_tokenizer
 from amk.report.diagnostic import AmkError, Exit
 from tests.engine import tiny_model
 from tests.engine.test_tokenizer import byte_level

@@ -10,12 +10,12 @@ import pytest
 from gguf.constants import GGMLQuantizationType as Kind
 from gguf.quants import dequantize
 
-from amk.engine import forward
-from amk.engine.checkpoint import Checkpoint, Floats
-from amk.engine.forward import ForwardPass
-from amk.engine.gguf_blocks import decode
+from amk.engine.backends import forward
+from amk.engine.backends.forward import ForwardPass
+from amk.engine.checkpoints.checkpoint import Checkpoint, Floats
+from amk.engine.checkpoints.gguf_blocks import decode
+from amk.models.model_spec import ModelSpec
 from amk.report.diagnostic import AmkError
-from amk.schedule_ir.model_spec import ModelSpec
 from tests.engine.tiny import RandomTensors, reference_decoder, tiny_model
 from tests.reference.llama_numpy import Decoder
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from amk.engine.forward import ForwardPass
-from amk.engine.generation_config import generation_config, suggested_sampling, unheeded
-from amk.engine.open_checkpoint import open_checkpoint
+from amk.engine.backends.forward import ForwardPass
+from amk.engine.checkpoints.open_checkpoint import open_checkpoint
+from amk.engine.generation.generation_config import generation_config, suggested_sampling, unheeded
 from amk.report.diagnostic import AmkError, Severity
 from tests.engine import tiny_model
 

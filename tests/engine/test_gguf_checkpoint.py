@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gguf.constants import GGMLQuantizationType as Kind
 
-from amk.engine.open_checkpoint import open_checkpoint
+from amk.engine.checkpoints.open_checkpoint import open_checkpoint
 from amk.report.diagnostic import AmkError, Exit
 from tests.engine import tiny_model
 from tests.engine.ggml_formats import FORMATS

@@ -13,11 +13,11 @@ import gguf
 import pytest
 from gguf.constants import Keys
 
-from amk.engine.open_checkpoint import open_checkpoint
+from amk.engine.checkpoints.open_checkpoint import open_checkpoint
+from amk.models.gguf_header import read_gguf_header
+from amk.models.model_gguf import ARCHITECTURES, model_from_gguf_fields
+from amk.models.model_spec import ModelSpec
 from amk.report.diagnostic import AmkError
-from amk.schedule_ir.gguf_header import read_gguf_header
-from amk.schedule_ir.model_gguf import ARCHITECTURES, model_from_gguf_fields
-from amk.schedule_ir.model_spec import ModelSpec
 from tests.engine import tiny_model
 
 SECTIONS = ("General", "LLM", "Attention", "Rope", "Split", "SSM", "WKV", "Adapter")

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from amk.engine.cpu_engine import CpuEngine
-from amk.engine.forward import ForwardPass
-from amk.engine.open_checkpoint import open_checkpoint
+from amk.engine.backends.cpu_engine import CpuEngine
+from amk.engine.backends.forward import ForwardPass
+from amk.engine.checkpoints.open_checkpoint import open_checkpoint
 from tests.engine.tiny import tiny_plan
 
 NEW = 12

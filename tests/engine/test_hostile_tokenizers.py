@@ -9,8 +9,8 @@ import pytest
 from tokenizers import Regex, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
-from amk.engine.open_tokenizer import open_tokenizer
-from amk.engine.tokenizer_process import TokenizerProcess
+from amk.engine.tokenizers.open_tokenizer import open_tokenizer
+from amk.engine.tokenizers.tokenizer_process import TokenizerProcess
 from amk.report.diagnostic import AmkError
 from tests.engine.test_tokenizer import hf_directory
 

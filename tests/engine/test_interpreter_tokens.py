@@ -14,25 +14,25 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from amk.engine.checkpoint import Checkpoint, tensor_shapes
-from amk.engine.cpu_engine import CpuEngine
-from amk.engine.open_checkpoint import open_checkpoint
-from amk.engine.open_tokenizer import open_tokenizer
-from amk.engine.session import Session
-from amk.engine.tokenizer import Tokenizer
+from amk.engine.backends.cpu_engine import CpuEngine
+from amk.engine.backends.session import Session
+from amk.engine.checkpoints.checkpoint import Checkpoint, tensor_shapes
+from amk.engine.checkpoints.open_checkpoint import open_checkpoint
+from amk.engine.tokenizers.open_tokenizer import open_tokenizer
+from amk.engine.tokenizers.tokenizer import Tokenizer
+from amk.interpreter.interpret import Copies
+from amk.interpreter.order import named_order
+from amk.models.model_spec import ModelSpec
 from amk.planner.decode import plan
 from amk.planner.formats import formats
 from amk.planner.settings import Settings
 from amk.report.diagnostic import AmkError
-from amk.schedule_ir.bfloat import round_bf16
-from amk.schedule_ir.interpret import Copies
-from amk.schedule_ir.machine.order import named_order
-from amk.schedule_ir.model_spec import ModelSpec
-from amk.schedule_ir.quantised import nearest
 from amk.schedule_ir.ranking import gumbel, scores
 from amk.schedule_ir.sampling import Sampling
 from amk.schedule_ir.schedule import Schedule
-from amk.schedule_ir.target import load_target
+from amk.targets.target import load_target
+from amk.weights.bfloat import round_bf16
+from amk.weights.quantised import nearest
 from tests.cases import cases
 from tests.engine.tiny import RandomTensors, reference_decoder, tiny_model, tiny_plan
 from tests.prompts import PROMPTS

@@ -18,17 +18,17 @@ import amk
 from amk.api import loading
 from amk.api.card import Card
 from amk.cli import main
-from amk.engine import scoring
-from amk.engine.choice import choose, log_softmax
-from amk.engine.completion import StopFilter
+from amk.engine.backends.choice import choose, log_softmax
+from amk.engine.generation import scoring
+from amk.engine.generation.completion import StopFilter
+from amk.models.model import load_model
 from amk.planner.decode import plan
 from amk.planner.settings import Settings
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.codec import save_schedule
-from amk.schedule_ir.model import load_model
 from amk.schedule_ir.ranking import gumbel
 from amk.schedule_ir.sampling import Sampling
-from amk.schedule_ir.target import load_target
+from amk.targets.target import load_target
 from tests.engine import tiny_chat
 from tests.reference.llama_numpy import Config, Decoder
 from tests.reference.sampling_numpy import probabilities
@@ -45,7 +45,7 @@ def model(directory: Path) -> amk.LanguageModel:
 
 
 def reference(directory: Path) -> Decoder:
-    from amk.engine.open_checkpoint import open_checkpoint
+    from amk.engine.checkpoints.open_checkpoint import open_checkpoint
 
     opened = open_checkpoint(directory)
     spec = opened.spec
@@ -381,7 +381,7 @@ def test_importing_needs_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
-    cpu = "import sys, amk.commands.generate, amk.engine.gguf_file; "
+    cpu = "import sys, amk.commands.generate, amk.engine.checkpoints.gguf_file; "
     cpu += "print(*({'z3', 'asyncio', 'amk.planner', 'amk.validator', 'amk.lowering'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", cpu], capture_output=True, text=True, check=True).stdout == "\n"
     verdict = "import sys, amk; amk.verify, amk.plan, amk.simulate; print('amk.engine' in sys.modules)"

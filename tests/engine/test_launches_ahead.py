@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from amk.engine import launches_ahead
-from amk.engine.launches_ahead import AHEAD, LaunchesAhead
+from amk.engine.backends import launches_ahead
+from amk.engine.backends.launches_ahead import AHEAD, LaunchesAhead
 from amk.lowering.device_memory import MappedBuffer
 from amk.report.diagnostic import AmkError, Diagnostic
 from tests.emulator.host_driver import HostDriver, host_device

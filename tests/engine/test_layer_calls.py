@@ -11,18 +11,18 @@ from numpy.typing import NDArray
 
 from amk.checker.certificate import check_certificate
 from amk.emulator.decode import EmulatedEngine
-from amk.emulator.machine import Order
-from amk.engine.cpu_engine import CpuEngine
-from amk.engine.layer_source import layer_source
+from amk.emulator.machine.machine import Order
+from amk.engine.backends.cpu_engine import CpuEngine
+from amk.engine.checkpoints.layer_source import layer_source
+from amk.interpreter.interpret import Machine
 from amk.lowering.compile import compile_cuda
 from amk.lowering.emit import emit
 from amk.lowering.kernel import read_back
 from amk.lowering.stamp import stamped
+from amk.models.model_spec import ModelSpec
 from amk.planner.formats import formats
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.codec import schedule_hash
-from amk.schedule_ir.interpret import Machine
-from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.schedule import Loop, Schedule, Step
 from amk.validator.export.of_schedule import evidence
 from amk.validator.verify import verify

@@ -11,8 +11,9 @@ import pytest
 from numpy.typing import NDArray
 
 from amk.api.layers import layers
-from amk.engine import admission, cuda_engine
-from amk.engine.layer_call import LENT, GpuLayers
+from amk.engine.admission import admission
+from amk.engine.backends import cuda_engine
+from amk.engine.backends.layer_call import LENT, GpuLayers
 from amk.lowering.dlpack import _Tensor
 from amk.report.diagnostic import AmkError
 from tests.emulator.host_driver import HostDriver, host_device

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 import amk
-from amk.engine.choice import choose
-from amk.engine.cpu_engine import CpuEngine
-from amk.engine.live_backend import LiveBackend
-from amk.engine.schedule_backend import ScheduleBackend
+from amk.engine.backends.choice import choose
+from amk.engine.backends.cpu_engine import CpuEngine
+from amk.engine.backends.live_backend import LiveBackend
+from amk.engine.backends.schedule_backend import ScheduleBackend
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.sampling import GREEDY, Mode, Sampling
 from tests.cases import cases

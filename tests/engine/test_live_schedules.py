@@ -22,22 +22,22 @@ from amk.checker.facts import check_sequences
 from amk.checker.programs import Rejected
 from amk.cli import main
 from amk.emulator.decode import EmulatedEngine
-from amk.engine.request import first_state
+from amk.engine.backends.request import first_state
 from amk.judges.emulated_run import EmulatedKernel
 from amk.judges.judge import DEVICE_TOLERANCE, judge, judged, requests
 from amk.judges.oracle.judge import rule, start_positions
 from amk.lowering.compile import compile_cuda
 from amk.lowering.emit import emit
+from amk.models.model_spec import ModelSpec
 from amk.planner.decode import plan
 from amk.planner.settings import Settings
 from amk.schedule_ir.codec import canonical_json, load_schedule, schedule_hash
 from amk.schedule_ir.expr import Env
-from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.ops import begin
 from amk.schedule_ir.ops.base import Access, Geometry
 from amk.schedule_ir.ops.reduce_splits import ReduceSplitsOp
 from amk.schedule_ir.schedule import Schedule, steps_of
-from amk.schedule_ir.target import load_target
+from amk.targets.target import load_target
 from amk.validator.evidence.flat_check import FlatCheck
 from amk.validator.export.of_schedule import certify_schedule
 from amk.validator.together import apart

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from amk.engine.locate import checkpoint_directories, find_checkpoint
+from amk.engine.checkpoints.locate import checkpoint_directories, find_checkpoint
 from amk.report.diagnostic import AmkError
 
 

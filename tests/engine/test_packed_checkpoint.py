@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from amk.engine.cpu_engine import CpuEngine
+from amk.engine.backends.cpu_engine import CpuEngine
+from amk.engine.backends.session import Session
+from amk.engine.checkpoints.open_checkpoint import open_checkpoint
 from amk.engine.load import check_model
-from amk.engine.open_checkpoint import open_checkpoint
-from amk.engine.session import Session
+from amk.models.packed_config import layout_of_directory
 from amk.planner.formats import formats
 from amk.report.diagnostic import AmkError, Exit
-from amk.schedule_ir.packed_config import layout_of_directory
 from tests.engine import tiny_model
 from tests.engine.tiny import reference_decoder, tiny_plan
 from tests.reference.llama_numpy import greedy

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import amk
-from amk.engine import scoring
-from amk.engine.choice import log_softmax
+from amk.engine.backends.choice import log_softmax
+from amk.engine.generation import scoring
 from amk.report.diagnostic import AmkError
 from tests.engine import tiny_chat
 

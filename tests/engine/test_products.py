@@ -7,7 +7,7 @@ import os
 import numpy as np
 import pytest
 
-from amk.engine import products
+from amk.engine.backends import products
 
 
 @pytest.mark.parametrize("threads", [1, 3])

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from amk.engine.random_checkpoint import random_checkpoint
-from amk.schedule_ir.model import ModelSpec, load_model
+from amk.engine.checkpoints.random_checkpoint import random_checkpoint
+from amk.models.model import ModelSpec, load_model
 from tests.engine import tiny_model
 
 PINNED = np.array([-0.5078125, -0.96484375, -1.15625, 0.25], np.float32)

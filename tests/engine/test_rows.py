@@ -13,19 +13,19 @@ import numpy as np
 import pytest
 
 from amk.checker.certificate import check_certificate
-from amk.engine.cpu_engine import CpuEngine
+from amk.engine.backends.cpu_engine import CpuEngine
 from amk.judges.judge import judge
 from amk.judges.oracle.judge import rule, start_positions
+from amk.models.model_spec import ModelSpec
 from amk.planner.decode import plan
 from amk.planner.formats import formats
 from amk.planner.settings import Settings
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.codec import canonical_json, schedule_hash
-from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.ops import attend, rope_append, select
 from amk.schedule_ir.ops.attention import agent_positions, attended, queries, sharing
 from amk.schedule_ir.schedule import Schedule
-from amk.schedule_ir.target import load_target
+from amk.targets.target import load_target
 from amk.validator.export.of_schedule import certify_schedule
 from amk.validator.verify import verify
 from tests.cases import cases

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from amk.engine.open_checkpoint import open_checkpoint
+from amk.engine.checkpoints.open_checkpoint import open_checkpoint
 from amk.report.diagnostic import AmkError, Diagnostic, Exit
 from tests.engine import tiny_model
 

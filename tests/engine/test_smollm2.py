@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from gguf import GGUFReader
 
-from amk.engine.checkpoint import Checkpoint
-from amk.engine.open_checkpoint import open_checkpoint
-from amk.engine.open_tokenizer import open_tokenizer
-from amk.engine.tokenizer import Tokenizer
-from amk.schedule_ir.model import load_model
+from amk.engine.checkpoints.checkpoint import Checkpoint
+from amk.engine.checkpoints.open_checkpoint import open_checkpoint
+from amk.engine.tokenizers.open_tokenizer import open_tokenizer
+from amk.engine.tokenizers.tokenizer import Tokenizer
+from amk.models.model import load_model
 from tests.engine.ggml_formats import q4_1, q8_0
 from tests.reference.llama_numpy import Config, Decoder, greedy
 

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 import amk
-from amk.engine.speculation import speculation
+from amk.engine.generation.speculation import speculation
 from tests.engine.smollm2_in_transformers import greedy, in_bfloat16, in_transformers, perplexity
 from tests.prompts import PROMPTS
 

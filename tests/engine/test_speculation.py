@@ -13,13 +13,13 @@ import pytest
 
 import amk
 from amk.cli import main
+from amk.engine.backends.room import Token
+from amk.engine.generation.lookup import Lookup
+from amk.engine.generation.speculation import Speculation
 from amk.engine.load import plan_for_cpu
-from amk.engine.lookup import Lookup
-from amk.engine.room import Token
-from amk.engine.speculation import Speculation
+from amk.models.model import load_model
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.codec import save_schedule
-from amk.schedule_ir.model import load_model
 from amk.schedule_ir.sampling import GREEDY, Sampling
 from tests.engine import tiny_chat
 

@@ -7,15 +7,15 @@ from functools import cache
 
 import pytest
 
-from amk.engine.cpu_engine import CpuEngine
-from amk.engine.schedule_backend import ScheduleBackend
-from amk.engine.step_prompts import ROWS, StepPrompts, in_steps
+from amk.engine.backends.cpu_engine import CpuEngine
+from amk.engine.backends.schedule_backend import ScheduleBackend
+from amk.engine.backends.step_prompts import ROWS, StepPrompts, in_steps
+from amk.models.model import load_model
 from amk.planner.decode import plan
 from amk.planner.formats import formats
 from amk.report.diagnostic import AmkError
-from amk.schedule_ir.model import load_model
 from amk.schedule_ir.sampling import GREEDY
-from amk.schedule_ir.target import load_target
+from amk.targets.target import load_target
 from amk.validator.verify import verify
 from tests.engine.tiny import RandomTensors, tiny_model, tiny_plan
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from amk.engine import cuda_engine
+from amk.engine.backends import cuda_engine
 from amk.lowering.watchdog import HEADER, empty_log
 from amk.report.diagnostic import AmkError
 from tests.emulator.test_same_memory import uploaded

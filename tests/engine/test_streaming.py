@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amk.engine.streaming import StreamDecoder
+from amk.engine.tokenizers.streaming import StreamDecoder
 
 
 def as_bytes(tokens: Sequence[int]) -> str:

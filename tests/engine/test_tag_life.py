@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from amk.engine.tag_life import MOST_EPOCHS, POISON, tokens_told_apart
+from amk.engine.backends.tag_life import MOST_EPOCHS, POISON, tokens_told_apart
 from amk.planner.decode import plan
 from amk.planner.settings import FAST, NAIVE
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.schedule import Schedule
-from amk.schedule_ir.target import load_target
+from amk.targets.target import load_target
 from tests.emulator.test_same_memory import uploaded
 from tests.tiny import tiny
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer, decoders, models
 
-from amk.engine.open_tokenizer import open_tokenizer
-from amk.engine.token_bytes import bytes_of_tokens
+from amk.engine.tokenizers.open_tokenizer import open_tokenizer
+from amk.engine.tokenizers.token_bytes import bytes_of_tokens
 
 
 def test_bytes_of_a_real_vocabulary_join_to_the_text(smollm2_path: Path) -> None:

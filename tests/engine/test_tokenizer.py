@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers
 
-from amk.engine.open_tokenizer import open_tokenizer
-from amk.engine.tokenizer import Tokenizer
+from amk.engine.tokenizers.open_tokenizer import open_tokenizer
+from amk.engine.tokenizers.tokenizer import Tokenizer
 from amk.report.diagnostic import AmkError
 from tests.engine import tiny_model
 

@@ -12,7 +12,7 @@ transformers = pytest.importorskip("transformers")
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors  # noqa: E402
 
-from amk.engine.open_tokenizer import open_tokenizer  # noqa: E402
+from amk.engine.tokenizers.open_tokenizer import open_tokenizer  # noqa: E402
 
 ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())
 SPECIAL = ["<|end|>", "<|user|>"]

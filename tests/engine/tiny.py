@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from amk.models.model_spec import ModelSpec
 from amk.planner.decode import plan
 from amk.planner.formats import BF16, Formats, Layered
 from amk.planner.settings import Settings
-from amk.schedule_ir.bfloat import round_bf16
-from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.schedule import CacheDtype, Schedule
-from amk.schedule_ir.target import load_target
+from amk.targets.target import load_target
+from amk.weights.bfloat import round_bf16
 from tests.reference.codes import nearest_e4m3
 from tests.reference.llama_numpy import Config, Decoder
 

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 
 import amk
-from amk.engine.open_checkpoint import open_checkpoint
+from amk.engine.checkpoints.open_checkpoint import open_checkpoint
 from amk.torch_ops import registered
 
 

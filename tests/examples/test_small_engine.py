@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from amk.engine.cpu_engine import CpuEngine
+from amk.engine.backends.cpu_engine import CpuEngine
 from tests.engine.tiny import RandomTensors, reference_decoder, tiny_model, tiny_plan
 from tests.reference.llama_numpy import greedy
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from amk.adversary.classes.table import BY_NUMBER
 from amk.adversary.confusion import drawn, schedule_of
 from amk.adversary.edits import Json
-from amk.engine.admission import AdmittedKernel
+from amk.engine.admission.admission import AdmittedKernel
 from amk.lowering import emit as emitter
 from amk.lowering.compile import compile_cuda
 from amk.lowering.stamp import stamped

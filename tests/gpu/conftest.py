@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from amk.lowering.launch import Device
+from amk.models.model_spec import ModelSpec
 from amk.report.diagnostic import AmkError, Exit
-from amk.schedule_ir.model_spec import ModelSpec
-from amk.schedule_ir.target import Target, targets
+from amk.targets.target import Target, targets
 
 ALONE = "llama3-8b"
 """Loaded beside torch it takes 36 GB, so its tests follow each other in one process."""

@@ -8,14 +8,14 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 
+from amk.engine.checkpoints.random_checkpoint import random_checkpoint
 from amk.engine.load import gpu_engine
-from amk.engine.random_checkpoint import random_checkpoint
 from amk.lowering.launch import Device
 from amk.planner.decode import plan
 from amk.planner.formats import formats
 from amk.planner.settings import FAST, NAIVE
-from amk.schedule_ir.quantised import nearest
-from amk.schedule_ir.target import load_target
+from amk.targets.target import load_target
+from amk.weights.quantised import nearest
 from tests.tiny import PLAIN, RAGGED
 
 CASES = {

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from amk.api.layers import layers
 from amk.bench.torch_model import TorchWeights
-from amk.schedule_ir.model_spec import ModelSpec
+from amk.models.model_spec import ModelSpec
 from amk.torch_ops import forget, registered
 
 

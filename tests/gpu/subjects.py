@@ -10,13 +10,13 @@ import torch
 
 from amk.bench.subject import Subject
 from amk.bench.torch_model import TorchDecoder, TorchWeights
-from amk.engine.admission import AdmittedKernel, admitted
+from amk.engine.admission.admission import AdmittedKernel, admitted
 from amk.lowering.kernel import build
+from amk.models.model_spec import ModelSpec
 from amk.planner.decode import plan
 from amk.planner.settings import FAST, Settings
-from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.schedule import Schedule
-from amk.schedule_ir.target import Target
+from amk.targets.target import Target
 
 SEED = 20
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from amk.lowering.launch import Device
+from amk.models.model_spec import ModelSpec
 from amk.planner.decode import plan
 from amk.planner.formats import formats
 from amk.planner.settings import FAST, NAIVE, Settings
-from amk.schedule_ir.model_spec import ModelSpec
-from amk.schedule_ir.target import Target
-from amk.schedule_ir.weight_format import FormatName
+from amk.targets.target import Target
+from amk.weights.weight_format import FormatName
 from tests.tiny import BIASED, NORMED, PLAIN, RAGGED
 
 pytestmark = pytest.mark.gpu

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from amk.lowering.launch import Device
+from amk.models.model import load_model
+from amk.models.model_spec import ModelSpec
 from amk.planner.settings import FAST
-from amk.schedule_ir.model import load_model
-from amk.schedule_ir.model_spec import ModelSpec
-from amk.schedule_ir.target import Target
+from amk.targets.target import Target
 from tests.tiny import VARIANTS
 
 pytestmark = pytest.mark.gpu

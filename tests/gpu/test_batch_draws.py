@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from amk.engine.live_backend import LiveBackend
+from amk.engine.backends.live_backend import LiveBackend
 from amk.lowering.launch import Device
+from amk.models.model import load_model
 from amk.planner.settings import FAST
-from amk.schedule_ir.model import load_model
 from amk.schedule_ir.sampling import GREEDY, Sampling
-from amk.schedule_ir.target import Target
+from amk.targets.target import Target
 from tests.gpu.test_sampling import allowed
 from tests.tiny import PLAIN, RAGGED
 

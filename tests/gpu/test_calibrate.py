@@ -9,8 +9,8 @@ from amk.bench.sm_rates import SmRates
 from amk.cli import main
 from amk.commands.measured_runs import measured_runs
 from amk.lowering.launch import Device
-from amk.schedule_ir.target import Target
 from amk.simulator.constants import load_constants
+from amk.targets.target import Target
 
 pytestmark = pytest.mark.gpu
 

@@ -14,9 +14,9 @@ import pytest
 
 from amk.lowering.launch import Device
 from amk.lowering.stream import Graph
-from amk.schedule_ir.model import load_model
-from amk.schedule_ir.model_spec import ModelSpec
-from amk.schedule_ir.target import Target
+from amk.models.model import load_model
+from amk.models.model_spec import ModelSpec
+from amk.targets.target import Target
 from tests.tiny import VARIANTS
 
 pytestmark = pytest.mark.gpu

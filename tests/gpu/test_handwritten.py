@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from amk.lowering.launch import Device
-from amk.schedule_ir.target import Target
+from amk.targets.target import Target
 from amk.validator.verify import verify
 from tests.gpu.test_decode import (  # noqa: F401  collected here too, for the subjects of this module
     test_a_replayed_graph_does_what_launches_do,

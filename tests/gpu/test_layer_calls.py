@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from amk.lowering.launch import Device
+from amk.models.model import load_model
+from amk.models.model_spec import ModelSpec
 from amk.report.diagnostic import AmkError
-from amk.schedule_ir.model import load_model
-from amk.schedule_ir.model_spec import ModelSpec
-from amk.schedule_ir.target import Target
+from amk.targets.target import Target
 from tests.engine.tiny import RandomTensors
 from tests.tiny import BIASED, NORMED, PLAIN
 

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from amk.engine.live_backend import LiveBackend
+from amk.engine.backends.live_backend import LiveBackend
 from amk.lowering.launch import Device
+from amk.models.model import load_model
+from amk.models.model_spec import ModelSpec
 from amk.planner.settings import FAST
-from amk.schedule_ir.model import load_model
-from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.sampling import GREEDY
-from amk.schedule_ir.target import Target
+from amk.targets.target import Target
 from tests.tiny import VARIANTS
 
 pytestmark = pytest.mark.gpu

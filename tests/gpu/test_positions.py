@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from amk.lowering.launch import Device
+from amk.models.model import load_model
+from amk.models.model_spec import ModelSpec
 from amk.planner.settings import FAST, NAIVE, Settings
-from amk.schedule_ir.model import load_model
-from amk.schedule_ir.model_spec import ModelSpec
-from amk.schedule_ir.target import Target
+from amk.targets.target import Target
 
 pytestmark = pytest.mark.gpu
 

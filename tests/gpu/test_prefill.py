@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from amk.lowering.launch import Device
+from amk.models.model import load_model
 from amk.planner.formats import formats
-from amk.schedule_ir.model import load_model
-from amk.schedule_ir.target import Target
+from amk.targets.target import Target
 from tests.tiny import BIASED, NORMED
 
 pytestmark = pytest.mark.gpu
@@ -91,7 +91,7 @@ def test_it_is_reproducible_and_leaves_the_rest_of_the_cache_alone(subject: Any)
 
 def test_tokens_come_from_launches_ahead_as_from_one_launch(subject: Any) -> None:
     """Also where a text was abandoned before, and with a prompt that a graph reads for the second time."""
-    from amk.engine.schedule_backend import ScheduleBackend
+    from amk.engine.backends.schedule_backend import ScheduleBackend
     from amk.prefill.reader import TorchPrompts
     from amk.schedule_ir.sampling import GREEDY
 

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from amk.lowering.launch import Device
+from amk.models.model import load_model
+from amk.models.model_spec import ModelSpec
 from amk.planner.decode import plan
 from amk.planner.formats import formats
 from amk.planner.settings import FAST
-from amk.schedule_ir.model import load_model
-from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.schedule import CacheDtype
-from amk.schedule_ir.target import Target
-from amk.schedule_ir.weight_format import FORMATS, FormatName, weight_format
+from amk.targets.target import Target
+from amk.weights.weight_format import FORMATS, FormatName, weight_format
 from tests.tiny import NORMED, PAIRED, PLAIN, RAGGED
 
 pytestmark = pytest.mark.gpu
@@ -115,8 +115,8 @@ def test_a_real_checkpoint_packed_on_the_host(
     smollm2_path: Path, torch_gpu: Device, gpu: Target, layers: FormatName, lm_head: FormatName
 ) -> None:
     """Through the door of `generate`: logits of the stored numbers in float32, up to the rounding of activations."""
+    from amk.engine.checkpoints.open_checkpoint import open_checkpoint
     from amk.engine.load import load
-    from amk.engine.open_checkpoint import open_checkpoint
     from amk.quantize.forward import StoredTensors, text_logits
     from amk.quantize.search import searched
 

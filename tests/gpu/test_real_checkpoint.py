@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from amk.engine.checkpoint import Checkpoint
-from amk.engine.open_checkpoint import open_checkpoint
+from amk.engine.checkpoints.checkpoint import Checkpoint
+from amk.engine.checkpoints.open_checkpoint import open_checkpoint
 from amk.lowering.launch import Device
-from amk.schedule_ir.target import Target
+from amk.targets.target import Target
 from tests.prompts import PROMPTS
 
 pytestmark = [pytest.mark.gpu, pytest.mark.checkpoint]
@@ -118,7 +118,7 @@ def test_twenty_prompts(
     import torch
 
     from amk.bench.accuracy import relative_error, within_tolerance
-    from amk.engine.open_tokenizer import open_tokenizer
+    from amk.engine.tokenizers.open_tokenizer import open_tokenizer
     from tests.gpu.subjects import loaded, planned
 
     tokenizer = open_tokenizer(checkpoint_path, checkpoint.spec.vocab)

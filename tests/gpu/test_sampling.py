@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from amk.lowering.launch import Device
+from amk.models.model import load_model
+from amk.models.model_spec import ModelSpec
 from amk.planner.settings import FAST
-from amk.schedule_ir.model import load_model
-from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.ranking import gumbel, scores
 from amk.schedule_ir.sampling import GREEDY, Sampling
 from amk.schedule_ir.schedule import mode_of
-from amk.schedule_ir.target import Target
+from amk.targets.target import Target
 from tests.reference.sampling_numpy import Array, probabilities
 from tests.tiny import PLAIN, RAGGED
 

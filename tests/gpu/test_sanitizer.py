@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from amk.lowering.launch import Device
-from amk.schedule_ir.target import Target
+from amk.targets.target import Target
 
 pytestmark = pytest.mark.gpu
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from amk.lowering.launch import Device
-from amk.schedule_ir.model import load_model
-from amk.schedule_ir.target import Target
+from amk.models.model import load_model
+from amk.targets.target import Target
 
 pytestmark = pytest.mark.gpu
 

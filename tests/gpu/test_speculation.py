@@ -9,7 +9,7 @@ import pytest
 
 import amk
 from amk.lowering.launch import Device
-from amk.schedule_ir.target import Target
+from amk.targets.target import Target
 from tests.engine import tiny_chat
 
 pytestmark = pytest.mark.gpu

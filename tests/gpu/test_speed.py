@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from amk.lowering.launch import Device
+from amk.models.model import load_model
 from amk.planner.settings import FAST, NAIVE, Settings
-from amk.schedule_ir.model import load_model
-from amk.schedule_ir.target import Target
+from amk.targets.target import Target
 
 pytestmark = pytest.mark.gpu
 

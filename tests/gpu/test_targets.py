@@ -10,13 +10,13 @@ import pytest
 
 from amk.lowering.cubin import arch_number
 from amk.lowering.launch import Device
+from amk.models.model import load_model
+from amk.models.model_spec import ModelSpec
 from amk.planner.decode import plan
 from amk.planner.formats import formats
-from amk.schedule_ir.model import load_model
-from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.schedule import Schedule
-from amk.schedule_ir.target import load_target
-from amk.schedule_ir.weight_format import FormatName
+from amk.targets.target import load_target
+from amk.weights.weight_format import FormatName
 from tests.tiny import VARIANTS
 
 pytestmark = pytest.mark.gpu

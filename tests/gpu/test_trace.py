@@ -9,7 +9,7 @@ import pytest
 
 from amk.lowering.launch import Device
 from amk.report.timeline_html import html
-from amk.schedule_ir.target import Target
+from amk.targets.target import Target
 from amk.trace.from_recording import of_recording
 from amk.trace.phases import Measured
 from amk.trace.recording import read_recording

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from amk.engine.admission import AdmittedKernel
+from amk.engine.admission.admission import AdmittedKernel
 from amk.lowering.launch import Device
 from amk.report.diagnostic import AmkError
-from amk.schedule_ir.target import Target
+from amk.targets.target import Target
 from tests.gpu.broken import TOKENS, Broken, good_kernel, sample, smuggled
 
 pytestmark = pytest.mark.gpu

@@ -8,7 +8,7 @@ import pytest
 
 from amk.lowering.launch import Device
 from amk.report.diagnostic import AmkError
-from amk.schedule_ir.target import Target
+from amk.targets.target import Target
 from tests.damage import raised_threshold
 from tests.tiny import PLAIN
 

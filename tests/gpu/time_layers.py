@@ -14,8 +14,8 @@ import torch
 
 from amk.bench.torch_model import TorchWeights
 from amk.lowering.launch import Device
-from amk.schedule_ir.model import load_model
-from amk.schedule_ir.target import targets
+from amk.models.model import load_model
+from amk.targets.target import targets
 from tests.gpu.sliced import Sliced
 
 REPLAYS, RUNS, CONTEXT, POSITION = 200, 5, 512, 128

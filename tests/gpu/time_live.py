@@ -22,14 +22,14 @@ from amk.bench.decode_bench import own
 from amk.bench.subject import Subject
 from amk.bench.timing import race
 from amk.bench.torch_model import TorchWeights
-from amk.engine.admission import admitted
-from amk.engine.live_backend import LiveBackend
+from amk.engine.admission.admission import admitted
+from amk.engine.backends.live_backend import LiveBackend
 from amk.lowering.kernel import build
+from amk.models.model import load_model
 from amk.planner.decode import plan
 from amk.planner.settings import FAST, Settings
-from amk.schedule_ir.model import load_model
 from amk.schedule_ir.sampling import GREEDY
-from amk.schedule_ir.target import load_target
+from amk.targets.target import load_target
 
 CONTEXT, BATCH = 2560, 8
 POSITIONS = (16, 512, 2048)

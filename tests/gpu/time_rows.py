@@ -21,15 +21,15 @@ from amk.bench.decode_bench import own
 from amk.bench.subject import Subject
 from amk.bench.timing import race
 from amk.bench.torch_model import TorchWeights
-from amk.engine.admission import admitted
+from amk.engine.admission.admission import admitted
 from amk.lowering.kernel import build
+from amk.models.model import load_model
+from amk.models.model_spec import ModelSpec
 from amk.planner.decode import plan
 from amk.planner.formats import BF16, layered
 from amk.planner.settings import FAST, Settings
 from amk.planner.tuned import tuned
-from amk.schedule_ir.model import load_model
-from amk.schedule_ir.model_spec import ModelSpec
-from amk.schedule_ir.target import Target, load_target
+from amk.targets.target import Target, load_target
 
 CONTEXT, ROWS = 2560, 8
 POSITIONS, PROMPTS = (16, 512, 2048), (64, 512, 2048)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from itertools import accumulate
 
+from amk.models.matrices import MATRICES, ROWS_PER_GROUP, matrix
+from amk.models.model_spec import ModelSpec
 from amk.schedule_ir.expr import Expr
-from amk.schedule_ir.matrices import MATRICES, ROWS_PER_GROUP, matrix
 from amk.schedule_ir.memory import Buffer, Dtype, Stream
-from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.ops import AnyOp, BarrierOp, WaitOp
 from amk.schedule_ir.ops.combine import share_heads
 from amk.schedule_ir.schedule import KvLayout, Signal, Step, Wait
-from amk.schedule_ir.target import Target
+from amk.targets.target import Target
 
 LAYER: Expr = {"l": 1}
 CHUNK_K = 128

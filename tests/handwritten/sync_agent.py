@@ -11,10 +11,10 @@ exactly query head w, or the key or value rows of one kv head, so every head has
 
 from __future__ import annotations
 
+from amk.models.matrices import MatrixName
+from amk.models.model_spec import ModelSpec
 from amk.schedule_ir.expr import Expr
-from amk.schedule_ir.matrices import MatrixName
 from amk.schedule_ir.memory import Buffer, Counter
-from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.ops.add_residual import AddResidualOp
 from amk.schedule_ir.ops.argmax_rows import ArgmaxRowsOp
 from amk.schedule_ir.ops.attend import AttendOp
@@ -31,7 +31,7 @@ from amk.schedule_ir.ops.stage_norm import StageNormOp
 from amk.schedule_ir.ops.store_rows import StoreRowsOp
 from amk.schedule_ir.ops.swiglu import SwigluOp
 from amk.schedule_ir.schedule import KvLayout, Launch, Loop, Node, Program, Role, Schedule, Signal, Step
-from amk.schedule_ir.target import load_target
+from amk.targets.target import load_target
 from tests.handwritten.parts import (
     LAYER,
     barrier,

@@ -13,14 +13,14 @@ import pytest
 from amk.adversary.edits import Edit, Json, apply, at, find, named, signalling, steps, waiting
 from amk.adversary.edits import Path as Place
 from amk.checker.certificate import check_certificate
-from amk.engine.cpu_engine import CpuEngine
-from amk.engine.session import Session
+from amk.engine.backends.cpu_engine import CpuEngine
+from amk.engine.backends.session import Session
+from amk.interpreter.fault import Deadlock
+from amk.interpreter.interpret import Copies
+from amk.interpreter.order import named_order
 from amk.judges.replay import replay
 from amk.lowering.kernel import build
 from amk.schedule_ir.codec import canonical_json, load_schedule, schedule_hash
-from amk.schedule_ir.interpret import Copies
-from amk.schedule_ir.machine.fault import Deadlock
-from amk.schedule_ir.machine.order import named_order
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.export.of_schedule import certify_schedule
 from amk.validator.order.within_cta import NotComposable

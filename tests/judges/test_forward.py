@@ -10,12 +10,12 @@ import pytest
 from amk.judges.choice import Drawing, chosen, gumbel
 from amk.judges.forward import ForwardPass, angles_per_position
 from amk.judges.weights import E4M3, RandomWeights, kept_in_fp8, meaning, shapes
-from amk.schedule_ir.model import load_model
-from amk.schedule_ir.model_spec import ModelSpec, RopeScaling
-from amk.schedule_ir.quantised import nearest
+from amk.models.model import load_model
+from amk.models.model_spec import ModelSpec, RopeScaling
+from amk.models.rope import rope_frequencies
 from amk.schedule_ir.ranking import gumbel as machine_gumbel
-from amk.schedule_ir.rope import rope_frequencies
-from amk.schedule_ir.weight_format import FORMATS, FormatName, weight_format
+from amk.weights.quantised import nearest
+from amk.weights.weight_format import FORMATS, FormatName, weight_format
 from tests.reference.codes import e4m3, nearest_e4m3, numbers
 from tests.reference.llama_numpy import Config, Decoder, Llama3Scaling
 from tests.reference.sampling_numpy import probabilities

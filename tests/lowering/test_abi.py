@@ -16,7 +16,7 @@ from amk.planner.decode import plan
 from amk.planner.settings import NAIVE
 from amk.schedule_ir.memory import Counter
 from amk.schedule_ir.schedule import Schedule
-from amk.schedule_ir.target import load_target
+from amk.targets.target import load_target
 from tests.tiny import BIASED, tiny
 
 

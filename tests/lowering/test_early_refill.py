@@ -11,11 +11,11 @@ import pytest
 
 from amk.lowering.kernel import BuiltKernel, build
 from amk.lowering.sass import disassemble
+from amk.models.model import load_model
 from amk.planner.decode import plan
 from amk.planner.formats import formats
-from amk.schedule_ir.model import load_model
-from amk.schedule_ir.target import load_target
-from amk.schedule_ir.weight_format import FormatName
+from amk.targets.target import load_target
+from amk.weights.weight_format import FormatName
 
 MATRICES = 5
 

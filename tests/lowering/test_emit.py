@@ -16,7 +16,7 @@ from amk.planner.settings import FAST, NAIVE, Settings
 from amk.schedule_ir.codec import canonical_json
 from amk.schedule_ir.ops import BarrierOp
 from amk.schedule_ir.schedule import Loop, Node, Schedule, Step
-from amk.schedule_ir.target import load_target
+from amk.targets.target import load_target
 from tests.tiny import PLAIN, RAGGED, VARIANTS
 
 ALLOWED = {

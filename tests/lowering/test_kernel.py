@@ -10,7 +10,7 @@ from amk.lowering.kernel import build, check_compiled
 from amk.planner.decode import plan
 from amk.report.diagnostic import AmkError, Exit
 from amk.schedule_ir.schedule import Schedule
-from amk.schedule_ir.target import load_target
+from amk.targets.target import load_target
 from tests.tiny import PLAIN
 
 

@@ -15,7 +15,7 @@ from amk.planner.decode import plan
 from amk.planner.settings import FAST, NAIVE, Settings
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.schedule import Schedule, steps_of
-from amk.schedule_ir.target import load_target
+from amk.targets.target import load_target
 from amk.validator.verify import verify
 from tests.lowering.test_skeleton import judge
 from tests.tiny import tiny

@@ -18,7 +18,7 @@ from amk.lowering.skeleton import check_synchronisation
 from amk.planner.decode import plan
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.schedule import Schedule
-from amk.schedule_ir.target import load_target
+from amk.targets.target import load_target
 from tests.handwritten import sync_agent
 from tests.lowering.edits.judge import original, subject
 from tests.tiny import RAGGED

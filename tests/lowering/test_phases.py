@@ -13,16 +13,16 @@ from amk.lowering.compile import compile_cuda
 from amk.lowering.emit_phases import emit_phases
 from amk.lowering.phases import SYNCHRONISING, chunks_of, phases
 from amk.lowering.readback import Kind
+from amk.models.model import load_model
 from amk.planner.decode import plan
 from amk.planner.formats import formats
 from amk.planner.settings import FAST, NAIVE, Settings
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.layout import stream_layout
-from amk.schedule_ir.model import load_model
 from amk.schedule_ir.ops import BarrierOp
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.schedule import Loop, Node, Schedule
-from amk.schedule_ir.target import load_target
+from amk.targets.target import load_target
 from tests.handwritten.split_attention import schedule as two_programs
 from tests.tiny import PLAIN, VARIANTS, tiny
 

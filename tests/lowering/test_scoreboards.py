@@ -15,14 +15,14 @@ from amk.lowering.emit import KERNEL
 from amk.lowering.kernel import build
 from amk.lowering.sass import disassemble
 from amk.lowering.scoreboards import Issued, exposed, loops
+from amk.models.model import load_model
 from amk.planner.decode import choose_workers, plan
 from amk.planner.formats import formats, layered
 from amk.planner.settings import FAST
 from amk.planner.tuned import tuned
 from amk.schedule_ir.in_flight import blocks_together
-from amk.schedule_ir.model import load_model
 from amk.schedule_ir.schedule import CacheDtype, Schedule
-from amk.schedule_ir.target import load_target
+from amk.targets.target import load_target
 
 CONTEXT = 131_072
 CACHE_LOAD = "LDG.E.NA"

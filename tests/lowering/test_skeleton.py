@@ -21,8 +21,8 @@ from amk.planner.formats import formats
 from amk.planner.settings import FAST, NAIVE, Settings
 from amk.report.diagnostic import AmkError, Exit
 from amk.schedule_ir.schedule import Schedule, steps_of
-from amk.schedule_ir.target import load_target
-from amk.schedule_ir.weight_format import FormatName
+from amk.targets.target import load_target
+from amk.weights.weight_format import FormatName
 from tests.tiny import tiny
 
 SYNC, RING, CELLS = "amk/sync.cuh", "amk/ring.cuh", "amk/cells.cuh"

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from amk.schedule_ir.bfloat import F32, from_bf16_bits, to_bf16_bits
-from amk.schedule_ir.block_point import BLOCK, block_scales, block_sums, round_digits, whole_blocks
+from amk.weights.bfloat import F32, from_bf16_bits, to_bf16_bits
+from amk.weights.block_point import BLOCK, block_scales, block_sums, round_digits, whole_blocks
 
 HERE = Path(__file__).parent / "host_warp"
 HEADERS = ("ablation", "context", "cells", "fetches", "block_point", "staged")

@@ -11,16 +11,16 @@ from amk.lowering.chunk_loops import chunk_loops
 from amk.lowering.emit import KERNEL
 from amk.lowering.kernel import BuiltKernel, build
 from amk.lowering.sass import MachineCode, check_sass, disassemble, read_sass
+from amk.models.matrices import MATRICES
+from amk.models.model import load_model
 from amk.planner.decode import plan
 from amk.planner.formats import formats
 from amk.planner.settings import PRESETS, Settings
-from amk.schedule_ir.matrices import MATRICES
-from amk.schedule_ir.model import load_model
 from amk.schedule_ir.sampling import Mode
 from amk.schedule_ir.schedule import Schedule
-from amk.schedule_ir.target import RESERVED_SMEM_PER_BLOCK, Target, load_target, targets
-from amk.schedule_ir.weight_format import FormatName
 from amk.simulator.constants import stored
+from amk.targets.target import RESERVED_SMEM_PER_BLOCK, Target, load_target, targets
+from amk.weights.weight_format import FormatName
 from tests.cases import cases
 from tests.tiny import BIASED
 

@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from amk.models.matrices import matrix
+from amk.models.model_spec import ModelSpec
 from amk.planner.decode import plan
 from amk.planner.formats import formats
-from amk.schedule_ir.bfloat import from_bf16_bits
-from amk.schedule_ir.block_point import BLOCK, block_scales, round_digits, round_halves
-from amk.schedule_ir.chunks import pack_quantised
-from amk.schedule_ir.matrices import matrix
-from amk.schedule_ir.model_spec import ModelSpec
-from amk.schedule_ir.quantised import Quantised, dequantised
-from amk.schedule_ir.target import load_target
-from amk.schedule_ir.weight_format import FORMATS, Chunk, FormatName, weight_format
+from amk.targets.target import load_target
+from amk.weights.bfloat import from_bf16_bits
+from amk.weights.block_point import BLOCK, block_scales, round_digits, round_halves
+from amk.weights.chunks import pack_quantised
+from amk.weights.quantised import Quantised, dequantised
+from amk.weights.weight_format import FORMATS, Chunk, FormatName, weight_format
 from tests.reference.codes import e4m3 as reference_e4m3
 from tests.tiny import PAIRED, PLAIN, RAGGED
 

@@ -11,19 +11,19 @@ import pytest
 
 from amk.lowering.emit import emit
 from amk.lowering.kernel import build
+from amk.models.model_spec import ModelSpec
 from amk.planner.decode import plan
 from amk.planner.settings import FAST, Settings
 from amk.planner.shares import attention_tables
 from amk.report.diagnostic import AmkError
-from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.ops import WaitOp
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.ops.prefetch_cache import PrefetchCacheOp
 from amk.schedule_ir.ops.refill import RefillOp
 from amk.schedule_ir.sampling import Mode
 from amk.schedule_ir.schedule import Schedule, steps_of
-from amk.schedule_ir.target import load_target
 from amk.simulator.predict import step_ms
+from amk.targets.target import load_target
 from amk.validator.verify import verify
 from tests.cases import cases
 from tests.tiny import VARIANTS, tiny

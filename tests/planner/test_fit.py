@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
+from amk.models.model import load_model, shipped_models
 from amk.planner.decode import plan
 from amk.planner.formats import chunk_widths, formats
 from amk.planner.settings import PRESETS
 from amk.planner.storage import STATIC_SHARED
 from amk.report.diagnostic import AmkError
-from amk.schedule_ir.model import load_model, shipped_models
-from amk.schedule_ir.target import load_target, targets
+from amk.targets.target import load_target, targets
 from tests.tiny import PLAIN, tiny
 
 _OF_32_GB = {"a100-40gb", "a100-80gb", "l20", "l40s", "h100", "h200", "b200", "rtx5090"}

@@ -7,14 +7,14 @@ import pytest
 from amk.checker.certificate import check_certificate
 from amk.judges.oracle.judge import rule
 from amk.lowering.emit import emit
+from amk.models.model import load_model
 from amk.planner.buffers import HEAD_SUMS
 from amk.planner.decode import plan
 from amk.planner.settings import FAST
 from amk.schedule_ir.codec import schedule_hash
 from amk.schedule_ir.memory import Buffer
-from amk.schedule_ir.model import load_model
 from amk.schedule_ir.schedule import Schedule
-from amk.schedule_ir.target import load_target
+from amk.targets.target import load_target
 from amk.validator.export.of_schedule import certify_schedule
 from amk.validator.verify import verify
 from tests.engine.tiny import tiny_model, tiny_plan

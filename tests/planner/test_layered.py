@@ -10,17 +10,17 @@ import pytest
 
 from amk.checker.certificate import check_certificate
 from amk.lowering.kernel import build
+from amk.models.matrices import LAYERED
+from amk.models.model import load_model
 from amk.planner.decode import plan
 from amk.planner.formats import Layered, formats, layered, runs_of
 from amk.planner.settings import FAST
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.codec import schedule_hash
 from amk.schedule_ir.memory import LayerChunks
-from amk.schedule_ir.model import load_model
 from amk.schedule_ir.schedule import Loop, Schedule, Step
-from amk.schedule_ir.target import load_target
-from amk.schedule_ir.weight_format import LAYERED
 from amk.simulator.predict import predict, step_ms
+from amk.targets.target import load_target
 from amk.validator import verify as deciding
 from amk.validator.export.of_schedule import certify_schedule
 from amk.validator.induction.layers import reduce_layers

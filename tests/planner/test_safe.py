@@ -12,20 +12,20 @@ from amk.adversary.edits import apply
 from amk.adversary.recipe import strengthened
 from amk.judges.oracle.judge import rule, start_positions
 from amk.judges.replay import replay
+from amk.models.model import load_model
+from amk.models.model_spec import ModelSpec
 from amk.planner.decode import plan
 from amk.planner.formats import formats
 from amk.planner.settings import FAST, PRESETS
 from amk.report.diagnostic import AmkError
-from amk.schedule_ir.model import load_model
-from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.references import check_references
 from amk.schedule_ir.sampling import MODES, Mode
 from amk.schedule_ir.schedule import Schedule
-from amk.schedule_ir.target import load_target
-from amk.schedule_ir.weight_format import Chunk, FormatName
 from amk.simulator.constants import constants_for
 from amk.simulator.predict import step_ms
+from amk.targets.target import load_target
 from amk.validator.verify import verify
+from amk.weights.weight_format import Chunk, FormatName
 from tests.damage import raised_threshold, rewritten
 from tests.tiny import PLAIN, VARIANTS
 

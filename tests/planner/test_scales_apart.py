@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+from amk.models.matrices import MATRICES
 from amk.planner.decode import plan
 from amk.planner.formats import formats
 from amk.planner.settings import FAST
-from amk.schedule_ir.matrices import MATRICES
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.schedule import Schedule, steps_of
-from amk.schedule_ir.target import load_target
+from amk.targets.target import load_target
 from amk.validator.verify import verify
 from tests.tiny import PLAIN
 

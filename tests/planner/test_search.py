@@ -12,6 +12,7 @@ import pytest
 from amk.bench.matrix import Matrix
 from amk.cli import main
 from amk.lowering.kernel import why_not_built
+from amk.models.model import load_model
 from amk.planner import decisions as store
 from amk.planner import space as space_module
 from amk.planner.bound import decided, drain_ms
@@ -22,13 +23,12 @@ from amk.planner.settings import FAST, PRESETS
 from amk.planner.space import Knob, Space
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.codec import load_schedule, schedule_hash
-from amk.schedule_ir.model import load_model
 from amk.schedule_ir.schedule import Schedule
-from amk.schedule_ir.target import load_target
-from amk.schedule_ir.weight_format import FormatName
 from amk.simulator.constants import constants_for
 from amk.simulator.predict import step_ms
+from amk.targets.target import load_target
 from amk.validator.verify import verify
+from amk.weights.weight_format import FormatName
 from tests.tiny import tiny
 
 MATRIX = Path(__file__).parents[1] / "records" / "proof" / "matrix-bf16.json"

@@ -7,18 +7,18 @@ from typing import Literal
 import pytest
 
 from amk.lowering.kernel import why_not_built
+from amk.models.matrices import MATRICES
+from amk.models.model import load_model
+from amk.models.model_spec import ModelSpec
 from amk.planner.decode import plan
 from amk.planner.formats import formats
 from amk.planner.k_split import EQUAL, FINER, cut, row, rows, settings_of
 from amk.planner.settings import FAST, NAIVE, Settings
 from amk.schedule_ir.codec import canonical_json
-from amk.schedule_ir.matrices import MATRICES
-from amk.schedule_ir.model import load_model
-from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.shared_memory import extent, peak, stages
-from amk.schedule_ir.target import load_target
-from amk.schedule_ir.weight_format import FormatName
+from amk.targets.target import load_target
 from amk.validator.verify import verify
+from amk.weights.weight_format import FormatName
 from tests.cases import cases
 from tests.tiny import PLAIN, VARIANTS
 

@@ -12,9 +12,9 @@ from amk.planner.settings import FAST
 from amk.planner.staging import staged_arrays
 from amk.schedule_ir.memory import Buffer
 from amk.schedule_ir.schedule import Schedule, Step
-from amk.schedule_ir.target import load_target
-from amk.schedule_ir.weight_format import FormatName, weight_format
+from amk.targets.target import load_target
 from amk.validator.static.structure import check_structure
+from amk.weights.weight_format import FormatName, weight_format
 from tests.damage import rewritten
 from tests.tiny import PLAIN, RAGGED
 

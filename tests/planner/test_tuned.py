@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
+from amk.models.model import load_model
 from amk.planner.decode import choose_workers, plan
 from amk.planner.formats import BF16, Formats, formats, layered
 from amk.planner.settings import FAST, NAIVE, PHASED, SMALL_COPY, UNTUNED, Settings, chunk_bytes_of
 from amk.planner.tuned import batched, rings_drained, tuned
-from amk.schedule_ir.model import load_model
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.schedule import steps_of
-from amk.schedule_ir.target import load_target
-from amk.schedule_ir.weight_format import FormatName
+from amk.targets.target import load_target
+from amk.weights.weight_format import FormatName
 from tests.engine.tiny import tiny_model
 
 H200 = load_target("h200")

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from amk.schedule_ir.matrices import MatrixName
-from amk.schedule_ir.quantised import nearest
+from amk.models.matrices import MatrixName
 from amk.schedule_ir.schedule import Schedule
+from amk.weights.quantised import nearest
 from tests.reference.codes import numbers
 
 

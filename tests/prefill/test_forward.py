@@ -10,12 +10,12 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="prompts are read by torch")
 
-from amk.engine.cpu_engine import CpuEngine  # noqa: E402  after torch is known to be there
-from amk.engine.schedule_backend import ScheduleBackend  # noqa: E402
-from amk.engine.session import Session  # noqa: E402
+from amk.engine.backends.cpu_engine import CpuEngine  # noqa: E402  after torch is known to be there
+from amk.engine.backends.schedule_backend import ScheduleBackend  # noqa: E402
+from amk.engine.backends.session import Session  # noqa: E402
+from amk.models.model_spec import ModelSpec  # noqa: E402
 from amk.planner.formats import formats  # noqa: E402
 from amk.prefill.forward import PromptForward  # noqa: E402
-from amk.schedule_ir.model_spec import ModelSpec  # noqa: E402
 from amk.schedule_ir.sampling import GREEDY  # noqa: E402
 from amk.schedule_ir.schedule import Schedule  # noqa: E402
 from tests.engine.tiny import NEOX, RandomTensors, tiny_model, tiny_plan  # noqa: E402

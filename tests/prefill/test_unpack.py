@@ -10,19 +10,19 @@ import pytest
 pytest.importorskip("torch", reason="prompts are read by torch")
 pytest.importorskip("numba", reason="the emulator is compiled")
 
-from amk.emulator.global_memory import Allocation
-from amk.emulator.machine import Machine
-from amk.emulator.program import assemble
-from amk.emulator.ptx import parse
+from amk.emulator.machine.machine import Machine
+from amk.emulator.memory.global_memory import Allocation
+from amk.emulator.ptx.parse import parse
+from amk.emulator.ptx.program import assemble
+from amk.interpreter.packing import packed_arrays
 from amk.lowering.compile import compile_cuda
+from amk.models.matrices import scale_buffer
+from amk.models.model_spec import ModelSpec
 from amk.planner.formats import Formats, formats
 from amk.prefill.device_matrices import KERNEL, SOURCE, WARPS, argument
-from amk.schedule_ir.bfloat import to_bf16_bits
 from amk.schedule_ir.layout import matrix_places
-from amk.schedule_ir.matrices import scale_buffer
-from amk.schedule_ir.model_spec import ModelSpec
-from amk.schedule_ir.packing import packed_arrays
 from amk.schedule_ir.schedule import Schedule
+from amk.weights.bfloat import to_bf16_bits
 from tests.engine.tiny import NEOX, RandomTensors, tiny_model, tiny_plan
 from tests.prefill.rows import stored_rows
 

@@ -11,14 +11,14 @@ import pytest
 
 from amk.cli import main
 from amk.judges.forward import ForwardPass
+from amk.models.matrices import MATRICES, MatrixName
+from amk.models.model_spec import ModelSpec
 from amk.quantize.choose import CANDIDATES, choose
 from amk.quantize.error import BF16, SYNTHETIC, TextJudge, log_softmax, matrix_error, stored_bytes, synthetic
 from amk.quantize.forward import StoredTensors, text_logits
 from amk.quantize.search import searched, squared_error
-from amk.schedule_ir.matrices import MATRICES, MatrixName
-from amk.schedule_ir.model_spec import ModelSpec
-from amk.schedule_ir.quantised import nearest
-from amk.schedule_ir.weight_format import FORMATS, FormatName, weight_format
+from amk.weights.quantised import nearest
+from amk.weights.weight_format import FORMATS, FormatName, weight_format
 from tests.engine.tiny import NEOX, RandomTensors, reference_decoder, tiny_model
 
 TOKENS = [3, 17, 5, 60, 2, 9, 11, 40, 1, 33, 8]

@@ -8,9 +8,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from amk.schedule_ir.target import Target, load_target, targets
 from amk.simulator.constants import stored
 from amk.simulator.kinds import stored_errors
+from amk.targets.target import Target, load_target, targets
 from tests.readme import records
 
 RECORD = records.RECORDS / "speed" / "gpus-simulated.json"

@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from amk.schedule_ir.target import load_target
+from amk.targets.target import load_target
 from tests.readme import records
 from tests.readme.bars import Bar, Group
 

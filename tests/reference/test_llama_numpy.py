@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from amk.schedule_ir.model import load_model
-from amk.schedule_ir.rope import rope_frequencies as amk_frequencies
+from amk.models.model import load_model
+from amk.models.rope import rope_frequencies as amk_frequencies
 from tests.reference.llama_numpy import Config, Decoder, Llama3Scaling, greedy, rope_frequencies
 
 CONFIG = Config(layers=2, heads=4, kv_heads=2, head_dim=8, rms_eps=1e-5, rope_theta=10000.0)

@@ -32,15 +32,15 @@ from amk.agent.gate.candidate import program_key
 from amk.bench.provenance import software
 from amk.judges.judge import judge
 from amk.lowering.emit import emit
+from amk.models.model import load_model
 from amk.planner.decode import plan
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.edits import kinds
 from amk.schedule_ir.edits.apply import apply
 from amk.schedule_ir.edits.draw import draw
 from amk.schedule_ir.edits.file import edits_json
-from amk.schedule_ir.model import load_model
 from amk.schedule_ir.schedule import Schedule
-from amk.schedule_ir.target import load_target
+from amk.targets.target import load_target
 from amk.validator.verify import verify
 
 FULL = "smollm2-135m on l4"

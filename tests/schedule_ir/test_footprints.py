@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 import amk.schedule_ir.ops as ops_package
 from amk.lowering.headers import read_header
+from amk.models.matrices import MatrixName
 from amk.planner.formats import formats
 from amk.schedule_ir.expr import Env
-from amk.schedule_ir.matrices import MatrixName
 from amk.schedule_ir.ops import OPS, Geometry
 from amk.schedule_ir.ops.base import Access, Op
 from amk.schedule_ir.ops.begin import pos_register, token_register

@@ -13,18 +13,18 @@ import numpy as np
 import pytest
 
 from amk.lowering.emit import emit
+from amk.models.matrices import MATRICES
+from amk.models.model_spec import ModelSpec
 from amk.planner.decode import plan
 from amk.planner.formats import formats
 from amk.planner.settings import FAST, PHASED, Settings
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.launch_needs import static_needs, unmet
-from amk.schedule_ir.matrices import MATRICES
-from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.ops import OPS, Geometry, Op
 from amk.schedule_ir.ops.precondition import Site
 from amk.schedule_ir.schedule import Schedule, steps_of
-from amk.schedule_ir.target import load_target
-from amk.schedule_ir.weight_format import FORMATS, Chunk
+from amk.targets.target import load_target
+from amk.weights.weight_format import FORMATS, Chunk
 from tests.engine.tiny import NEOX
 from tests.tiny import BIASED, NORMED, PLAIN, VARIANTS, tiny
 

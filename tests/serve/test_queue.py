@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amk.engine.completion import Options
+from amk.engine.generation.completion import Options
 from amk.serve.decoding import Decoding, Request
 from amk.serve.fair_queue import FairQueue
 from amk.serve.metrics import Metrics

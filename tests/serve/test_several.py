@@ -8,7 +8,7 @@ import threading
 import pytest
 
 import amk
-from amk.engine.completion import Completion, Options
+from amk.engine.generation.completion import Completion, Options
 from amk.serve.decoding import Decoding, Request
 from amk.serve.metrics import Metrics
 from amk.serve.settings import Limits

@@ -18,15 +18,15 @@ from typing import Any
 from amk.lowering.chunk_loops import chunk_loops
 from amk.lowering.kernel import build
 from amk.lowering.sass import disassemble
+from amk.models.model import load_model
 from amk.planner.decode import plan
 from amk.planner.formats import formats
 from amk.report.diagnostic import AmkError
-from amk.schedule_ir.model import load_model
-from amk.schedule_ir.target import Target, load_target, targets
-from amk.schedule_ir.weight_format import FormatName
 from amk.simulator.constants import stored
 from amk.simulator.kinds import known_error
 from amk.simulator.predict import predict
+from amk.targets.target import Target, load_target, targets
+from amk.weights.weight_format import FormatName
 
 CASES: tuple[tuple[str, FormatName], ...] = (
     ("llama3.2-1b", "bf16"),

@@ -5,11 +5,11 @@ import pytest
 
 from amk.planner.decode import plan
 from amk.planner.settings import FAST, NAIVE
-from amk.schedule_ir.target import load_target
 from amk.simulator.agreement import agreement, spearman
 from amk.simulator.calibrate import Run, fit
 from amk.simulator.constants import constants_for, load_constants, save_constants
 from amk.simulator.predict import step_ms
+from amk.targets.target import load_target
 from tests.tiny import tiny
 
 

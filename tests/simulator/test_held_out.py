@@ -7,11 +7,11 @@ import pytest
 
 from amk.planner.decode import plan
 from amk.planner.settings import FAST, PHASED
-from amk.schedule_ir.target import load_target
 from amk.simulator.calibrate import Run
 from amk.simulator.constants import constants_for
 from amk.simulator.held_out import folds_of, held_out
 from amk.simulator.predict import step_ms
+from amk.targets.target import load_target
 from tests.tiny import tiny
 
 TARGET = load_target("h200")

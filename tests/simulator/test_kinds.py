@@ -12,8 +12,8 @@ from amk.planner.formats import formats
 from amk.planner.settings import FAST
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.schedule import Schedule
-from amk.schedule_ir.target import load_target
 from amk.simulator.kinds import Errors, errors_of, kind_of, known_error, saved, stored_errors
+from amk.targets.target import load_target
 from tests.tiny import tiny
 
 MODEL = tiny("small", hidden=512, ffn=1024, heads=8, kv_heads=4, vocab=4096)

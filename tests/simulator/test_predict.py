@@ -9,17 +9,17 @@ import pytest
 
 from amk.bench.published import model_of, published
 from amk.commands.measured_runs import measured_runs
+from amk.models.model import load_model
 from amk.planner.decode import plan
 from amk.planner.formats import formats
 from amk.planner.settings import FAST, NAIVE, Settings
 from amk.report.diagnostic import AmkError
-from amk.schedule_ir.model import load_model
 from amk.schedule_ir.schedule import Loop, Schedule, Step
-from amk.schedule_ir.target import load_target, targets
 from amk.simulator import predict as module
 from amk.simulator.constants import constants_for
 from amk.simulator.floor import floor_ms, moved_bytes
 from amk.simulator.predict import Prepared, predict, step_ms
+from amk.targets.target import load_target, targets
 from tests.tiny import PLAIN, VARIANTS, tiny
 
 H200 = load_target("h200")

@@ -36,14 +36,14 @@ from amk.adversary.neighbourhood.bases import MADE, base
 from amk.adversary.neighbourhood.search import ordered
 from amk.adversary.neighbourhood.survey import Survey
 from amk.adversary.suite import folder
+from amk.models.model import load_model, shipped_models
 from amk.planner.decode import plan
 from amk.planner.formats import formats
 from amk.planner.settings import PRESETS
 from amk.report.diagnostic import AmkError
-from amk.schedule_ir.model import load_model, shipped_models
-from amk.schedule_ir.target import load_target, targets
-from amk.schedule_ir.weight_format import FORMATS
+from amk.targets.target import load_target, targets
 from amk.validator.program.system import System
+from amk.weights.weight_format import FORMATS
 from tests import long_run
 from tests.adversarial.full_size import PLANS, drawn
 from tests.validator import frozen_verdicts

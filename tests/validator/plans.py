@@ -4,12 +4,12 @@ import json
 from dataclasses import replace
 
 from amk.adversary.recipe import TINY
+from amk.models.model_spec import ModelSpec
 from amk.planner.decode import plan
 from amk.planner.settings import FAST, PHASED, Settings
 from amk.schedule_ir.codec import parse_schedule
-from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.schedule import Schedule
-from amk.schedule_ir.target import load_target
+from amk.targets.target import load_target
 
 SMALL = {
     "fast": replace(FAST, warps=4, kv_block=8),

@@ -32,13 +32,13 @@ from amk.adversary.edits import Edit, apply, steps
 from amk.adversary.subjects import waits
 from amk.bench.provenance import commit
 from amk.checker.certificate import check_certificate
+from amk.models.model import load_model
 from amk.planner.decode import plan
 from amk.planner.settings import PRESETS
 from amk.report.chart import Chart, Series, svg
 from amk.schedule_ir.codec import save_schedule, schedule_hash
-from amk.schedule_ir.model import load_model
 from amk.schedule_ir.schedule import Schedule
-from amk.schedule_ir.target import load_target
+from amk.targets.target import load_target
 from amk.validator.export.of_schedule import certify_schedule
 from amk.validator.verify import verify
 from tests.validator import growth

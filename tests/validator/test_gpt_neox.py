@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from amk.judges.oracle.judge import Judge, start_positions
+from amk.models.model import load_model
 from amk.planner.decode import plan
 from amk.planner.formats import formats
 from amk.planner.settings import FAST, NAIVE, Settings
-from amk.schedule_ir.model import load_model
 from amk.schedule_ir.schedule import Loop, Node, Schedule, Step
-from amk.schedule_ir.target import load_target
+from amk.targets.target import load_target
 from amk.validator.export.of_schedule import evidence
 from amk.validator.static.model_graph import FREE_OPS, check_model_graph
 from amk.validator.verify import verify

@@ -15,7 +15,7 @@ from amk.judges.oracle.judge import rule
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.codec import parse_schedule
 from amk.schedule_ir.schedule import Schedule
-from amk.schedule_ir.target import RESERVED_SMEM_PER_BLOCK
+from amk.targets.target import RESERVED_SMEM_PER_BLOCK
 from amk.validator.export.certificate import NotSafe
 from amk.validator.export.of_schedule import certify_schedule
 from amk.validator.static.resources import CompiledResources, check_resources

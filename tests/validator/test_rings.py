@@ -5,12 +5,12 @@ from collections.abc import Callable
 import pytest
 
 from amk.judges.explore import explore, explore_memory
+from amk.models.model import load_model
 from amk.planner.decode import plan
-from amk.schedule_ir.model import load_model
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.ops.refill import RefillOp
 from amk.schedule_ir.schedule import Loop, Node, Schedule, Step, steps_of
-from amk.schedule_ir.target import load_target
+from amk.targets.target import load_target
 from amk.validator.memory.flat import judge
 from amk.validator.static.rings import check_rings, ring_system
 from tests.validator.plans import small_plan

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from amk.cli import main
-from amk.engine.cpu_engine import CpuEngine
+from amk.engine.backends.cpu_engine import CpuEngine
 from amk.schedule_ir.codec import canonical_json
 from amk.schedule_ir.ops.begin import STATE
 from amk.schedule_ir.schedule import Schedule
-from amk.schedule_ir.target import load_target
+from amk.targets.target import load_target
 from amk.validator.together import HANDED_OVER, apart, crowded, one_packing
 from tests.engine.tiny import RandomTensors, tiny_model, tiny_plan
 

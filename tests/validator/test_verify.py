@@ -9,12 +9,12 @@ import pytest
 from amk.adversary.cases import BASES, base_schedule
 from amk.adversary.edits import Edit, Json, after, apply, at, steps
 from amk.judges.flat_checker import check
+from amk.models.model import load_model
 from amk.planner.decode import plan
 from amk.planner.settings import FAST, NAIVE
 from amk.report.diagnostic import AmkError
-from amk.schedule_ir.model import load_model
 from amk.schedule_ir.schedule import Schedule
-from amk.schedule_ir.target import load_target
+from amk.targets.target import load_target
 from amk.validator.evidence.flat_system import expand
 from amk.validator.export.of_system import certify
 from amk.validator.induction.layers import KEPT, reduce_layers

@@ -9,11 +9,11 @@ from functools import cache
 from typing import Any
 
 from amk.adversary.edits import Json
+from amk.models.model_spec import LayerSlice, ModelSpec
 from amk.planner.decode import plan
 from amk.planner.formats import BF16, Formats, Layered, formats
 from amk.planner.settings import FAST, NAIVE, PHASED, Settings
-from amk.schedule_ir.model_spec import LayerSlice, ModelSpec
-from amk.schedule_ir.target import load_target
+from amk.targets.target import load_target
 
 CONTEXT = 12
 NEOX: dict[str, Any] = {

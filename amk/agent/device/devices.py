@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from amk.schedule_ir.target import Target
+from amk.targets.target import Target
 
 DRIVER = Path("/proc/driver/nvidia/gpus")
 

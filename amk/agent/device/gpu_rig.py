@@ -20,7 +20,7 @@ from amk.bench.device_packing import Packings, streamed
 from amk.bench.subject import Subject
 from amk.bench.timing import timed
 from amk.bench.torch_model import TorchWeights
-from amk.schedule_ir.matrices import MATRICES
+from amk.models.matrices import MATRICES
 from amk.schedule_ir.schedule import Schedule
 
 CANARY_SIZE = 1 << 20

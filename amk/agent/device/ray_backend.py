@@ -25,7 +25,7 @@ from amk.agent.device.measure import Backend, Fault, Job, Samples
 from amk.agent.gate.gate import Ready
 from amk.agent.gate.isolation import worker_environment
 from amk.report.diagnostic import AmkError, Diagnostic, Exit
-from amk.schedule_ir.target import Target
+from amk.targets.target import Target
 
 RESTARTS = 3
 OPEN_SECONDS = 300.0

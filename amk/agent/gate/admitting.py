@@ -11,7 +11,7 @@ import gc
 import json
 import pickle
 
-from amk.engine.admission import AdmittedKernel
+from amk.engine.admission.admission import AdmittedKernel
 from amk.lowering.stamp import stamp_of
 from amk.report.diagnostic import AmkError, Diagnostic, Exit
 from amk.schedule_ir.codec import schedule_hash

@@ -9,6 +9,8 @@ from typing import Protocol, Self
 
 from amk.agent.gate.design import Design, same_problem
 from amk.lowering.emit import emit
+from amk.models.model import load_model
+from amk.models.model_spec import ModelSpec
 from amk.planner.decode import choose_workers, plan
 from amk.planner.formats import BF16, Formats, formats, layered
 from amk.planner.settings import STARTS, Settings
@@ -17,11 +19,9 @@ from amk.planner.tuned import tuned
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.codec import canonical_json
 from amk.schedule_ir.edits.apply import apply
-from amk.schedule_ir.model import load_model
-from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.schedule import Schedule
-from amk.schedule_ir.target import Target, load_target
-from amk.schedule_ir.weight_format import FormatName
+from amk.targets.target import Target, load_target
+from amk.weights.weight_format import FormatName
 
 KEPT_PROGRAMS = 48
 """Lowered programs remembered, so that a night of proposals holds its memory: each takes 200 KiB and more."""

@@ -15,12 +15,12 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 
+from amk.models.matrices import MATRICES
 from amk.planner.settings import Settings
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.edits.apply import said
 from amk.schedule_ir.edits.file import shown
 from amk.schedule_ir.edits.kinds import Edit, Knobs
-from amk.schedule_ir.matrices import MATRICES
 from amk.schedule_ir.schedule import Schedule, mode_of
 
 MAX_EDITS: Final = 64

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from amk.schedule_ir.weight_format import FormatName
+from amk.weights.weight_format import FormatName
 
 Text = Annotated[str, Field(max_length=4000)]
 Ratios = tuple[float, ...]

@@ -35,13 +35,13 @@ from amk.agent.tools.calls import signature
 from amk.agent.tools.desk import READING, WRITING, Desk
 from amk.agent.tools.refused import RefusedError
 from amk.agent.tools.trial import Asked, Look, Trial, look
+from amk.models.model import load_model
 from amk.planner.formats import formats
 from amk.planner.space import OutsideSpaceError
 from amk.report.diagnostic import AmkError
-from amk.schedule_ir.model import load_model
-from amk.schedule_ir.target import load_target
-from amk.schedule_ir.weight_format import FormatName
+from amk.targets.target import load_target
 from amk.version import __version__
+from amk.weights.weight_format import FormatName
 
 READ = ToolAnnotations(read_only_hint=True)
 SUGGEST = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=False)

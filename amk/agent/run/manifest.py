@@ -11,7 +11,10 @@ from pathlib import Path
 
 from amk.report.diagnostic import AmkError, Diagnostic, because
 
-FROZEN = ("validator", "schedule_ir", "planner", "lowering", "bench", "engine/cuda_engine.py", "agent")
+FROZEN = (
+    "validator", "models", "weights", "targets", "schedule_ir", "interpreter", "planner", "lowering", "bench",
+    "engine/backends/cuda_engine.py", "agent",
+)  # fmt: skip
 SUFFIXES = (".py", ".cuh", ".json", ".cu")
 OPEN = ("agent/propose", "agent/tools", "agent/remote", "agent/report", "agent/README.md")
 """Proposers, tools and reports do not judge, so they may change between sessions."""

@@ -24,9 +24,9 @@ from amk.agent.journal.state import State
 from amk.agent.journal.store import Journal, exists, is_busy, read_state
 from amk.agent.run import manifest
 from amk.report.diagnostic import AmkError, Diagnostic
-from amk.schedule_ir.weight_format import FormatName
 from amk.simulator.floor import simulated_floor_ms
 from amk.version import __version__
+from amk.weights.weight_format import FormatName
 
 MANIFEST = "manifest.json"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")

@@ -45,7 +45,7 @@ from amk.agent.report.result import Ablated, ablated
 from amk.agent.run import runs
 from amk.agent.run.loop import Loop
 from amk.report.diagnostic import AmkError, Diagnostic
-from amk.schedule_ir.target import Target
+from amk.targets.target import Target
 
 PROPOSERS = (
     "portfolio", "knobs", "structure", "random", "local", "evolution", "beam", "surrogate", "llm", "replay"

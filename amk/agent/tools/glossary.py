@@ -6,7 +6,7 @@ import json
 from typing import Any, Final, get_args
 
 from amk.schedule_ir.edits import kinds
-from amk.schedule_ir.target import (
+from amk.targets.target import (
     MAX_REGISTERS_PER_THREAD,
     MAX_THREADS_PER_BLOCK,
     RESERVED_SMEM_PER_BLOCK,

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 
 from amk.judges.oracle.flatten import Spelled
+from amk.models.matrices import MATRICES, matrix
 from amk.schedule_ir.expr import coefficient
-from amk.schedule_ir.matrices import MATRICES, matrix
 from amk.schedule_ir.memory import Buffer
 from amk.schedule_ir.ops import BarrierOp
 from amk.schedule_ir.ops.base import Op
@@ -15,7 +15,7 @@ from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.ops.refill import RefillOp
 from amk.schedule_ir.registers import registers_read
 from amk.schedule_ir.schedule import Loop, Node, Schedule, Step
-from amk.schedule_ir.target import MAX_THREADS_PER_BLOCK, RESERVED_SMEM_PER_BLOCK
+from amk.targets.target import MAX_THREADS_PER_BLOCK, RESERVED_SMEM_PER_BLOCK
 
 HALF_WORD = 2**31
 WARP_REGISTERS = 256

@@ -1,6 +1,6 @@
 // The chunks of one matrix -> its rows in bf16, for matrix products of another library.
 //
-// The layout of a chunk is that of amk/schedule_ir/chunks.py: tiles of 512 bytes, of which lane 4 * row + q holds 16.
+// The layout of a chunk is that of amk/weights/chunks.py: tiles of 512 bytes, of which lane 4 * row + q holds 16.
 // A number is (code - zero) * scale in float32, which is exact, rounded to the nearest bf16, ties to even.
 // A warp takes one chunk; nothing is shared and nothing waits.
 #pragma once

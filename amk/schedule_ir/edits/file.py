@@ -9,9 +9,9 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from amk.report.diagnostic import AmkError, Diagnostic, Where
+from amk.report.json_file import parse_json, read_bytes
 from amk.report.schema import schema_error
 from amk.schedule_ir.edits.kinds import Edit, EditList
-from amk.schedule_ir.json_file import parse_json, read_bytes
 
 MAX_BYTES: Final = 16 * 2**20
 

@@ -6,8 +6,9 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
+from amk.models.matrices import ROWS_PER_GROUP
+from amk.report.schema import unless
 from amk.schedule_ir.expr import Env, Expr
-from amk.schedule_ir.matrices import ROWS_PER_GROUP
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import (
     Access,
@@ -22,7 +23,6 @@ from amk.schedule_ir.ops.base import (
 )
 from amk.schedule_ir.ops.gemv import partial_value
 from amk.schedule_ir.ops.precondition import ALONE, HIDDEN, PARTS, SUMS, Need, Site, Term, biased, has, row, untagged
-from amk.schedule_ir.outside import unless
 
 
 def _published() -> Term:

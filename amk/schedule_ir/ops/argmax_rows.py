@@ -6,8 +6,9 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
+from amk.models.matrices import ROWS_PER_GROUP, MatrixName
+from amk.report.schema import unless
 from amk.schedule_ir.expr import WORKER, Env
-from amk.schedule_ir.matrices import ROWS_PER_GROUP, MatrixName
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import (
     Access,
@@ -24,7 +25,6 @@ from amk.schedule_ir.ops.base import (
 )
 from amk.schedule_ir.ops.gemv import partial_value
 from amk.schedule_ir.ops.precondition import ALONE, RESCALED, SSQ, SUMS, Need, row, untagged
-from amk.schedule_ir.outside import unless
 
 NO_ROWS = np.float32(-3.0e38)
 """Candidate value of an agent that owns no row."""

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from amk.models.matrices import ROWS_PER_GROUP, MatrixName, share_table
 from amk.schedule_ir.expr import WORKER, Env
-from amk.schedule_ir.matrices import ROWS_PER_GROUP, MatrixName, share_table
 from amk.schedule_ir.memory import Frozen, Name
 from amk.schedule_ir.ops.geometry import Access as Access
 from amk.schedule_ir.ops.geometry import BufferField as BufferField

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
+from amk.report.schema import unless
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import Access, BufferField, Geometry, Memory, Op
 from amk.schedule_ir.ops.precondition import LIVE, ROWS, Need, Term, has
-from amk.schedule_ir.outside import unless
 
 STATE = ("token", "pos", "epoch", "done")
 """Words of the state buffer for one sequence. epoch counts tokens since the counters were zeroed, over all launches."""

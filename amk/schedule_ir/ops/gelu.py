@@ -8,8 +8,8 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
+from amk.models.matrices import ROWS_PER_GROUP, MatrixName
 from amk.schedule_ir.expr import Env, Expr
-from amk.schedule_ir.matrices import ROWS_PER_GROUP, MatrixName
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import (
     F32,

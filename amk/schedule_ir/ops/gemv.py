@@ -8,11 +8,11 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from amk.schedule_ir.block_point import BLOCK, whole_blocks
+from amk.models.matrices import ROWS_PER_GROUP, MatrixName, scale_shape
+from amk.models.model_spec import ModelSpec
+from amk.report.schema import unless
 from amk.schedule_ir.expr import Env, Expr
-from amk.schedule_ir.matrices import ROWS_PER_GROUP, MatrixName, scale_shape
 from amk.schedule_ir.memory import Name
-from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.ops.base import (
     F32,
     Access,
@@ -43,7 +43,7 @@ from amk.schedule_ir.ops.precondition import (
     staged_as,
 )
 from amk.schedule_ir.ops.staging import x_place
-from amk.schedule_ir.outside import unless
+from amk.weights.block_point import BLOCK, whole_blocks
 
 
 def staged_value(model: ModelSpec, name: MatrixName, layer: int) -> ValueKey:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, NamedTuple
 
-from amk.schedule_ir.matrices import MATRICES, Matrix, MatrixName, matrix
+from amk.models.matrices import MATRICES, Matrix, MatrixName, matrix
+from amk.models.model_spec import ModelSpec
 from amk.schedule_ir.memory import Buffer, Stream
-from amk.schedule_ir.model_spec import ModelSpec
 
 ValueKey = tuple[str, int]
 """A logical value of a token: its family, and the layer, norm or hidden state that it belongs to."""

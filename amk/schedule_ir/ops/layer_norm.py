@@ -7,8 +7,8 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
+from amk.models.matrices import MatrixName
 from amk.schedule_ir.expr import Env, Expr
-from amk.schedule_ir.matrices import MatrixName
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import F32, Access, BufferField, Count, Geometry, Memory
 from amk.schedule_ir.ops.hidden import HIDDEN_FIELDS

@@ -16,12 +16,12 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from amk.models.matrices import MatrixName, scale_buffer, share_table
 from amk.schedule_ir.expr import Env
-from amk.schedule_ir.matrices import MatrixName, scale_buffer, share_table
 from amk.schedule_ir.memory import Buffer
 from amk.schedule_ir.ops.geometry import Geometry
 from amk.schedule_ir.ranking import LAST
-from amk.schedule_ir.weight_format import Chunk
+from amk.weights.weight_format import Chunk
 
 INDEX = 2**31
 """The device counts elements of a buffer with signed 32-bit integers."""

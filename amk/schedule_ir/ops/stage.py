@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
+from amk.report.schema import unless
 from amk.schedule_ir.expr import Env, Expr
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import Access, Geometry, Memory
 from amk.schedule_ir.ops.precondition import FFN, Need, own
 from amk.schedule_ir.ops.staging import Staging, whole_fetches
-from amk.schedule_ir.outside import unless
 
 
 class StageOp(Staging):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
+from amk.models.matrices import MatrixName
 from amk.schedule_ir.expr import Env, Expr
-from amk.schedule_ir.matrices import MatrixName
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import Access, Geometry, Memory, split
 from amk.schedule_ir.ops.hidden import Hidden

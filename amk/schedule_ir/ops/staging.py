@@ -12,11 +12,11 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from amk.schedule_ir.block_point import BLOCK, block_scales, block_sums, whole_blocks
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import Access, Geometry, Memory, Op, ValueKey, split
 from amk.schedule_ir.ops.precondition import AGENTS, ALONE, Need, Term, has, is_a, lacks, row, wide
+from amk.weights.block_point import BLOCK, block_scales, block_sums, whole_blocks
 
 I = TypeVar("I", int, NDArray[np.int64])  # noqa: E741
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
+from amk.models.matrices import ROWS_PER_GROUP, MatrixName
+from amk.report.schema import unless
 from amk.schedule_ir.expr import Env, Expr
-from amk.schedule_ir.matrices import ROWS_PER_GROUP, MatrixName
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import (
     Access,
@@ -22,7 +23,6 @@ from amk.schedule_ir.ops.base import (
 )
 from amk.schedule_ir.ops.gemv import partial_value
 from amk.schedule_ir.ops.precondition import RESCALED, SSQ, SUMS, Need, biased
-from amk.schedule_ir.outside import unless
 
 
 class StoreRowsOp(Op):

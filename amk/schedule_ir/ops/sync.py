@@ -6,8 +6,9 @@ from typing import Literal
 
 from pydantic import Field
 
+from amk.report.schema import unless
 from amk.schedule_ir.ops.base import Op
-from amk.schedule_ir.outside import Meeting, unless
+from amk.schedule_ir.outside import Meeting
 
 
 class WaitOp(Op):

@@ -1,6 +1,6 @@
 """Are the steps those of the model: every op of every layer once, whatever their order.
 
-Property: in every program, one token runs exactly the ops that the model's graph makes (schedule_ir/graph.py), each for
+Property: in every program, one token runs exactly the ops that the model's graph makes (models/graph.py), each for
 its layer, and the optional parts (biases, norms of heads) are there iff the graph has them. Which bytes connect them is
 decided by reads-from.
 
@@ -21,12 +21,12 @@ from collections.abc import Iterator
 from functools import lru_cache
 from math import prod
 
+from amk.models.graph import Graph, Product
+from amk.models.matrices import share_table
+from amk.models.model_spec import ModelSpec
 from amk.report.diagnostic import Diagnostic, Where, because
 from amk.report.schema import finding, json_pointer
 from amk.schedule_ir.expr import Env, Expr, coefficient
-from amk.schedule_ir.graph import Graph, Product
-from amk.schedule_ir.matrices import share_table
-from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.ops import OPS, AnyOp
 from amk.schedule_ir.ops.base import multiplied
 from amk.schedule_ir.ops.gemv import GemvOp

@@ -22,10 +22,10 @@ from itertools import pairwise
 
 import numpy as np
 
+from amk.models.matrices import MATRICES, MatrixName, matrix, scale_buffer, scale_shape, share_table, vectors
 from amk.report.diagnostic import Diagnostic
 from amk.report.schema import finding
 from amk.schedule_ir.expr import Env, Expr
-from amk.schedule_ir.matrices import MATRICES, MatrixName, matrix, scale_buffer, scale_shape, share_table, vectors
 from amk.schedule_ir.memory import Stream
 from amk.schedule_ir.ops import OPS, BarrierOp
 from amk.schedule_ir.ops.add_residual import AddResidualOp
@@ -36,8 +36,8 @@ from amk.schedule_ir.ops.stage import StageOp
 from amk.schedule_ir.ops.staging import Staging
 from amk.schedule_ir.ranking import PARAMETERS
 from amk.schedule_ir.schedule import Schedule, Signal, Wait
-from amk.schedule_ir.weight_format import Chunk
 from amk.validator.program.trace import Path, Site, sites
+from amk.weights.weight_format import Chunk
 
 REPEATED = tuple(sorted({op.leaves for op in OPS.values() if op.leaves is not None}))
 """Fields that repeat how many warps write parts of something."""

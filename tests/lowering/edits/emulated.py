@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from amk.emulator.decode import EmulatedEngine
-from amk.emulator.machine import Limits, Order
+from amk.emulator.machine.machine import Limits, Order
 from amk.report.diagnostic import AmkError
-from amk.schedule_ir.bfloat import to_bf16_bits
-from amk.schedule_ir.quantised import to_e4m3
 from amk.schedule_ir.sampling import GREEDY, Sampling
 from amk.schedule_ir.schedule import Schedule, mode_of
+from amk.weights.bfloat import to_bf16_bits
+from amk.weights.quantised import to_e4m3
 from tests.engine.tiny import RandomTensors
 
 LIMITS = Limits(instructions=6_000_000, megabytes=2_000)

@@ -13,14 +13,14 @@ from amk.lowering import headers
 from amk.lowering.compile import _PROGRAM_NAME, _call, _nvrtc, _text, cuda_include_directories
 from amk.lowering.emit import emit
 from amk.lowering.kernel import read_back
+from amk.models.model_spec import ModelSpec
 from amk.planner.decode import plan
 from amk.planner.formats import formats
 from amk.planner.settings import FAST, NAIVE, Settings
 from amk.report.diagnostic import AmkError
-from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.schedule import Schedule
-from amk.schedule_ir.target import load_target
-from amk.schedule_ir.weight_format import FormatName
+from amk.targets.target import load_target
+from amk.weights.weight_format import FormatName
 from tests.lowering.edits.emulated import difference
 from tests.lowering.edits.rules import SOURCE, Edit, edits
 from tests.tiny import tiny

@@ -21,8 +21,8 @@ from random import Random
 from typing import Any
 
 from amk.bench.provenance import commit
-from amk.emulator.program import assemble
-from amk.emulator.ptx import parse
+from amk.emulator.ptx.parse import parse
+from amk.emulator.ptx.program import assemble
 from amk.lowering import headers
 from amk.prefill.device_matrices import KERNEL, SOURCE
 from tests.lowering.edits import judge, rules

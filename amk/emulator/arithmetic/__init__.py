@@ -1,0 +1,1 @@
+"""Integer and floating point instructions of one lane."""

@@ -1,0 +1,1 @@
+"""A grid runs: warps, the order in which they take turns, what is reported."""

@@ -1,0 +1,430 @@
+"""One warp runs: the loop over instructions, lanes that part and meet again."""
+
+from __future__ import annotations
+
+from amk.emulator.arithmetic.bits import M32, compiled, separate, zero_extended
+from amk.emulator.arithmetic.floating import floating
+from amk.emulator.arithmetic.whole import whole
+from amk.emulator.machine.tensor_core import multiply, transpose
+from amk.emulator.memory.access import atomic, effect, load, sleep, store, sure
+from amk.emulator.memory.cells import at, to
+from amk.emulator.memory.clocks import live_lanes
+from amk.emulator.memory.copies import bulk_copy, commit_small, small_copy, wait_small
+from amk.emulator.memory.happens_before import fence
+from amk.emulator.memory.mbarriers import mbarrier
+from amk.emulator.memory.meeting import (
+    block_barrier,
+    elect,
+    first_lane,
+    leave_warp_barrier,
+    match,
+    reduce,
+    shuffle,
+    vote,
+    warp_barrier,
+)
+from amk.emulator.memory.state import (
+    AT_MEETING,
+    BAD_MASK,
+    BLOCK_COUNT,
+    CODE,
+    DIVERGED,
+    DONE,
+    EXECUTED,
+    EXITED,
+    LANES,
+    LOST_LANES,
+    NOW,
+    PATIENT,
+    PCS,
+    RACES,
+    RUNS,
+    SCRATCH_WORDS,
+    STATUS,
+    STOPPED,
+    TENSOR,
+    TRAPPED,
+    TURN,
+    WARP_COUNT,
+    WARP_EXECUTED,
+    WARPS,
+    fault,
+    poison_of,
+    registers_of,
+)
+from amk.emulator.memory.weak import proxy_fence
+from amk.emulator.ptx import isa
+from amk.emulator.ptx.isa import GLOBAL
+from amk.emulator.ptx.program import COLUMNS
+
+AND, OR, SELP = (isa.AND, isa.OR, isa.SELP)
+BRA, EXIT, LD, ST, ATOM = (isa.BRA, isa.EXIT, isa.LD, isa.ST, isa.ATOM)
+BEYOND = 1 << 40
+GOES_ON, LANES_WAIT, WARP_WAITS, ENDED, NOT_YET, LOOKS_AGAIN = range(6)
+
+
+@separate
+def lane_wise(grid: int, warp: int, pc: int, mask: int) -> None:
+    """An instruction in which every lane is alone with its registers."""
+    word = at(grid, CODE) + 8 * COLUMNS * pc
+    registers, poison = (registers_of(grid, warp), poison_of(grid, warp))
+    operation, mode = (at(word, 0), at(word, 2))
+    into, a, b, c, e = (at(word, 3), at(word, 4), at(word, 5), at(word, 6), at(word, 7))
+    bad = at(poison, a) | at(poison, b) | at(poison, c) | at(poison, e)
+    if bad & mask:
+        bad = less_poison(registers, poison, word, operation, mode, bad, mask)
+    if operation < isa.FADD:
+        for lane in range(32):
+            if mask >> lane & 1:
+                to(
+                    registers,
+                    32 * into + lane,
+                    whole(
+                        operation,
+                        mode,
+                        at(registers, 32 * a + lane),
+                        at(registers, 32 * b + lane),
+                        at(registers, 32 * c + lane),
+                        at(registers, 32 * e + lane),
+                    ),
+                )
+    else:
+        for lane in range(32):
+            if mask >> lane & 1:
+                to(
+                    registers,
+                    32 * into + lane,
+                    floating(
+                        operation,
+                        mode,
+                        at(registers, 32 * a + lane),
+                        at(registers, 32 * b + lane),
+                        at(registers, 32 * c + lane),
+                    ),
+                )
+    to(poison, into, at(poison, into) & ~mask | bad & mask)
+    if (operation == isa.SETP or operation == isa.FSETP) and at(word, 8) != 1 and (at(word, 8) != 0):
+        for lane in range(32):
+            if mask >> lane & 1:
+                to(registers, 32 * at(word, 8) + lane, 1 - at(registers, 32 * into + lane))
+        to(poison, at(word, 8), at(poison, at(word, 8)) & ~mask | bad & mask)
+
+
+@compiled
+def less_poison(registers: int, poison: int, word: int, operation: int, mode: int, bad: int, mask: int) -> int:
+    """Lanes whose result is undefined, where not every operand counts: selections, and logic with a deciding
+    operand."""
+    a, b, c = (at(word, 4), at(word, 5), at(word, 6))
+    if operation == SELP:
+        chosen = 0
+        for lane in range(32):
+            chosen |= (at(registers, 32 * c + lane) & 1) << lane
+        return at(poison, c) | at(poison, a) & chosen | at(poison, b) & ~chosen
+    if operation in (AND, OR):
+        ones = zero_extended(-1, mode & 255)
+        decided = 0
+        deciding = 0 if operation == AND else ones
+        for lane in range(32):
+            if (at(registers, 32 * a + lane) & ones == deciding and (not at(poison, a) >> lane & 1)) or (
+                at(registers, 32 * b + lane) & ones == deciding and (not at(poison, b) >> lane & 1)
+            ):
+                decided |= 1 << lane
+        return bad & ~decided
+    return bad
+
+
+@separate
+def several(grid: int, warp: int, pc: int, mask: int) -> None:
+    """mov between one register and two or four."""
+    word = at(grid, CODE) + 8 * COLUMNS * pc
+    registers, poison = (registers_of(grid, warp), poison_of(grid, warp))
+    bits, count = (at(word, 2) & 255, at(word, 2) >> 8)
+    if at(word, 0) == isa.PACK:
+        bad = 0
+        for part in range(count):
+            bad |= at(poison, at(word, 10 + part))
+        for lane in range(32):
+            if mask >> lane & 1:
+                value = 0
+                for part in range(count):
+                    value |= zero_extended(at(registers, 32 * at(word, 10 + part) + lane), bits) << part * bits
+                to(registers, 32 * at(word, 3) + lane, value)
+        to(poison, at(word, 3), at(poison, at(word, 3)) & ~mask | bad & mask)
+        return
+    bad = at(poison, at(word, 4))
+    for part in range(count):
+        row = at(word, 10 + part)
+        for lane in range(32):
+            if mask >> lane & 1:
+                to(
+                    registers,
+                    32 * row + lane,
+                    zero_extended(at(registers, 32 * at(word, 4) + lane) >> part * bits, bits),
+                )
+        to(poison, row, at(poison, row) & ~mask | bad & mask)
+
+
+@compiled
+def clock(grid: int, warp: int, pc: int, mask: int) -> None:
+    """Instructions executed stand for cycles, and for nanoseconds."""
+    word, now = (at(grid, CODE) + 8 * COLUMNS * pc, at(grid, NOW))
+    bits = at(word, 2) >> 8
+    value = now >> 32 if at(word, 2) & 255 == 1 else now
+    for lane in range(32):
+        if mask >> lane & 1:
+            to(registers_of(grid, warp), 32 * at(word, 3) + lane, zero_extended(value, bits))
+    to(poison_of(grid, warp), at(word, 3), at(poison_of(grid, warp), at(word, 3)) & ~mask)
+
+
+@compiled
+def members_of(grid: int, warp: int, pc: int, mask: int, operation: int) -> int:
+    """Lanes that have to execute this instruction together."""
+    word = at(grid, CODE) + 8 * COLUMNS * pc
+    if operation == isa.SHFL:
+        row = at(word, 7)
+    elif operation in (isa.VOTE, isa.MATCH, isa.REDUX):
+        row = at(word, 5)
+    elif operation == isa.ELECT:
+        row = at(word, 4)
+    else:
+        return live_lanes(grid, warp)
+    sure(grid, warp, pc, row, mask, 5)
+    return at(registers_of(grid, warp), 32 * row + first_lane(mask)) & M32
+
+
+@separate
+def together(grid: int, warp: int, pc: int, mask: int, block: int, operation: int, guarded: bool) -> int:  # noqa: C901
+    """Instructions that lanes execute together; they wait until all members have come."""
+    members = members_of(grid, warp, pc, mask, operation)
+    if mask & ~members:
+        fault(grid, BAD_MASK, warp, pc, first_lane(mask & ~members), members, mask, 0)
+        return GOES_ON
+    if members & live_lanes(grid, warp) & ~mask:
+        if guarded:
+            fault(grid, DIVERGED, warp, pc, first_lane(mask), members, mask, 0)
+            return GOES_ON
+        return NOT_YET
+    word = at(grid, CODE) + 8 * COLUMNS * pc
+    if operation == isa.SHFL:
+        shuffle(grid, warp, pc, mask, members)
+    elif operation == isa.MMA:
+        if at(grid, TENSOR) == 8:
+            multiply(registers_of(grid, warp), poison_of(grid, warp), word, 8, 24, at(grid, SCRATCH_WORDS))
+        else:
+            multiply(registers_of(grid, warp), poison_of(grid, warp), word, 16, 25, at(grid, SCRATCH_WORDS))
+    elif operation == isa.MOVMATRIX:
+        transpose(registers_of(grid, warp), poison_of(grid, warp), word)
+    elif operation == isa.VOTE:
+        vote(grid, warp, pc, mask)
+    elif operation == isa.ELECT:
+        elect(grid, warp, pc, mask, members)
+    elif operation == isa.MATCH:
+        match(grid, warp, pc, mask)
+    elif operation == isa.REDUX:
+        reduce(grid, warp, pc, mask)
+    elif block_barrier(grid, warp, pc, mask, block, operation == isa.BAR_SYNC):
+        return WARP_WAITS
+    return GOES_ON
+
+
+@separate
+def one(grid: int, warp: int, pc: int, mask: int, block: int, guarded: bool) -> int:  # noqa: C901
+    """Execute one instruction that is neither lane-wise nor a branch; says how the warp goes on."""
+    operation = at(at(grid, CODE), COLUMNS * pc + 0)
+    if operation == LD:
+        return LOOKS_AGAIN if load(grid, warp, pc, mask, block) else GOES_ON
+    if operation == ST:
+        store(grid, warp, pc, mask, block)
+    elif operation == ATOM:
+        atomic(grid, warp, pc, mask, block)
+    elif operation in (
+        isa.SHFL,
+        isa.VOTE,
+        isa.MATCH,
+        isa.REDUX,
+        isa.ELECT,
+        isa.MMA,
+        isa.MOVMATRIX,
+        isa.BAR_SYNC,
+        isa.BAR_ARRIVE,
+    ):
+        return together(grid, warp, pc, mask, block, operation, guarded)
+    elif operation == isa.BAR_WARP:
+        return GOES_ON if warp_barrier(grid, warp, pc, mask) else LANES_WAIT
+    elif operation == isa.MBAR_TRY:
+        return LOOKS_AGAIN if mbarrier(grid, warp, pc, mask, block, operation) else GOES_ON
+    elif isa.MBAR_INIT <= operation <= isa.MBAR_EXPECT:
+        mbarrier(grid, warp, pc, mask, block, operation)
+    elif operation == isa.BULK:
+        bulk_copy(grid, warp, pc, mask, block)
+    elif operation == isa.CP_ASYNC:
+        small_copy(grid, warp, pc, mask, block)
+    elif operation == isa.CP_COMMIT:
+        commit_small(grid, warp, mask)
+    elif operation == isa.FENCE and at(grid, RACES):
+        if at(at(grid, CODE), COLUMNS * pc + 2) == isa.F_PROXY:
+            proxy_fence(grid, warp, mask)
+        fence(grid, warp, at(at(grid, CODE), COLUMNS * pc + 2), mask)
+    elif operation == isa.CP_WAIT:
+        wait_small(grid, warp, pc, mask, block)
+    elif operation == isa.CLOCK:
+        clock(grid, warp, pc, mask)
+    elif operation == isa.PACK or operation == isa.UNPACK:
+        several(grid, warp, pc, mask)
+    elif operation == isa.ACTIVEMASK:
+        for lane in range(32):
+            if mask >> lane & 1:
+                to(registers_of(grid, warp), 32 * at(at(grid, CODE), COLUMNS * pc + 3) + lane, mask)
+        to(
+            poison_of(grid, warp),
+            at(at(grid, CODE), COLUMNS * pc + 3),
+            at(poison_of(grid, warp), at(at(grid, CODE), COLUMNS * pc + 3)) & ~mask,
+        )
+    elif operation == isa.TRAP:
+        fault(grid, TRAPPED, warp, pc, first_lane(mask), 0, 0, 0)
+    elif operation == EXIT:
+        for lane in range(32):
+            if mask >> lane & 1:
+                to(at(grid, LANES), 32 * warp + lane, EXITED)
+        leave_warp_barrier(grid, warp)
+        return ENDED
+    return GOES_ON
+
+
+@compiled
+def chosen(grid: int, warp: int, turn: int) -> tuple[int, int, int]:  # noqa: C901
+    """(pc, lanes, next pc of others) of the group that runs: the one at the smallest pc, or the `turn`-th above it.
+
+    Lanes that wait for others at a meeting join those that reach it. No lanes: mask 0.
+    """
+    least, groups = (BEYOND, 0)
+    for lane in range(32):
+        if at(at(grid, LANES), 32 * warp + lane) == RUNS:
+            least = min(least, at(at(grid, PCS), 32 * warp + lane))
+            groups += 1
+    if groups == 0:
+        return (0, 0, 0)
+    for _ in range(turn):
+        above = BEYOND
+        for lane in range(32):
+            if at(at(grid, LANES), 32 * warp + lane) == RUNS and at(at(grid, PCS), 32 * warp + lane) > least:
+                above = min(above, at(at(grid, PCS), 32 * warp + lane))
+        if above == BEYOND:
+            break
+        least = above
+    mask, following = (0, BEYOND)
+    for lane in range(32):
+        state, pc = (at(at(grid, LANES), 32 * warp + lane), at(at(grid, PCS), 32 * warp + lane))
+        if pc == least and state in (RUNS, AT_MEETING):
+            mask |= 1 << lane
+            to(at(grid, LANES), 32 * warp + lane, RUNS)
+        elif pc > least and state in (RUNS, AT_MEETING):
+            following = min(following, pc)
+    return (least, mask, following)
+
+
+@compiled
+def stay(grid: int, warp: int, pc: int, mask: int, state: int) -> None:
+    for lane in range(32):
+        if mask >> lane & 1:
+            to(at(grid, PCS), 32 * warp + lane, pc)
+            to(at(grid, LANES), 32 * warp + lane, state)
+
+
+@compiled
+def predicated(grid: int, warp: int, pc: int, mask: int, guard: int) -> int:
+    """Lanes of the mask for which the guard holds."""
+    row, negated = (guard >> 1, guard & 1)
+    sure(grid, warp, pc, row, mask, 7)
+    found = 0
+    for lane in range(32):
+        if mask >> lane & 1 and at(registers_of(grid, warp), 32 * row + lane) & 1 != negated:
+            found |= 1 << lane
+    return found
+
+
+@separate
+def run(grid: int, warp: int, budget: int) -> int:  # noqa: C901
+    """Run a warp for at most `budget` instructions, or until it waits; the number that it executed."""
+    code = at(grid, CODE)
+    block = warp // (at(grid, WARP_COUNT) // at(grid, BLOCK_COUNT))
+    status = at(grid, WARPS) + 8 * (8 * warp)
+    spent, mask, pc, following = (0, 0, 0, 0)
+    turn = at(status, TURN)
+    to(status, TURN, 0)
+    while spent < budget and at(grid, STOPPED) == 0:
+        if mask == 0:
+            pc, mask, following = chosen(grid, warp, turn)
+            turn = 0
+            if mask == 0:
+                idle(grid, warp)
+                break
+        elif pc >= following:
+            stay(grid, warp, pc, mask, RUNS)
+            mask = 0
+            continue
+        word = code + 8 * COLUMNS * pc
+        spent += 1
+        operation, guard = (at(word, 0), at(word, 1))
+        active = mask
+        if guard >= 0:
+            active = predicated(grid, warp, pc, mask, guard)
+        if operation == BRA:
+            if active == mask:
+                pc = at(word, 3)
+            elif active == 0:
+                pc += 1
+            else:
+                stay(grid, warp, at(word, 3), active, RUNS)
+                stay(grid, warp, pc + 1, mask & ~active, RUNS)
+                mask = 0
+            continue
+        if active == 0:
+            pc += 1
+            continue
+        if operation <= isa.LAST_LANE_WISE:
+            lane_wise(grid, warp, pc, active)
+            pc += 1
+            continue
+        outcome = one(grid, warp, pc, active, block, active != mask)
+        if outcome == GOES_ON:
+            pc += 1
+        elif outcome == LOOKS_AGAIN:
+            pc += 1
+            if at(grid, PATIENT):
+                sleep(grid, warp, block)
+                break
+        elif outcome == WARP_WAITS:
+            pc += 1
+            break
+        elif outcome == NOT_YET:
+            stay(grid, warp, pc, mask, AT_MEETING)
+            mask = 0
+        else:
+            stay_behind(grid, warp, pc, mask & ~active)
+            mask = 0
+    if mask:
+        stay(grid, warp, pc, mask, RUNS)
+    to(grid, EXECUTED, at(grid, EXECUTED) + spent)
+    to(grid, NOW, at(grid, NOW) + spent)
+    to(status, WARP_EXECUTED, at(status, WARP_EXECUTED) + spent)
+    return spent
+
+
+@compiled
+def stay_behind(grid: int, warp: int, pc: int, mask: int) -> None:
+    """Lanes for which the guard of an instruction that stops the others did not hold go on behind it."""
+    if mask:
+        stay(grid, warp, pc + 1, mask, RUNS)
+
+
+@compiled
+def idle(grid: int, warp: int) -> None:
+    """No lane can run: the warp has ended, or its lanes wait for lanes that never come."""
+    left = live_lanes(grid, warp)
+    if left == 0:
+        to(at(grid, WARPS), 8 * warp + STATUS, DONE)
+        effect(grid, warp, warp // (at(grid, WARP_COUNT) // at(grid, BLOCK_COUNT)), GLOBAL, False)
+        return
+    lane = first_lane(left)
+    fault(grid, LOST_LANES, warp, at(at(grid, PCS), 32 * warp + lane), lane, left, 0, 0)

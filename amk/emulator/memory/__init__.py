@@ -1,0 +1,1 @@
+"""Memory, who has seen what of it, and races."""

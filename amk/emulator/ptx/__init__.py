@@ -1,0 +1,1 @@
+"""PTX as text and as decoded programs."""

@@ -1,0 +1,1 @@
+"""What stops a kernel that was not proved."""

@@ -1,0 +1,109 @@
+"""Admissions of earlier starts, so that a start with the same schedule, code and program checks nothing twice.
+
+Property: a seal that holds was written by a process of this user on this machine in which `AdmittedKernel` accepted
+    just this schedule, certificate and code, and whose sources, Python and packages were those of this process.
+Assumptions: those of `amk.lowering.seal`; sha256 has no collisions; a package of one version has one content; the clock
+    of the file system does not run behind.
+Algorithm: the seal stands over the hashes of all four. Anything else in the cache, or a changed file of the program,
+    is a miss, and everything is checked as if there were no entry. A process whose sources were changed after it began
+    runs others than it can hash, so it seals nothing and takes nothing. NVRTC from outside its package has no version:
+    then nothing is sealed either.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import json
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from amk.engine.admission import certificates
+from amk.lowering.bound import code_hash
+from amk.lowering.seal import is_sealed, seal
+from amk.version import IMPORTED_NS
+
+ROOT = Path(__file__).parents[1]
+"""The package."""
+_SUFFIXES = (".py", ".cuh", ".json")
+_COMPILER = "nvidia-cuda-nvrtc"
+_PACKAGES = (
+    "cuda-bindings", "nvidia-cuda-cccl", "nvidia-cuda-runtime", "numpy", "pydantic", "pydantic-core", "pyelftools",
+    "z3-solver",
+)  # fmt: skip
+
+
+def kept(digest: str) -> tuple[bytes, str] | None:
+    """Cubin and seal of the schedule with that hash, as they stand there; None if they cannot be read."""
+    try:
+        record = json.loads(_file(digest).read_text(encoding="utf-8"))
+        return base64.b64decode(record["cubin"], validate=True), str(record["seal"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def keep(digest: str, certificate: Any, cubin: bytes | str) -> None:
+    """Seal an admission that this process made; PTX is not kept."""
+    if isinstance(cubin, bytes) and (claim := _claim(digest, certificate, cubin)) is not None:
+        record = {"cubin": base64.b64encode(cubin).decode(), "seal": seal(claim)}
+        certificates.replace(_file(digest), json.dumps(record))
+
+
+def is_admitted(digest: str, certificate: Any, code: bytes | str, found: str) -> bool:
+    """Whether `found` is the seal of this schedule, certificate and code under this program."""
+    claim = _claim(digest, certificate, code)
+    return claim is not None and is_sealed(claim, found)
+
+
+def _claim(digest: str, certificate: Any, code: bytes | str) -> str | None:
+    program = program_hash()
+    try:
+        return None if program is None else json.dumps(["admitted", program, digest, certificate, code_hash(code)])
+    except RecursionError:  # of a certificate that could just be read
+        return None
+
+
+def _file(digest: str) -> Path:
+    return certificates.directory().with_name("admitted") / f"{digest}.json"
+
+
+def program_hash() -> str | None:
+    """What decides; None without a packaged compiler, and where that is no longer what stands in the files."""
+    found = hashed()
+    return None if found is None or _changed(found[1]) else found[0]
+
+
+@functools.cache
+def hashed() -> tuple[str, list[Path]] | None:
+    """A hash of all sources of amk by content, Python and packages by version; and the sources."""
+    digest = hashlib.sha256()
+    try:
+        digest.update(version(_COMPILER).encode())
+    except PackageNotFoundError:
+        return None
+    digest.update(json.dumps([sys.version, *map(_version, _PACKAGES)]).encode())
+    sources = sorted(path for path in ROOT.rglob("*") if path.suffix in _SUFFIXES)
+    for path in sources:
+        content = path.read_bytes()
+        digest.update(f"{path.relative_to(ROOT)}:{len(content)}:".encode())
+        digest.update(content)
+    return digest.hexdigest(), sources
+
+
+def _changed(sources: list[Path]) -> bool:
+    """Whether one was written or put in its place after this process imported amk. Installers set the time of
+    modification; nobody sets that of the change."""
+    try:
+        return any(path.stat().st_ctime_ns > IMPORTED_NS for path in sources)
+    except OSError:
+        return True
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

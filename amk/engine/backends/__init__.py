@@ -1,0 +1,1 @@
+"""What computes tokens: numpy, the interpreter, a GPU."""

@@ -1,0 +1,167 @@
+"""Texts from a schedule, on the interpreter or on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from amk.engine.backends.backend import common
+from amk.engine.backends.room import Token, check_room
+from amk.engine.backends.run import Launches, Run
+from amk.report.diagnostic import AmkError, Diagnostic
+from amk.schedule_ir.ops.select import REQUEST
+from amk.schedule_ir.sampling import GREEDY, Sampling, require
+from amk.schedule_ir.schedule import Schedule, mode_of
+from amk.weights.bfloat import F32
+
+
+class ScheduleEngine(Protocol):
+    """The interpreter or a GPU with a schedule of one sequence; `step` and `request` are those of `session.Engine`."""
+
+    schedule: Schedule
+
+    def request(
+        self,
+        prompt: list[int],
+        eos: tuple[int, ...] = ...,
+        sampling: Sampling = ...,
+        start: int = ...,
+        given: int | None = ...,
+    ) -> None: ...
+    def step(self, tokens: int) -> NDArray[np.int32]: ...
+    def logits(self) -> F32: ...
+    def free(self) -> None: ...
+
+
+@runtime_checkable
+class AheadEngine(Protocol):
+    """An engine with several launches under way."""
+
+    def ahead(self, count: int) -> Launches: ...
+
+
+class PromptReader(Protocol):
+    """What reads many given tokens at once into an engine's cache."""
+
+    def read(self, tokens: Sequence[int], start: int, sequence: int = 0) -> bool:
+        """Append tokens at position `start`; False, with nothing promised about the cache, where the kernel has to."""
+
+
+@runtime_checkable
+class OwnMemory(Protocol):
+    """A reader that holds memory until it is told to give it back."""
+
+    def free(self) -> None: ...
+
+
+class ScheduleBackend:
+    """A schedule; tokens are chosen where it runs unless their logits are asked for.
+
+    slice: tokens of a launch, unless the engine has several under way. prompts: reads what is given before the last
+    token, where it does.
+    """
+
+    def __init__(self, engine: ScheduleEngine, slice: int = 1, prompts: PromptReader | None = None) -> None:
+        self.engine, self.context, self._slice = engine, engine.schedule.kv.context, slice
+        self.prompts = prompts
+        self._read: list[Token] = []
+        self._run: Run | None = None
+        self.cached = 0
+
+    def logits(self, tokens: Sequence[Token]) -> F32:
+        self._begin(tokens, len(tokens) - 1)
+        self._step(tokens, len(tokens))
+        return self.engine.logits()
+
+    def every(self, tokens: Sequence[Token], first: int = 0) -> F32:
+        return np.array([self.logits(tokens[: end + 1]) for end in range(first, len(tokens))], np.float32)
+
+    def states(self, tokens: Sequence[Token]) -> F32:
+        raise untold("hidden states")
+
+    def embeddings(self, tokens: Sequence[int]) -> F32:
+        raise untold("embeddings")
+
+    def branches(self, tokens: Sequence[Token], nodes: Sequence[int], parents: Sequence[int]) -> F32:
+        paths: list[list[int]] = []
+        for token, parent in zip(nodes, parents, strict=True):
+            paths.append([*(paths[parent] if parent >= 0 else ()), token])
+        order = sorted(range(len(paths)), key=lambda node: paths[node])  # what two paths share stays in the cache
+        rows = np.empty((1 + len(paths), self.engine.schedule.model.vocab), np.float32)
+        rows[0] = self.logits(tokens)
+        for node in order:
+            rows[1 + node] = self.logits([*tokens, *paths[node]])
+        return rows
+
+    def extend(self, tokens: Sequence[Token], most: int, sampling: Sampling, eos: Sequence[int]) -> list[int]:
+        run = self._run
+        if run is None or not run.goes_on(tokens, sampling, eos):
+            self._begin(tokens, len(tokens) - 1, tuple(eos), sampling)
+            self._step(tokens, len(tokens) - 1)
+            count = min(most, self.context - len(tokens) + 1)
+            self._run = run = Run(self._launches(count), tokens, sampling, eos)
+        found = run.next(most)
+        self._read = [*tokens, *found[:-1]]
+        if found[-1] in eos:
+            self._stop()
+        return found
+
+    def _launches(self, count: int) -> Launches:
+        """`count` tokens."""
+        if isinstance(self.engine, AheadEngine):
+            return self.engine.ahead(count)
+        return self._slices(count)
+
+    def _slices(self, count: int) -> Generator[list[int]]:
+        while count:
+            most = min(count, self._slice, self.engine.schedule.launch.max_tokens)
+            found: list[int] = self.engine.step(most).tolist()
+            count -= len(found)
+            yield found
+
+    def _stop(self) -> None:
+        """Nothing runs any more."""
+        if self._run is not None:
+            run, self._run = self._run, None
+            run.close()
+
+    def forget(self) -> None:
+        """Read the next text from its first token on, whatever the cache holds."""
+        self._stop()
+        self._read = []
+
+    def free(self) -> None:
+        self._stop()
+        if isinstance(self.prompts, OwnMemory):
+            self.prompts.free()
+        self.engine.free()
+
+    def _begin(
+        self, tokens: Sequence[Token], wanted: int, eos: tuple[int, ...] = (), sampling: Sampling = GREEDY
+    ) -> None:
+        """Start at the first token that the cache does not hold; AMK015 for a choice that the schedule cannot make."""
+        self._stop()
+        schedule = self.engine.schedule
+        check_room(tokens, schedule.model.vocab, self.context)
+        require(mode_of(schedule), sampling)
+        self.cached = min(common(self._read, tokens), wanted)
+        self._read = self._read[: self.cached]
+        given = [int(token) for token in tokens]
+        if self.prompts is not None and self.prompts.read(given[self.cached : wanted], self.cached):
+            self._read = list(tokens[:wanted])
+        self.engine.request(given, eos[: len(REQUEST) - 1], sampling, len(self._read))
+
+    def _step(self, tokens: Sequence[Token], end: int) -> None:
+        """Run the given tokens up to `end`, in as few launches as the output buffer allows."""
+        while len(self._read) < end:
+            count = min(end - len(self._read), self.engine.schedule.launch.max_tokens)
+            self.engine.step(count)
+            self._read = list(tokens[: len(self._read) + count])
+
+
+def untold(what: str) -> AmkError:
+    message = f"a schedule does not give {what}"
+    return AmkError(Diagnostic("AMK015", message, help="load the model with device='cpu'"))

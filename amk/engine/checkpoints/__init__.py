@@ -1,0 +1,1 @@
+"""Where weights come from: files, hubs, random numbers."""

@@ -1,0 +1,117 @@
+"""An answer that comes piece by piece."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import NamedTuple, Protocol, Self
+
+from amk.engine.backends.room import Token
+from amk.engine.generation.completion import Completion, Finish, Options, Piece, StopFilter, TokenLogprob, Usage
+from amk.engine.tokenizers.tokenizer import Tokenizer
+from amk.models.model_spec import ModelSpec
+
+
+class Found(NamedTuple):
+    """Tokens with their logprobs; how many of the text before them the cache held; guesses that were verified."""
+
+    tokens: list[tuple[int, TokenLogprob | None]]
+    cached: int
+    drafted: int = 0
+
+
+class TokenSource(Protocol):
+    """What a stream takes its tokens from: a `LanguageModel`."""
+
+    spec: ModelSpec
+    tokenizer: Tokenizer
+
+    @property
+    def context(self) -> int: ...
+
+    def next_tokens(self, tokens: Sequence[Token], answer: Sequence[int], most: int, options: Options) -> Found: ...
+
+
+class Stream:
+    """An answer that comes piece by piece. It computes when asked for the next piece, never ahead of a launch."""
+
+    def __init__(self, model: TokenSource, prompt: Sequence[Token], options: Options) -> None:
+        self._model, self._prompt, self._options = model, prompt, options
+        self._answer: list[int] = []
+        self._logprobs: list[TokenLogprob] = []
+        self._ready: list[tuple[int, TokenLogprob | None]] = []
+        self._decoder, self._stops = model.tokenizer.stream(), StopFilter(options.stops)
+        self._text: list[str] = []
+        self._cached = self._steps = self._drafted = self._accepted = 0
+        self._finish: Finish | None = None
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Piece:
+        """The next piece; StopIteration after the last. Raises what `generate` raises."""
+        if self._finish is not None:
+            raise StopIteration
+        if not self._ready:
+            self._compute()
+        token, logprob = self._ready.pop(0)
+        self._answer.append(token)
+        if logprob is not None:
+            self._logprobs.append(logprob)
+        ended = not self._options.ignore_eos and token in self._model.spec.eos
+        text = "" if ended else self._stops.push(self._decoder.push(token))
+        if self._stops.stopped or ended:
+            text += self._end("stop")
+        elif len(self._answer) >= self._limit:
+            text += self._end("length")
+        self._text.append(text)
+        return Piece(text, token, logprob)
+
+    def run(self) -> Completion:
+        """All pieces, and the completion."""
+        for _ in self:
+            pass
+        return self.completion
+
+    def cancel(self) -> None:
+        """End the answer where it stands; from any thread. Nothing happens if it has ended."""
+        if self._finish is None:
+            self._finish = "cancelled"
+
+    @property
+    def completion(self) -> Completion:
+        """What came so far; its finish is 'cancelled' before the end."""
+        counts = self._steps, self._drafted, self._accepted
+        usage = Usage(len(self._prompt), self._cached, len(self._answer), *counts)
+        told = tuple(self._logprobs) if self._options.logprobs is not None else None
+        return Completion("".join(self._text), tuple(self._answer), self._finish or "cancelled", usage, told)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.cancel()
+
+    @property
+    def _limit(self) -> int:
+        return min(self._options.max_tokens, self._model.context - len(self._prompt) + 1)
+
+    def _compute(self) -> None:
+        most = self._limit - len(self._answer)
+        tokens = [*self._prompt, *self._answer]
+        found = self._model.next_tokens(tokens, self._answer, max(most, 1), self._options)
+        if not self._answer:
+            self._cached = found.cached
+        self._ready = found.tokens
+        accepted = len(found.tokens) - 1 if found.drafted else 0
+        self._steps += len(found.tokens) - accepted
+        self._drafted += found.drafted
+        self._accepted += accepted
+
+    def _end(self, finish: Finish) -> str:
+        """Text that was held back."""
+        if self._finish is None:
+            self._finish = finish
+        return self._stops.push(self._decoder.finish()) + self._stops.finish()

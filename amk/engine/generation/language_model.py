@@ -1,0 +1,247 @@
+"""A model with its weights, tokenizer and cache: text in, text out."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from amk.engine.backends.backend import Backend
+from amk.engine.backends.choice import choose, log_softmax
+from amk.engine.backends.room import Token
+from amk.engine.generation.answer_stream import Found, Stream
+from amk.engine.generation.completion import Completion, Options, Perplexity, Piece, Score, TokenLogprob, biased
+from amk.engine.generation.conversation import Chat
+from amk.engine.generation.grammar import Grammars
+from amk.engine.generation.restriction import restricted
+from amk.engine.generation.scoring import perplexity_of, scores_of
+from amk.engine.generation.speculation import Speculation
+from amk.engine.tokenizers.tokenizer import Tokenizer
+from amk.models.model_spec import ModelSpec
+from amk.report.diagnostic import AmkError, Diagnostic
+from amk.weights.bfloat import F32
+
+Message = Mapping[str, str]
+Prompt = str | Sequence[int] | Sequence[Message] | NDArray[np.floating[Any]]
+"""Text that is continued, its tokens, or a conversation ({'role', 'content'}) for the chat template.
+
+With the device cpu also embeddings [tokens, hidden size] in the place of those that the model has for its tokens.
+"""
+
+
+class LanguageModel:
+    """What `amk.load` returns. One text is computed at a time, or as many as it was loaded for (`batch`); several
+    threads and several streams may take turns.
+
+    spec: the model. notes: warnings of loading (rounded weights, what generation_config.json asks for). suggested:
+    temperature, top_k and top_p as generation_config.json has them, for `generate(..., **model.suggested)`.
+    speculation: continues texts in the place of the backend, unless a request needs logits on the host.
+    """
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        tokenizer: Tokenizer,
+        backend: Backend,
+        notes: Sequence[Diagnostic] = (),
+        suggested: Mapping[str, Any] | None = None,
+        speculation: Speculation | None = None,
+    ) -> None:
+        self.spec, self.tokenizer, self.notes, self.suggested = spec, tokenizer, tuple(notes), dict(suggested or {})
+        self.grammars = Grammars(tokenizer, spec)
+        self._backend, self._speculation = backend, speculation
+        several = getattr(backend, "concurrent", False)
+        self._lock: AbstractContextManager[Any] = nullcontext() if several else threading.Lock()
+        self._open = True
+
+    @property
+    def context(self) -> int:
+        """Positions of the cache: tokens of a prompt and its answer."""
+        return self._backend.context
+
+    @property
+    def sequences(self) -> int:
+        """Texts that are computed at once."""
+        return int(getattr(self._backend, "sequences", 1))
+
+    @property
+    def path(self) -> Path:
+        return self.tokenizer.path
+
+    def encode(self, prompt: Prompt) -> list[Token]:
+        """Tokens of a prompt. AMK012 for a conversation where the model has no chat template."""
+        if isinstance(prompt, str):
+            return [*self.tokenizer.encode(prompt)]
+        if isinstance(prompt, np.ndarray) and prompt.ndim == 2:
+            return [row.tobytes() for row in prompt.astype(np.float32)]
+        messages = [each for each in prompt if isinstance(each, Mapping)]
+        return [*self.tokenizer.encode_chat(messages)] if messages else [int(each) for each in prompt]  # type: ignore[arg-type]
+
+    def generate(self, prompt: Prompt, **options: Any) -> Completion:
+        """The answer to a prompt; options are the fields of `Options`.
+
+        Raises AMK014 for a prompt that the context cannot hold, AMK015 for options that cannot be served, AMK012 for a
+        conversation without a chat template.
+        """
+        with self.stream(prompt, **options) as stream:
+            return stream.run()
+
+    def generate_all(self, prompts: Sequence[Prompt], **options: Any) -> list[Completion]:
+        """The answers to several prompts, in their order; as many at once as `sequences` says. options: of `generate`.
+
+        Raises what `generate` raises, once no other answer is computed any more.
+        """
+        streams = [self.stream(prompt, **options) for prompt in prompts]
+        with ThreadPoolExecutor(self.sequences, "amk-texts") as pool:
+            tasks = [pool.submit(stream.run) for stream in streams]
+            try:
+                return [task.result() for task in tasks]
+            except BaseException:
+                for stream in streams:
+                    stream.cancel()
+                raise
+
+    def stream(self, prompt: Prompt, **options: Any) -> Stream:
+        """As `generate`, piece by piece: iterate over it; `cancel` ends it, `completion` is the whole at the end."""
+        self._check_open()
+        return Stream(self, self.encode(prompt), self.restricted(Options(**options)))
+
+    def chat(self, system: str | None = None) -> Chat:
+        """A conversation; its turns reuse the cache. AMK012 where the model has no chat template."""
+        return Chat(self, system)
+
+    def logits(self, prompt: Prompt, *, last: bool = False) -> F32:
+        """f32 [tokens, vocab]: logits after every token of the prompt; last: f32 [vocab], after its last one only."""
+        tokens = self.encode(prompt)
+        with self._lock:
+            self._check_open()
+            return self._backend.logits(tokens) if last else self._backend.every(tokens, 0)
+
+    def hidden(self, prompt: Prompt) -> F32:
+        """f32 [tokens, hidden size]: states behind the last norm, which lm_head turns into logits.
+
+        AMK015 unless the device is the cpu.
+        """
+        with self._lock:
+            self._check_open()
+            return self._backend.states(self.encode(prompt))
+
+    def embeddings(self, tokens: Sequence[int]) -> F32:
+        """f32 [tokens, hidden size]: the model's embeddings. AMK014 for a token that it does not have, AMK015 unless
+        the device is the cpu."""
+        with self._lock:
+            self._check_open()
+            return self._backend.embeddings(tokens)
+
+    def score(self, prompt: Prompt, continuations: str | Sequence[str] | Sequence[Sequence[int]]) -> list[Score]:
+        """How probable each continuation is behind the prompt. A string is tokenised by itself, without a BOS token.
+
+        What continuations share is computed once, the prompt and their own prefixes. AMK014 for one
+        that is empty or too long.
+        """
+        given = [continuations] if isinstance(continuations, str) else continuations
+        begin = self.encode(prompt)
+        tokens = [self._plain(each) if isinstance(each, str) else [int(token) for token in each] for each in given]
+        with self._lock:
+            self._check_open()
+            return scores_of(self._backend, self.spec, begin, tokens)
+
+    def perplexity(
+        self, text: str | Sequence[int], *, window: int | None = None, stride: int | None = None
+    ) -> Perplexity:
+        """How well the model predicts a text, which begins with the BOS token if the model wants one, or given tokens.
+
+        A window of `window` tokens begins at every `stride`-th token. It predicts the tokens that no window before it
+        predicted, except its own first one. With a stride below the window, every token but the first of the text is
+        predicted once; behind the first window it has at least `window - stride` tokens before it. A stride equal to
+        the window makes disjoint windows. Default: a window of 1,024 tokens or of the context, and a stride of half of
+        it. Cost: the text is read window / stride times.
+
+        AMK014 for fewer than two tokens or an unknown one, AMK015 for a window or stride that cannot be.
+        """
+        tokens = [int(token) for token in (self.tokenizer.encode(text) if isinstance(text, str) else text)]
+        with self._lock:
+            self._check_open()
+            return perplexity_of(self._backend, self.spec, tokens, window, stride)
+
+    def restricted(self, options: Options) -> Options:
+        """Options whose `mask` does what their schema, expression, grammar or choices ask for.
+
+        AMK015 for one that cannot be used, AMK019 where llguidance is needed and not installed.
+        """
+        return restricted(options, self.grammars, self._plain)
+
+    async def agenerate(self, prompt: Prompt, **options: Any) -> Completion:
+        """`generate` in a thread; cancelling the task ends the decoding behind the token that is being computed."""
+        import asyncio  # here, because importing it takes as long as a token
+
+        stream = self.stream(prompt, **options)
+        try:
+            return await asyncio.to_thread(stream.run)
+        except asyncio.CancelledError:
+            stream.cancel()
+            raise
+
+    async def astream(self, prompt: Prompt, **options: Any) -> AsyncIterator[Piece]:
+        """`stream` in threads; leaving the loop ends the decoding."""
+        import asyncio
+
+        stream = self.stream(prompt, **options)
+        try:
+            while (piece := await asyncio.to_thread(next, stream, None)) is not None:
+                yield piece
+        finally:
+            stream.cancel()
+
+    def next_tokens(self, tokens: Sequence[Token], answer: Sequence[int], most: int, options: Options) -> Found:
+        """At most `most` next tokens.
+
+        tokens: the prompt and what was answered so far; answer: the latter alone. `stream` is for applications.
+        """
+        eos = () if options.ignore_eos else self.spec.eos
+        with self._lock:
+            self._check_open()
+            if not options.needs_logits:
+                found = (self._speculation or self._backend).extend(tokens, most, options.sampling, eos)
+                drafted = self._speculation.drafted if self._speculation is not None else 0
+                return Found([(token, None) for token in found], self._backend.cached, drafted)
+            logits, cached = self._backend.logits(tokens), self._backend.cached
+        token = choose(biased(logits, options, answer), options.sampling, len(tokens) - 1)
+        return Found([(token, _told(logits, token, options.logprobs))], cached)
+
+    def close(self) -> None:
+        """Free the device's memory; requests after it are refused with AMK005."""
+        if self._open:
+            self._open = False
+            self._backend.free()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _plain(self, text: str) -> list[int]:
+        return self.tokenizer.process.encode(text, special=False)
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise AmkError(Diagnostic("AMK005", "the model is closed"))
+
+
+def _told(logits: F32, token: int, count: int | None) -> TokenLogprob | None:
+    if count is None:
+        return None
+    table = log_softmax(logits)
+    best = np.argsort(-table, kind="stable")[:count]
+    top = tuple((int(row), float(table[row])) for row in best)
+    return TokenLogprob(token, float(table[token]), top)

@@ -1,0 +1,49 @@
+"""Guesses of what comes next from the text itself: what stood behind its last tokens when they came before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from amk.engine.backends.backend import common
+from amk.engine.backends.room import Token
+
+LONGEST = 3
+"""Last tokens that are looked for; fewer where so many did not come before."""
+
+
+class Lookup:
+    """Remembers the last text, so that a longer one costs its new tokens.
+
+    shortest: tokens that have to be equal at least. What one token brings is seldom right.
+    """
+
+    def __init__(self, shortest: int) -> None:
+        self._shortest = shortest
+        self._text: list[Token] = []
+        self._behind: dict[tuple[Token, ...], int] = {}
+
+    def guess(self, tokens: Sequence[Token], count: int) -> list[int]:
+        """At most `count` tokens that may follow, from the latest place with the most equal tokens; none without one.
+
+        Where the place is so near that the text ends before `count` tokens, they are repeated.
+        """
+        self._learn(tokens)
+        size = len(tokens)
+        for length in range(min(LONGEST, size), self._shortest - 1, -1):
+            at = self._behind.get(tuple(tokens[size - length :]))
+            if at is not None:
+                found = [tokens[at + n % (size - at)] for n in range(count)]
+                end = next((n for n, token in enumerate(found) if not isinstance(token, int)), count)
+                return [int(token) for token in found[:end]]
+        return []
+
+    def _learn(self, tokens: Sequence[Token]) -> None:
+        """The places behind every run of tokens, but for the last ones, which nothing follows."""
+        known = common(self._text, tokens)
+        if known < len(self._text):
+            self._behind.clear()
+            known = 0
+        for end in range(max(known, 1), len(tokens)):
+            for length in range(self._shortest, min(LONGEST, end) + 1):
+                self._behind[tuple(tokens[end - length : end])] = end
+        self._text = list(tokens)

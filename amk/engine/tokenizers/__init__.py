@@ -1,0 +1,1 @@
+"""Text to tokens and back; foreign code runs in a process of its own."""

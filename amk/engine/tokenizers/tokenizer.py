@@ -1,0 +1,81 @@
+"""Text to tokens and back, with the chat template that belongs to the weights.
+
+The vocabulary comes from the checkpoint: `tokenizer.json` of a Hugging Face directory, or the metadata of a GGUF file.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer as Backend
+
+from amk.engine.refusal import unsupported
+from amk.engine.tokenizers.chat import render_chat
+from amk.engine.tokenizers.streaming import StreamDecoder
+from amk.engine.tokenizers.tokenizer_process import TokenizerProcess
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """`prefix` is put before a plain prompt (the BOS of a GGUF file; a tokenizer.json does it by itself).
+
+    Text and tokens are turned into each other in a process with limits, which starts when it is first needed.
+    """
+
+    backend: Backend
+    path: Path
+    prefix: tuple[int, ...] = ()
+    chat_template: str | None = None
+    special: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def process(self) -> TokenizerProcess:
+        return TokenizerProcess(self.backend, self.path)
+
+    def encode(self, text: str) -> list[int]:
+        """Tokens of a plain prompt, with the BOS token if the model wants one."""
+        return [*self.prefix, *self.process.encode(text, special=True)]
+
+    def chat_text(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Any] | None = None,
+        more: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The conversation as the template writes it, up to where the assistant answers.
+
+        tools: descriptions of functions, for templates that know them. more: further values for the template. AMK012
+        if there is no usable template.
+        """
+        if self.chat_template is None:
+            raise unsupported(
+                self.path,
+                "this model has no chat template",
+                help="give the prompt as plain text (`amk generate --plain`): a base model continues it",
+            )
+        values = {**self.special, **({"tools": list(tools)} if tools else {})}
+        return render_chat(self.chat_template, messages, {**values, **(more or {})})
+
+    def encode_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Any] | None = None,
+        more: Mapping[str, Any] | None = None,
+    ) -> list[int]:
+        """Tokens of `chat_text`."""
+        return self.process.encode(self.chat_text(messages, tools, more), special=False)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Text of `tokens` without the special ones; tokens outside the vocabulary have none."""
+        return self.process.decode(tokens)
+
+    def stream(self) -> StreamDecoder:
+        """A decoder for tokens that arrive one by one."""
+        return StreamDecoder(self.decode)
+
+    @property
+    def size(self) -> int:
+        """One more than the largest token id."""
+        return max(self.backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1

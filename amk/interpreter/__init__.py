@@ -1,0 +1,1 @@
+"""What a schedule and a decoder layer compute, in numpy; what memory holds before the first launch."""

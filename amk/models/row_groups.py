@@ -1,0 +1,94 @@
+"""Row groups of the weight matrices, assembled from the tensors of a source."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from amk.models.matrices import ROWS_PER_GROUP, MatrixName, matrix, row_runs
+from amk.models.model_spec import ModelSpec
+from amk.weights.bfloat import F32
+from amk.weights.quantised import Bytes, Quantised, Quantiser
+from amk.weights.weight_format import WeightFormat
+
+
+class TensorSource(Protocol):
+    """Rows of a named tensor as float32; a checkpoint is one."""
+
+    def tensor(self, name: str, rows: slice = ...) -> F32: ...
+
+
+@runtime_checkable
+class CodedSource(Protocol):
+    """A source whose layer matrices are codes already, in one format."""
+
+    @property
+    def form(self) -> WeightFormat: ...
+    def codes(self, name: str, rows: slice) -> Quantised: ...
+
+
+Fetch = Callable[[str, slice], NDArray[Any]]
+"""Rows of a named tensor, [rows, width of the tensor]."""
+
+
+def group_rows(source: TensorSource, model: ModelSpec, name: MatrixName, layer: int, first: int, last: int) -> F32:
+    """Row groups [first, last) of a matrix, f32 [last - first, 8, k]; rows past the matrix's end are zero."""
+    return _groups(source.tensor, model, name, layer, first, last)
+
+
+def quantised_groups(
+    source: TensorSource,
+    model: ModelSpec,
+    name: MatrixName,
+    layer: int,
+    groups: range,
+    form: WeightFormat,
+    quantise: Quantiser,
+) -> Quantised:
+    """The codes of row groups, len(groups) * 8 rows: the source's own if it has them in this format."""
+    if not (isinstance(source, CodedSource) and source.form == form and name != "lm_head"):
+        rows = group_rows(source, model, name, layer, groups.start, groups.stop)
+        return quantise(rows.reshape(-1, rows.shape[2]), form)
+    coded, k = source, matrix(model, name).k
+    scales = form.groups(k)
+
+    def fetch(tensor: str, rows: slice) -> Bytes:
+        """Codes, scales and zeros of a row side by side, as bytes."""
+        found = coded.codes(tensor, rows)
+        parts = [found.codes, np.ascontiguousarray(found.scales).view(np.uint8)]
+        return np.concatenate(parts if found.zeros is None else [*parts, found.zeros], axis=1)
+
+    joined = _groups(fetch, model, name, layer, groups.start, groups.stop).reshape(len(groups) * ROWS_PER_GROUP, -1)
+    zeros = joined[:, k + 2 * scales :] if form.zeros else None
+    return Quantised(joined[:, :k], np.ascontiguousarray(joined[:, k : k + 2 * scales]).view(np.float16), zeros)
+
+
+def _groups(fetch: Fetch, model: ModelSpec, name: MatrixName, layer: int, first: int, last: int) -> NDArray[Any]:
+    """[last - first, 8, width]; rows past the matrix's end are zero."""
+    if model.graph.products[name].in_turn:
+        return _rows_in_turn(fetch, model, name, layer, first, last)
+    lo, hi = first * ROWS_PER_GROUP, min(last * ROWS_PER_GROUP, matrix(model, name).rows)
+    pieces = [fetch(tensor, slice(a, b)) for tensor, a, b in row_runs(model, name, layer, lo, hi)]
+    padding = last * ROWS_PER_GROUP - hi
+    if padding:
+        pieces.append(np.zeros((padding, pieces[0].shape[1]), pieces[0].dtype))
+    rows = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+    return rows.reshape(last - first, ROWS_PER_GROUP, rows.shape[1])
+
+
+def _rows_in_turn(fetch: Fetch, model: ModelSpec, name: MatrixName, layer: int, first: int, last: int) -> NDArray[Any]:
+    """Equal numbers of rows of every tensor in every group."""
+    tensors = model.graph.products[name].rows
+    each = ROWS_PER_GROUP // len(tensors)
+    lo, hi = first * each, min(last * each, model.shape_of(tensors[0])[0])
+    parts = [fetch(f"l{layer}.{tensor.name}", slice(lo, hi)) for tensor in tensors]
+    width, whole = parts[0].shape[1], (hi - lo) // each
+    out = np.zeros((last - first, len(tensors), each, width), parts[0].dtype)
+    for place, rows in enumerate(parts):
+        out[:whole, place] = rows[: whole * each].reshape(whole, each, width)
+        if whole < last - first:
+            out[whole, place, : hi - lo - whole * each] = rows[whole * each :]
+    return out.reshape(last - first, ROWS_PER_GROUP, width)

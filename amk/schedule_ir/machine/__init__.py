@@ -1,1 +1,0 @@
-"""Parts of the machine that executes a schedule in numpy: memory, program counters, streams, interleavings."""

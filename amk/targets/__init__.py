@@ -1,0 +1,1 @@
+"""GPUs as data: limits, rates, and the targets that are shipped."""

@@ -1,0 +1,50 @@
+"""Block fixed point: vectors whose blocks of 64 elements share a power of two, staged so by block_point.cuh.
+
+A block's scale is the least 2^e of which its elements are at most 32,512: digits are the nearest integers, of 16 bits,
+halves the nearest numbers of 11 bits. The scale is at most 2^-13.9 of the largest element.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from amk.weights.bfloat import F32
+
+BLOCK = 64
+SMALLEST = 15
+"""The least exponent (biased, as in a float's bits) that is told from smaller ones."""
+
+
+def whole_blocks(count: int) -> int:
+    """Blocks that `count` elements touch."""
+    return -(-count // BLOCK)
+
+
+def block_scales(values: NDArray[Any]) -> F32:
+    """f32 [n * 64] -> the scale of each block, f32 [n]; not a number where an element is not finite."""
+    blocks = np.ascontiguousarray(values, np.float32).reshape(-1, BLOCK)
+    top = (blocks.view(np.uint32) & np.uint32(0x7FFFFFFF)).max(axis=1)
+    exponent = np.clip((top + np.uint32(0x20000)) >> np.uint32(23), SMALLEST, 255)
+    return np.where(exponent == 255, np.float32(np.nan), np.ldexp(np.float32(1), exponent.astype(np.int32) - 141))
+
+
+def block_sums(values: NDArray[Any]) -> F32:
+    """f32 [n * 64] -> the sum of each block's elements, in digits, f32 [n]."""
+    return np.asarray(round_digits(values).astype(np.float64).reshape(-1, BLOCK).sum(axis=1), np.float32)
+
+
+def round_digits(values: NDArray[Any]) -> F32:
+    """f32 [n * 64] -> each the nearest multiple of its block's scale, ties to even."""
+    scales = block_scales(values)[:, None]
+    blocks = np.asarray(values, np.float32).reshape(-1, BLOCK)
+    return np.asarray(np.rint(blocks / scales) * scales, np.float32).reshape(-1)
+
+
+def round_halves(values: NDArray[Any]) -> F32:
+    """f32 [n * 64] -> each the nearest f16 number of units of its block's scale."""
+    scales = block_scales(values)[:, None]
+    blocks = np.asarray(values, np.float32).reshape(-1, BLOCK)
+    return np.asarray((blocks / scales).astype(np.float16).astype(np.float32) * scales, np.float32).reshape(-1)

@@ -1,0 +1,122 @@
+"""How the numbers of a weight matrix are stored, and the bytes of a chunk of them.
+
+A weight is (code - zero) * scale. Codes have `bits` bits; scales are fp16, one per row and group of `group` columns
+(per row when group is 0); zeros are small integers, one per scale, in formats with zero points, else a constant of the
+format. bf16 has neither scales nor zeros.
+
+A chunk is a tile of 8 rows and some columns: codes, then scales [8][groups], then zeros [8][groups] (bytes, padded to
+16). A group that reaches past the end of a row has fewer columns. Where a row has one scale, it may stand apart, in a
+constant that the product reads: a chunk is then codes only, whole cache lines.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from amk.report.schema import unless
+
+ROWS = 8
+ALIGNMENT = 16
+"""Bulk copies move multiples of 16 bytes."""
+
+FormatName = Literal[
+    "bf16", "int8", "int8-g64", "int8-g128", "int4-g64", "int4-g128", "int4-g64-zp", "int4-g128-zp", "fp8"
+]
+FORMATS: tuple[FormatName, ...] = get_args(FormatName)
+Codes = Literal["bf16", "int8", "int4", "fp8"]
+Staged = Literal["bf16", "digits", "halves"]
+"""Layouts of the vector that a matrix multiplies: dtypes of its buffer."""
+
+
+STAGED: dict[Codes, Staged] = {"bf16": "bf16", "int8": "digits", "int4": "digits", "fp8": "halves"}
+
+
+@dataclass(frozen=True)
+class WeightFormat:
+    """codes: how a number is coded. group: columns that share a scale, 0 for a whole row. zeros: stored zero points."""
+
+    codes: Codes
+    group: int = 0
+    zeros: bool = False
+
+    @property
+    def bits(self) -> int:
+        return {"bf16": 16, "int8": 8, "fp8": 8, "int4": 4}[self.codes]
+
+    @property
+    def staged(self) -> Staged:
+        """What the vector has to be staged as: codes are multiplied as integers or as f16 numbers."""
+        return STAGED[self.codes]
+
+    @property
+    def sums(self) -> bool:
+        """Have the codes zeros of their own, which the sums of the vector's blocks take out."""
+        return self.zeros
+
+    @property
+    def unit(self) -> int:
+        """Columns of a chunk come in multiples of this: whole 512-byte tiles and whole groups, both powers of two."""
+        return max(512 // self.bits, self.group)
+
+    @property
+    def per_row(self) -> bool:
+        """Has every row one scale, which may stand apart from the chunks."""
+        return self.codes != "bf16" and not self.group
+
+    def groups(self, columns: int) -> int:
+        """Scales per row of `columns` columns; 0 in bf16."""
+        if self.codes == "bf16":
+            return 0
+        return -(-columns // self.group) if self.group else 1
+
+    def payload_bytes(self, columns: int) -> int:
+        """Bytes of the codes of a chunk."""
+        return ROWS * columns * self.bits // 8
+
+    def chunk_bytes(self, columns: int) -> int:
+        """Bytes of a chunk with its scales and zeros."""
+        scales = ROWS * self.groups(columns)
+        extra = 2 * scales + (-(-scales // ALIGNMENT) * ALIGNMENT if self.zeros else 0)
+        return self.payload_bytes(columns) + extra
+
+    def needed_bytes(self, rows: int, k: int) -> int:
+        """Bytes that a matrix holds at least: codes, scales and zeros without any padding."""
+        scales = rows * self.groups(k)
+        return rows * k * self.bits // 8 + 2 * scales + (-(-scales // 2) if self.zeros else 0)
+
+
+@cache
+def weight_format(name: FormatName) -> WeightFormat:
+    """The format of that name: codes, then '-g' and the group, then '-zp' for stored zero points."""
+    codes, *parts = name.split("-")
+    group = next((int(part[1:]) for part in parts if part.startswith("g")), 0)
+    return WeightFormat(codes, group, "zp" in parts)  # type: ignore[arg-type]  # a FormatName begins with its codes
+
+
+class Chunk(BaseModel):
+    """The chunks of one matrix: their format and columns. apart: the scales of its rows are not in them."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    format: FormatName
+    columns: int = Field(ge=32, le=16384, multiple_of=32)
+    apart: bool = unless(False)
+
+    @property
+    def weights(self) -> WeightFormat:
+        return weight_format(self.format)
+
+    @property
+    def bytes(self) -> int:
+        form = self.weights
+        return form.payload_bytes(self.columns) if self.apart else form.chunk_bytes(self.columns)
+
+
+@cache
+def plain_chunk(columns: int) -> Chunk:
+    """A bf16 chunk."""
+    return Chunk(format="bf16", columns=columns)
