@@ -16,8 +16,7 @@ from amk.models.matrices import MATRICES, matrix, scale_buffer, scale_shape, sha
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.layout import stream_layout
 from amk.schedule_ir.memory import Buffer, Stream
-from amk.schedule_ir.ops import OPS, Op
-from amk.schedule_ir.ops.base import multiplied, rows_held
+from amk.schedule_ir.ops.base import LEFT, Op, multiplied, rows_held
 from amk.schedule_ir.ops.precondition import INDEX, Need, Site
 from amk.schedule_ir.ops.select import request_words
 from amk.schedule_ir.ranking import PARAMETERS
@@ -53,12 +52,6 @@ HOST: Final[dict[str, tuple[str, Shape]]] = {
 }
 """Buffers that the host fills or reads by name: what becomes of them between launches, and their shape, but for
 dimensions of 1. The norms and biases of the model come with them."""
-
-LEFT_BY: Final[dict[str, tuple[str, ...]]] = {
-    field: tuple(name for name, op in OPS.items() if op.leaves == field)
-    for field in sorted({op.leaves for op in OPS.values() if op.leaves is not None})
-}
-"""Fields that say how many agents left a part, and the ops that do; candidates are those of all workers."""
 
 
 class Unmet(NamedTuple):
@@ -177,9 +170,9 @@ def _counts(schedule: Schedule) -> Iterator[Unmet]:
     """Fields that repeat what other steps do agree with them."""
     roles = {role.name: role.count for role in schedule.roles}
     ops = [(path, step.op) for path, step, _, _ in _sites(schedule)]
-    for field, writers in LEFT_BY.items():
+    for field in LEFT:
         each = schedule.launch.workers if field == "candidates" else 1
-        left = {roles[op.role] * each for _, op in ops if op.op in writers}
+        left = {roles[op.role] * each for _, op in ops if op.leaves == field}
         for path, op in ops:
             if field in type(op).model_fields and (left or {0}) != {getattr(op, field)}:
                 message = f"{field} is the number of agents that leave a part: {sorted(left)}"
@@ -254,4 +247,4 @@ def static_needs(op: Op) -> tuple[Need, ...]:
     return tuple(need for need in type(op).needs if need.holds.named and not need.holds.varies)
 
 
-__all__ = ["HOST", "LEFT_BY", "OPS", "Unmet", "static_needs", "unmet"]
+__all__ = ["HOST", "Unmet", "static_needs", "unmet"]

@@ -14,8 +14,7 @@ from amk.report.diagnostic import Diagnostic, Where, because
 from amk.report.name import closest
 from amk.report.schema import json_pointer
 from amk.schedule_ir.expr import AGENT, CONST, WORKER, Expr, symbols
-from amk.schedule_ir.ops import OPS, Op
-from amk.schedule_ir.ops.base import multiplied
+from amk.schedule_ir.ops.base import BufferField, Op, multiplied
 from amk.schedule_ir.schedule import Loop, Node, Schedule, Signal, Step, Wait
 from amk.weights.weight_format import Staged
 
@@ -31,7 +30,7 @@ WIDE = ("f32", "bf16")
 """What hidden states and attention outputs may cross between workers as."""
 STAGED = get_args(Staged)
 
-_SHARED: dict[str, tuple[str | None, str | None, str | None]] = {
+SHARED: dict[str, tuple[str | None, str | None, str | None]] = {
     "state": ("global", "i32", "state"),
     "table": ("global", "bf16", "embedding"),
     "norm": ("global", "f32", "norm"),
@@ -73,12 +72,7 @@ _SHARED: dict[str, tuple[str | None, str | None, str | None]] = {
     "mix": ("shared", "f32", None),
     "attn": ("global", None, None),
 }
-"""Fields that several ops have, as `BufferField` says."""
-
-BUFFER_FIELDS: dict[str, tuple[str | None, str | None, str | None]] = _SHARED | {
-    name: field[:3] for op in OPS.values() for name, field in op.own_fields.items()
-}
-"""Field of an op -> space, dtype, and the buffer it must be; `bias` must be that of the op's matrix."""
+"""Fields that several ops have -> space, dtype, and the buffer it must be; `bias` must be that of the op's matrix."""
 
 OPTIONAL = frozenset({"norm_shift", "q_norm", "k_norm", "sampling"})
 """Buffers of parts that a model or a plan may lack."""
@@ -148,7 +142,8 @@ def _buffers(schedule: Schedule) -> Iterator[Diagnostic]:
             yield _at("AMK005", f"buffer '{buffer.name}' has {buffer.bytes:,} bytes", ("buffers", i, "shape"))
     known = {b.name for b in schedule.buffers}
     lacking = BETWEEN if schedule.model.slice is None else TEXT
-    needed = sorted({name for _, _, name in BUFFER_FIELDS.values() if name} - known - OPTIONAL - lacking)
+    by_name = BETWEEN | {name for _, _, name in SHARED.values() if name}
+    needed = sorted(by_name - known - OPTIONAL - lacking)
     for name in needed:
         yield _missing("buffer", name, known, ("buffers",))
 
@@ -261,13 +256,21 @@ def _outside(names: _Names, step: Step, path: Path) -> Iterator[Diagnostic]:
 
 
 @cache
+def buffer_fields(op: type[Op]) -> dict[str, BufferField]:
+    """Its fields that name buffers, in the order of the class."""
+    known = {name: BufferField(*field) for name, field in SHARED.items()} | dict(op.own_fields)
+    return {name: known[name] for name in op.model_fields if name in known}
+
+
+@cache
 def _fields(op: type[Op]) -> tuple[str, ...]:
     """Those that name something."""
-    named = {"role", "stream", "layer", "index", *BUFFER_FIELDS}
+    named = {"role", "stream", "layer", "index", *buffer_fields(op)}
     return tuple(field for field in op.model_fields if field in named)
 
 
 def _op(names: _Names, op: Op, path: Path, scope: tuple[str, ...]) -> Iterator[Diagnostic]:
+    buffers = buffer_fields(type(op))
     for field in _fields(type(op)):
         value = getattr(op, field)
         if field == "role" and value not in names.roles:
@@ -276,8 +279,8 @@ def _op(names: _Names, op: Op, path: Path, scope: tuple[str, ...]) -> Iterator[D
             yield _missing("stream", value, names.streams, (*path, field))
         elif field in ("layer", "index"):
             yield from _scoped(names, value, (*path, field), scope, {"t", WORKER, AGENT, *names.tables})
-        elif field in BUFFER_FIELDS and value is not None:
-            space, dtype, name = BUFFER_FIELDS[field]
+        elif field in buffers and value is not None:
+            space, dtype, name, _ = buffers[field]
             if field == "bias" and (matrix := multiplied(op)) is not None:
                 name = bias_buffer(matrix)
             allowed = {None: WIDE, "staged": STAGED, "cache": names.cache}.get(dtype, (dtype,))

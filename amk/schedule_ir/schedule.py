@@ -21,8 +21,6 @@ from amk.schedule_ir.expr import Expr
 from amk.schedule_ir.memory import Buffer, Counter, Frozen, Name, Stream
 from amk.schedule_ir.ops import AnyOp, Geometry
 from amk.schedule_ir.ops.begin import state_words
-from amk.schedule_ir.ops.draw import DrawOp
-from amk.schedule_ir.ops.peak import PeakOp
 from amk.schedule_ir.outside import Action, Compare, Pool, Stores, Touch
 from amk.schedule_ir.sampling import SEARCHES, Mode
 from amk.targets.target import Target
@@ -236,8 +234,7 @@ def mode_of(schedule: Schedule) -> Mode:
     Rounds that belong to no mode count as the mode with all of them, which they then fail to match.
     """
     ops = [step.op for program in schedule.programs for step in steps_of(program.body)]
-    first = {op.round for op in ops if isinstance(op, PeakOp)}
-    after = {op.round for op in ops if isinstance(op, DrawOp)}
+    first, after = ({vars(op)["round"] for op in ops if op.op == kind} for kind in ("peak", "draw"))
     if not first and not after:
         return "greedy"
     for mode, rounds in SEARCHES.items():

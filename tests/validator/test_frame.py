@@ -19,9 +19,10 @@ from amk.cli import main
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.codec import parse_schedule
 from amk.schedule_ir.expr import Env
+from amk.schedule_ir.ops import OPS
 from amk.schedule_ir.ops.attend import AttendOp
 from amk.schedule_ir.ops.rope_append import RopeAppendOp
-from amk.schedule_ir.references import BUFFER_FIELDS
+from amk.schedule_ir.references import buffer_fields
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.static.needs import check_needs
 from amk.validator.static.owners import KEPT, check_owners
@@ -29,7 +30,8 @@ from amk.validator.static.structure import all_sites
 from amk.validator.static.widths import check_widths
 from amk.validator.verify import verify
 
-FILLED = frozenset({name for _, _, name in BUFFER_FIELDS.values() if name}) - KEPT - {"output", "logits"}
+FIELDS = {name: field for op in OPS.values() for name, field in buffer_fields(op).items()}
+FILLED = frozenset({field.name for field in FIELDS.values() if field.name}) - KEPT - {"output", "logits"}
 
 
 def parsed(document: Json) -> Schedule:
@@ -91,7 +93,7 @@ def test_no_field_takes_memory_that_is_not_its_own(kind: str) -> None:
     tried = set[tuple[str, str]]()
     for path, step in steps(base):
         for field, value in step["op"].items():
-            if field not in BUFFER_FIELDS or value is None or (field, value) in tried:
+            if field not in FIELDS or value is None or (field, value) in tried:
                 continue
             tried.add((field, value))
             for name in names:

@@ -36,6 +36,8 @@ PER_VECTOR = (
 """Fields of ops whose buffers hold a row for each token of a step."""
 PER_SEQUENCE = ("prompt", "sampling")
 """Fields of ops whose buffers hold a row for each sequence."""
+LEFT = ("attend_agents", "candidates", "gather_agents", "moment_agents", "ssq_agents", "tally_agents")
+"""Fields of ops that say how many agents left a part in an earlier one; `candidates` are those of all workers."""
 
 
 FETCHED = 4
@@ -86,7 +88,7 @@ class Op(Frozen):
     needs: ClassVar[tuple[Need, ...]] = ()
     """What the device code relies on beyond names, dtypes and the bounds of `accesses`."""
     leaves: ClassVar[str | None] = None
-    """The field of later ops that says how many agents left a part in this one."""
+    """The field of later ops, among `LEFT`, that says how many agents left a part in this one."""
     own_fields: ClassVar[Mapping[str, BufferField]] = {}
     """Fields that name buffers and are not in references.py, which has those that many ops have."""
     role: Name

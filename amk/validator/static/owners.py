@@ -18,15 +18,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 from itertools import combinations
 from typing import Final
 
 from amk.report.diagnostic import Diagnostic
 from amk.report.schema import finding
 from amk.schedule_ir.memory import Buffer
-from amk.schedule_ir.ops import Op
-from amk.schedule_ir.references import BUFFER_FIELDS
+from amk.schedule_ir.references import buffer_fields
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.program.trace import Path
 from amk.validator.static.structure import all_sites
@@ -46,7 +44,7 @@ def _fields(schedule: Schedule) -> Iterator[Diagnostic]:
     constants = {buffer.name for buffer in schedule.buffers if buffer.role == "constant"}
     for site in all_sites(schedule):
         op, seen = site.step.op, dict[str, str]()
-        for field in _buffer_fields(type(op)):
+        for field in buffer_fields(type(op)):
             name: str | None = getattr(op, field)
             if name is None:
                 continue
@@ -61,11 +59,6 @@ def _fields(schedule: Schedule) -> Iterator[Diagnostic]:
                 message = f"{op.op} has '{name}' for {seen[name]} and for {field}"
                 yield finding("AMK302", message, path, "an op orders its accesses of one field, not those of two")
             seen[name] = field
-
-
-@cache
-def _buffer_fields(kind: type[Op]) -> tuple[str, ...]:
-    return tuple(field for field in kind.model_fields if field in BUFFER_FIELDS)
 
 
 @dataclass(frozen=True)

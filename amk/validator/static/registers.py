@@ -19,13 +19,11 @@ from typing import Final
 from amk.report.diagnostic import Diagnostic
 from amk.report.schema import finding
 from amk.schedule_ir.ops.begin import BeginOp
-from amk.schedule_ir.ops.give_hidden import GiveHiddenOp
-from amk.schedule_ir.ops.select import Selection
 from amk.schedule_ir.registers import registers_read
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.program.trace import Site, sites
 
-MOVES: Final = (Selection, GiveHiddenOp)
+MOVES: Final = ("select", "select_draw", "give_hidden")
 """Ops that move registers on to the next token; messages call them `select`, which all whole models have."""
 
 
@@ -51,7 +49,7 @@ def check_registers(schedule: Schedule) -> list[Diagnostic]:
 def _misuses(mine: list[tuple[Site, list[str]]], warp: int) -> Iterator[tuple[Diagnostic, Site]]:
     """mine: the steps of the warp, with the registers that each reads."""
     loaded = chosen = False
-    advances = any(isinstance(site.step.op, MOVES) and site.around for site, _ in mine)
+    advances = any(site.step.op.op in MOVES and site.around for site, _ in mine)
     for site, names in mine:
         op = site.step.op
         if isinstance(op, BeginOp):
@@ -70,7 +68,7 @@ def _misuses(mine: list[tuple[Site, list[str]]], warp: int) -> Iterator[tuple[Di
         elif names and site.around and chosen:
             message = f"warp {warp} uses {names[0]} after `select`: it is the next token's"
             yield _finding("AMK104", message, site, "R2"), site
-        chosen = chosen or isinstance(op, MOVES)
+        chosen = chosen or op.op in MOVES
 
 
 RULES = {

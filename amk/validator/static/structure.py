@@ -27,9 +27,9 @@ from amk.report.diagnostic import Diagnostic
 from amk.report.schema import finding
 from amk.schedule_ir.expr import Env, Expr
 from amk.schedule_ir.memory import Stream
-from amk.schedule_ir.ops import OPS, BarrierOp
+from amk.schedule_ir.ops import BarrierOp
 from amk.schedule_ir.ops.add_residual import AddResidualOp
-from amk.schedule_ir.ops.base import Op, multiplied, rows_held
+from amk.schedule_ir.ops.base import LEFT, Op, multiplied, rows_held
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.ops.select import request_words
 from amk.schedule_ir.ops.stage import StageOp
@@ -38,9 +38,6 @@ from amk.schedule_ir.ranking import PARAMETERS
 from amk.schedule_ir.schedule import Schedule, Signal, Wait
 from amk.validator.program.trace import Path, Site, sites
 from amk.weights.weight_format import Chunk
-
-REPEATED = tuple(sorted({op.leaves for op in OPS.values() if op.leaves is not None}))
-"""Fields that repeat how many warps write parts of something."""
 
 
 def check_structure(schedule: Schedule) -> list[Diagnostic]:
@@ -326,12 +323,12 @@ def _reach(expr: Expr, envs: list[Env]) -> tuple[int, int]:
 
 @cache
 def _numbers_in(kind: type[Op]) -> tuple[str, ...]:
-    return tuple(name for name in REPEATED if name in kind.model_fields)
+    return tuple(name for name in LEFT if name in kind.model_fields)
 
 
 def _repeated_numbers(schedule: Schedule) -> Iterator[Diagnostic]:
     size = {r.name: r.count for r in schedule.roles}
-    writers: dict[str, set[int]] = {name: set() for name in REPEATED}
+    writers: dict[str, set[int]] = {name: set() for name in LEFT}
     for site in all_sites(schedule):
         op = site.step.op
         if op.leaves is not None:
