@@ -6,12 +6,14 @@ depends on how long something took.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from amk.agent.gate.candidate import Candidate
 from amk.agent.gate.gate import Gate, Judged, Ready
+from amk.agent.journal.events import Gated
+from amk.agent.journal.state import START
 
 
 @dataclass
@@ -40,6 +42,20 @@ class Pipeline:
         if ready is not None:
             self.ready[index] = ready
         return gated, ready
+
+    def told_apart(self, index: int, judged: Judged, known: Mapping[str, int]) -> Judged:
+        """An edited schedule that is SAFE and lowers to a kernel known before is a duplicate of it.
+
+        known: proposals, or START, by kernel.
+        """
+        gated, ready = judged
+        first = index if ready is None or gated.kernel in (None, gated.key) else known.get(gated.kernel or "", index)
+        if first == index:
+            return judged
+        self.ready.pop(index, None)
+        what = "the start schedule" if first == START else f"proposal {first}"
+        detail = f"lowers to the kernel of {what}"
+        return Gated(index=index, verdict="duplicate", key=gated.key, detail=detail), None
 
     def keep(self, indices: Iterable[int]) -> None:
         """Forget the programs of all others."""

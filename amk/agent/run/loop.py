@@ -18,7 +18,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -30,7 +29,7 @@ from amk.agent.decide.rulings import LOST, PHASES, RETRIES, attempt, due, ends_o
 from amk.agent.decide.surroundings import Surroundings, ended
 from amk.agent.device.measure import ROUNDS, Backend, Fault, Job, steps_of
 from amk.agent.gate.candidate import Candidate
-from amk.agent.gate.design import Design, difference, read_edits
+from amk.agent.gate.design import Design
 from amk.agent.gate.gate import Gate, Judged, Ready
 from amk.agent.gate.pipeline import Pipeline
 from amk.agent.journal import budget
@@ -44,7 +43,6 @@ from amk.agent.journal.events import (
     Measured,
     Outcome,
     Phase,
-    Proposed,
     Quarantined,
 )
 from amk.agent.journal.inbox import Suggestion
@@ -52,8 +50,9 @@ from amk.agent.journal.state import REFERENCE, START, State, Trial
 from amk.agent.journal.store import Journal
 from amk.agent.propose.base import Closing, Context, Proposer
 from amk.agent.run.lanes import Lane, finished
+from amk.agent.run.suggestions import parsed, written
 from amk.planner.settings import Settings
-from amk.planner.space import OutsideSpaceError, Space
+from amk.planner.space import Space
 from amk.report.diagnostic import AmkError, Diagnostic, Exit
 
 FRUITLESS = 400
@@ -167,41 +166,18 @@ class Loop:
         suggestion = self._next()
         if suggestion is None:
             return False
-        design, outside = self._parsed(suggestion)
+        design, outside = parsed(self.space, suggestion)
         index, made = len(self.state.trials), self.gate.workshop.make(design)
         asked = suggestion.parent
         parent = asked if asked is not None and START <= asked < index else self.state.best
         base = self.design_of(parent)
-        proposed = Proposed(
-            index=index, proposer=suggestion.proposer, settings=self.space.point(design.settings), edits=design.edits,
-            why=suggestion.why[:1000], parent=parent, other=suggestion.other, operator=suggestion.operator,
-            handle=suggestion.handle,
-            edit=self._asked(suggestion, base.settings) if outside else self._changed(design, base),
-            key=made.key if isinstance(made, Candidate) and not outside else None,
-        )  # fmt: skip
-        self.note(proposed)
+        self.note(written(self.space, index, suggestion, (design, made, outside), parent, base))
         if outside:
             self.note(Gated(index=index, verdict="impossible", codes=("outside_space",), detail=outside[:1000]))
             self._count(self.state.trials[index], False)
         else:
             self._admit(self.state.trials[index])
         return True
-
-    def _parsed(self, suggestion: Suggestion) -> tuple[Design, str]:
-        """The design, or that of the start and why it is none."""
-        try:
-            return Design(self.space.parse(suggestion.settings), read_edits(suggestion.edits)), ""
-        except (OutsideSpaceError, ValueError) as error:
-            return Design(self.space.start), str(error)
-
-    def _changed(self, design: Design, base: Design) -> dict[str, Any]:
-        return difference(design, base, self.space.changes(design.settings, base.settings))
-
-    def _asked(self, suggestion: Suggestion, base: Settings) -> dict[str, str]:
-        """The change that an unusable suggestion asks for, in words and cut short."""
-        known = self.space.point(base)
-        asked = {k: v for k, v in suggestion.settings.items() if k not in known or known[k] != v}
-        return {str(k)[:60]: repr(v)[:60] for k, v in list(asked.items())[:16]}
 
     def _count(self, trial: Trial, passed: bool) -> None:
         """Count proposals in a row that led nowhere; what comes from outside never ends a search."""
@@ -228,7 +204,7 @@ class Loop:
 
     def _admit(self, trial: Trial) -> None:
         design = self.design_of(trial.index)
-        looked = self.gate.look(trial.index, design, self.state.by_key | {self._start_key(): START})
+        looked = self.gate.look(trial.index, design, self._kernels())
         if isinstance(looked, Candidate):
             self.pipeline.enter(trial.index, looked)
             if self.gate.immediate:
@@ -241,28 +217,16 @@ class Loop:
         self._judged(trial, self.pipeline.take(trial.index))
 
     def _judged(self, trial: Trial, judged: Judged) -> None:
-        gated, ready = self._told_apart(trial, judged)
+        gated, ready = self.pipeline.told_apart(trial.index, judged, self._kernels())
         if trial.gated is None or ready is None:
             self.note(gated)
         self._count(trial, ready is not None)
 
-    def _told_apart(self, trial: Trial, judged: Judged) -> Judged:
-        """An edited schedule that is SAFE and lowers to a kernel known before is a duplicate of it."""
-        gated, ready = judged
-        if ready is None or gated.kernel in (None, gated.key):
-            return judged
-        first = (self.state.by_key | {self._start_key(): START}).get(gated.kernel or "", trial.index)
-        if first == trial.index:
-            return judged
-        self.pipeline.ready.pop(trial.index, None)
-        what = "the start schedule" if first == START else f"proposal {first}"
-        detail = f"lowers to the kernel of {what}"
-        return Gated(index=trial.index, verdict="duplicate", key=gated.key, detail=detail), None
-
-    def _start_key(self) -> str:
+    def _kernels(self) -> dict[str, int]:
+        """Proposals, and the start, by kernel."""
         made = self.gate.workshop.make(self.space.start)
         assert isinstance(made, Candidate)
-        return made.key
+        return self.state.by_key | {made.key: START}
 
     def _assign(self) -> None:
         """Give every idle lane what it needs next."""
