@@ -183,7 +183,8 @@ def _command(target: Target) -> str:
 
 def index() -> str:
     """Links to all pages."""
-    return " · ".join(f"[{t.title.removeprefix('NVIDIA ')}](gpus/{t.name}.md)" for t in targets()) + "\n"
+    links = [f"[{t.title.removeprefix('NVIDIA ')}](gpus/{t.name}.md)" for t in targets()]
+    return "".join(" · ".join(links[n : n + 4]) + "\n" for n in range(0, len(links), 4))
 
 
 def pages() -> dict[Path, str]:
