@@ -26,7 +26,7 @@ from amk.lowering.bound import code_hash
 from amk.lowering.seal import is_sealed, seal
 from amk.version import IMPORTED_NS
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 """The package."""
 _SUFFIXES = (".py", ".cuh", ".json")
 _COMPILER = "nvidia-cuda-nvrtc"

@@ -57,8 +57,8 @@ class _Named:
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: Any) -> Any:
-        every = TypeAdapter[Any](Annotated[reduce(or_, OPS.values()), Field(discriminator="op")])
-        return handler(every.core_schema)
+        every: Any = Annotated[reduce(or_, OPS.values()), Field(discriminator="op")]
+        return handler(TypeAdapter(every).core_schema)
 
 
 def _read(value: Any, info: ValidationInfo) -> Op:
