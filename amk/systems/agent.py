@@ -120,6 +120,15 @@ class Agent:
         engine.write(*target, value=value)
         engine.signal(done)
 
+    def init(self, barrier: Barrier) -> None:
+        """`mbarrier.init`, once: uses that may come before it are races. Without it the barrier is there at once."""
+        system, number = self.system, _barrier(barrier).number
+        if number not in system._mbarriers or number in system._inits:
+            raise refuse("AMK009", f"{barrier.name} is no mbarrier, or is initialised already")
+        word = system.buffer(f"mbarrier {barrier.name}", 8)
+        self.write(word, 0, 8)
+        system._inits[number] = word.number
+
     def arrive(self, barrier: Barrier, count: int = 1, order: Literal["release", "relaxed"] = "release") -> None:
         """`mbarrier.arrive` with a count, `bar.arrive`, `barrier.cluster.arrive`."""
         integer("the number of arrivals", count, 1, _barrier(barrier).arrivals + 1)

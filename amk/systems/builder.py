@@ -23,6 +23,7 @@ from typing import Final
 
 from amk.systems.agent import Agent, Kernel, Tasks
 from amk.systems.flat_system import FlatSystem
+from amk.systems.initialisation import use
 from amk.systems.lifetime import close
 from amk.systems.names import Barrier, Buffer, Flag, Scope, integer, refuse
 from amk.systems.recorder import Recorder
@@ -85,6 +86,7 @@ class System(Recorder):
 
     def flat(self) -> FlatSystem:
         """The system as columns, events in the order of the calls of each agent."""
+        use(self)
         close(self)
         return self._columns()
 

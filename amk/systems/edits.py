@@ -98,6 +98,22 @@ def thresholds(system: FlatSystem, agents: set[int], up: bool) -> Iterator[Edit]
             yield Edit(f"let {agent} {how}{group.place}", _with_block(system, replace(block, wait_threshold=changed)))
 
 
+def growing_thresholds(system: FlatSystem, agents: set[int]) -> Iterator[Edit]:
+    """Waits of these agents that ask for the same every time, but ask for that many more each time."""
+    block = system.block
+    for group in groups(system, "wait"):
+        asked = block.wait_threshold[group.rows]
+        if group.agent not in agents or len(group.rows) < 2 or (asked != asked[0]).any():
+            continue
+        first = int(asked[0]) - int(block.counter_init[group.counter])
+        for more in (1, first) if first > 1 else (1,):
+            changed = block.wait_threshold.copy()
+            changed[group.rows] += more * np.arange(len(group.rows))
+            agent, counter = _called(system, group)
+            change = f"let {agent} wait for {counter} to be {more} higher each time than the time before{group.place}"
+            yield Edit(change, _with_block(system, replace(block, wait_threshold=changed)))
+
+
 def initial_values(system: FlatSystem, counters: set[int], up: bool) -> Iterator[Edit]:
     """Counters that start a little higher, or lower."""
     block = system.block
@@ -171,6 +187,7 @@ def against_race(system: FlatSystem, race: Race) -> Iterator[Edit]:
     # what starts above zero counts free slots
     waited = block.wait_counter[np.isin(block.agent_of[block.wait_event], sorted(agents))]
     yield from initial_values(system, set(waited[block.counter_init[waited] > 0].tolist()), up=False)
+    yield from growing_thresholds(system, agents)
     yield from thresholds(system, agents, up=True)
 
 

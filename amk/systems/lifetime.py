@@ -33,7 +33,7 @@ def close(system: Recorder) -> None:
                 system._accesses.append((event, exists.number, 0, 1, READ, DONT_CARE, 0))
             buffers.append(exists)
         _end(system, site, mine, buffers)
-    system._put_first(firsts)
+    system._put_before({None: firsts})
     system._shared.clear()
     system._mbarriers.clear()
 

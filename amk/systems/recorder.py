@@ -54,6 +54,7 @@ class Recorder:
         self._home: dict[int, Site] = {}
         self._ending: list[int] = []
         self._mbarriers: set[int] = set()
+        self._inits: dict[int, int] = {}
         self._grid: list[int] = []
         self._grids = 0
 
@@ -132,10 +133,13 @@ class Recorder:
         most = max(cluster for _, cluster, _ in self._places) + 1
         return [(x, y + most * grid, z) for grid, (x, y, z) in zip(self._grid, self._places, strict=True)]
 
-    def _put_first(self, events: list[int]) -> None:
-        """These events become the first ones of their agents."""
-        chosen = set(events)
-        order = [*events, *(event for event in range(len(self._agent_of)) if event not in chosen)]
+    def _put_before(self, later: dict[int | None, list[int]]) -> None:
+        """These events come right before the event that they are under; those under None before all others."""
+        moved = {event for events in later.values() for event in events}
+        order = list(later.get(None, ()))
+        for event in range(len(self._agent_of)):
+            if event not in moved:
+                order += [*later.get(event, ()), event]
         now = {event: place for place, event in enumerate(order)}
         self._agent_of, self._proxies, self._source = (
             [column[event] for event in order] for column in (self._agent_of, self._proxies, self._source)

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from amk.judges.replay import replay
+from amk.systems import System
 from amk.systems.document import written
 from amk.systems.incidents import Incident, load
 from amk.systems.run_witness import FORMAT, replay_run
@@ -55,3 +56,20 @@ def test_there_are_enough_of_them_and_each_says_where_it_is_from() -> None:
     assert len(INCIDENTS) >= 12 and len({incident.report for incident in INCIDENTS.values()}) >= 12
     for incident in INCIDENTS.values():
         assert incident.report.startswith("https://github.com/") and "Fix" in incident.about
+
+
+def test_a_sum_in_open_order_is_safe_and_not_deterministic() -> None:
+    """Fleet's experts add to one accumulator in any order; with a slab for each, summed in turn, the order is one."""
+    for slabs in (False, True):
+        sys = System("experts")
+        out, done = sys.buffer("workspace", 32), sys.counter("done")
+        for n in range(2):
+            with sys.agent(f"expert {n}", cta=n) as expert:
+                lo = 16 * n if slabs else 0
+                (expert.write if slabs else expert.add)(out, lo, lo + 16)
+                expert.signal(done)
+        with sys.agent("next layer", cta=2) as reader:
+            reader.wait(done, 2)
+            reader.read(out, 0, 32 if slabs else 16)
+        verdict = judged(sys.flat())
+        assert verdict.safe and verdict.deterministic == slabs

@@ -29,6 +29,7 @@ def test_the_page_shows_what_is_said() -> None:
 BEGINNERS = {
     "more tiles ahead than slots": ("init=SLOTS)", "init=SLOTS + 1)", "start empty at 3 instead of 4"),
     "a threshold one too low": ("wait(full, k + 1)", "wait(full, k)", "wait for full to be 1 higher"),
+    "a threshold that stays where it is": ("c.wait(full, k + 1)", "c.wait(full, 1)", "full to be 1 higher each time"),
     "a poll without a fence": (
         "wait(full, k + 1)",
         'wait(full, k + 1, order="relaxed")',

@@ -118,6 +118,24 @@ def reset(order: str = "after", scope: Any = "sys") -> System:
     return sys
 
 
+def initialised(meet: bool = True, fence: bool = True) -> System:
+    """A warp initialises the barrier of its load; meet: the other polls behind a barrier; fence: of the proxy."""
+    sys = System("initialised")
+    data, full, met = sys.shared("data", 64), sys.mbarrier("full"), sys.barrier("met", 2)
+    with sys.agent("producer") as p, sys.agent("consumer") as c:
+        p.init(full)
+        if fence:
+            p.fence_async()
+        if meet:
+            p.sync(met)
+            c.sync(met)
+        p.expect(full, 64)
+        p.load(None, (data, 0, 64), full, value=1)
+        c.wait_parity(full, 0)
+        c.read(data, 0, 64, value=1)
+    return sys
+
+
 def queue(workers: int = 2, shared: bool = False, backwards: bool = False) -> System:
     """Tasks of a queue; shared: all write one tile; backwards: the first two wait for the last."""
     sys, tiles = System("queue"), 4
@@ -149,7 +167,7 @@ def kernels(after: bool = True, waits: bool = True) -> System:
 
 RIGHT: list[Callable[[], System]] = [
     tma_ring, cluster, named, reset, queue, kernels, lambda: kernels(after=False),
-    lambda: queue(workers=3, backwards=True), lambda: queue(workers=1),
+    lambda: queue(workers=3, backwards=True), lambda: queue(workers=1), initialised,
 ]  # fmt: skip
 WRONG: dict[str, tuple[Callable[[], System], str, str]] = {
     "the producer starts with the wrong parity": (lambda: tma_ring(parity=0), "AMK201", "empty 0 is in phase 0"),
@@ -160,6 +178,8 @@ WRONG: dict[str, tuple[Callable[[], System], str, str]] = {
     "the tile is overwritten while it is stored": (lambda: tma_ring(read=False), "AMK302", "out[0:64]"),
     "the CTA ends while its store reads": (lambda: tma_ring(last=False), "AMK302", "end of CTA 0"),
     "an arrival at another CTA of scope cta": (lambda: cluster(scope="cta"), "AMK505", "has scope cta"),
+    "a barrier is polled before it is there": (lambda: initialised(meet=False), "AMK302", "mbarrier full"),
+    "a load of a barrier without a proxy fence": (lambda: initialised(fence=False), "AMK507", "mbarrier full"),
     "a CTA leaves before the other writes into it": (lambda: cluster(wait=False), "AMK302", "end of CTA"),
     "a CTA reaches into one that has not started": (lambda: cluster(meet=False), "AMK302", "start of CTA"),
     "a warp never arrives": (lambda: named(partial=False), "AMK20", "still needs 2 of 3 arrivals"),
@@ -258,6 +278,7 @@ def test_what_a_file_holds_is_read_back() -> None:
 @pytest.mark.parametrize(
     "call",
     ["p.wait(bar, 1)", "p.signal(bar)", "p.arrive(full)", "p.wait_parity(bar, 2)", "p.arrive(bar, 3)",
+     "p.expect(bar, 1 << 20)", "p.init(full)", "p.init(bar); p.init(bar)",
      "p.set(bar, 1)", "p.wait(flag, 1)", "p.expect(bar, 0)", "p.read(data, 0, 4, proxy='tma')"],
 )  # fmt: skip
 def test_errors_are_at_the_caller_s_line(call: str) -> None:

@@ -85,33 +85,3 @@ def ep_combine_rank_without_tokens(sys: System, fixed: bool) -> None:
             if count or fixed:
                 r.signal(arrived)
                 r.wait(arrived, len(tokens))
-
-
-@incident("ROCm/fleet-chiplet-megakernel/pull/6", "AMK202", "chunks done", hardware="gfx950")
-def fleet_split_kv_chunks_never_dispatched(sys: System, fixed: bool) -> None:
-    """The number of chunks that are dispatched does not grow with the length of the sequence, and workers wait for
-    chunks that never come. Fix: as many as the length asks for. Encoded with 4 waited for and 2 dispatched."""
-    part, done = sys.buffer("partial", 64), sys.counter("chunks done")
-    for n in range(4 if fixed else 2):
-        with sys.agent(f"chunk {n}", cta=n) as c:
-            c.write(part, n * 16, n * 16 + 16, value=n)
-            c.signal(done)
-    with sys.agent("combine", cta=9) as w:
-        w.wait(done, 4)
-        for n in range(4):
-            w.read(part, n * 16, n * 16 + 16, value=n)
-
-
-@incident("ROCm/fleet-chiplet-megakernel/pull/6", "AMK202", "QKV epoch", hardware="gfx950")
-def fleet_qkv_epoch_from_an_unordered_snapshot(sys: System, fixed: bool) -> None:
-    """Workers wait for a snapshot of the epoch counter plus one, and the snapshot is not ordered against the producers:
-    taken late it holds their signal already. Fix, as we understand the summary: a threshold that is known before.
-    A value that is read cannot be a threshold here: encoded is the bad order, in which the snapshot is 1."""
-    q, epoch = sys.buffer("qkv", 16), sys.counter("QKV epoch")
-    with sys.agent("qkv", cta=0) as p:
-        p.write(q, 0, 16, value="qkv")
-        p.signal(epoch)
-    with sys.agent("attention", cta=1) as c:
-        snapshot = 0 if fixed else 1
-        c.wait(epoch, snapshot + 1)
-        c.read(q, 0, 16, value="qkv")
