@@ -29,11 +29,18 @@ LARGEST: Final = 20_000
 MOST_SLOTS: Final = 64
 
 
-def advised(system: FlatSystem, finding: Finding, safe: Callable[[FlatSystem], bool]) -> Diagnostic:
-    """The finding with what to change; safe: the judge that decides whether a change does."""
-    edit = None if system.given is not None or system.block.events > LARGEST else _verified(system, finding, safe)
+def advised(
+    system: FlatSystem,
+    finding: Finding,
+    safe: Callable[[FlatSystem], bool],
+    wider: tuple[FlatSystem, Finding] | None = None,
+) -> Diagnostic:
+    """The finding with what to change; safe: the judge that decides whether a change does. wider: the same kernel with
+    more laps, on which changes are tried instead."""
+    tried, found = wider or (system, finding)
+    edit = None if tried.given is not None or tried.block.events > LARGEST else _verified(tried, found, safe)
     if edit is not None:
-        return _with_edit(finding.diagnostic, system, edit)
+        return _with_edit(finding.diagnostic, tried, edit, "the system" if wider is None else f"`{tried.name}`")
     if finding.deadlock is not None:
         starved = finding.deadlock.cause == "too few producers"
         help_ = (_missing if starved else _room)(system, finding.deadlock)
@@ -64,8 +71,8 @@ def _verified(system: FlatSystem, finding: Finding, safe: Callable[[FlatSystem],
     return None
 
 
-def _with_edit(diagnostic: Diagnostic, system: FlatSystem, edit: Edit) -> Diagnostic:
-    told = replace(diagnostic, help=f"{edit.change}: with this change the system is SAFE")
+def _with_edit(diagnostic: Diagnostic, system: FlatSystem, edit: Edit, what: str) -> Diagnostic:
+    told = replace(diagnostic, help=f"{edit.change}: with this change {what} is SAFE")
     if edit.code is None or edit.event is None:
         return told
     weak = "wait does not acquire" if edit.code == "AMK503" else "signal does not release"

@@ -2,7 +2,8 @@
 
 Property: closed under sums, products with integers, `% constant` and `// constant`; the value at every lap is the
 integer that Python's own operators give. Anything else (products of laps, division by a lap) is a TypeError, and
-remainders that repeat only after more than `MAX_PERIOD` laps a ValueError.
+remainders that repeat only after more than `MAX_PERIOD` laps a ValueError. A lap's number is no condition: comparing it
+with an integer, or asking whether it is true, is a TypeError, because one code stands for all laps.
 """
 
 from __future__ import annotations
@@ -12,18 +13,35 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import count
 from math import lcm
-from typing import Final
+from typing import Final, NoReturn
 
 MAX_PERIOD: Final = 64
 """Laps after which everything but the slope must repeat."""
+NO_CONDITION: Final = "a lap's number is no condition: write laps that differ before the loop or behind it"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Index:
     """slope * k + table[k mod len(table)]."""
 
     slope: Fraction = Fraction(1)
     table: tuple[Fraction, ...] = (Fraction(0),)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Index):
+            raise TypeError(NO_CONDITION)
+        return self.slope == other.slope and self.table == other.table
+
+    def __hash__(self) -> int:
+        return hash((self.slope, self.table))
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError(NO_CONDITION)
+
+    def __lt__(self, other: object) -> NoReturn:
+        raise TypeError(NO_CONDITION)
+
+    __le__ = __gt__ = __ge__ = __lt__
 
     @classmethod
     def of(cls, value: object) -> Index:

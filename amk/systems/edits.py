@@ -120,7 +120,7 @@ def initial_values(system: FlatSystem, counters: set[int], up: bool) -> Iterator
     for step in STEPS if up else [-step for step in STEPS]:
         for counter in sorted(counters):
             before = int(block.counter_init[counter])
-            if before + step >= 0:
+            if before + step >= (not up):  # a ring that starts without a free slot is none
                 init = block.counter_init.copy()
                 init[counter] += step
                 change = f"start {block.counter_name(counter)} at {before + step} instead of {before}"

@@ -25,6 +25,7 @@ from amk.systems.loop_numbers import MAX_TEXT
 
 FORMAT: Final = "amk.loops/1"
 MAX_LOOP_FILE: Final = 16 * 2**20
+HELP: Final = "`amk schema --loops` prints the JSON Schema of such a file"
 """Bytes that a file may have."""
 MAX_PARTS: Final = 16
 _NAME: Final = {"type": "string", "pattern": "^[A-Za-z_][A-Za-z0-9_]*$", "maxLength": 64}
@@ -286,7 +287,10 @@ class Read:
 
     def wrong(self, code: str, message: str, pointer: str) -> AmkError:
         """A complaint about what is at the pointer."""
-        return AmkError(located(Diagnostic(code, message, where=Where(path=pointer)), self.file, self.positions))
+        found = Diagnostic(
+            code, message, where=Where(path=pointer), help=HELP if code in ("AMK005", "AMK009") else None
+        )
+        return AmkError(located(found, self.file, self.positions))
 
     def source(self, statement: Plain, pointer: str) -> tuple[str, int]:
         """Where it comes from: its own word for it, else its place in the file."""
@@ -310,7 +314,7 @@ def parse_loops(content: bytes, file: str) -> Read:
     try:
         document = LoopDocument.model_validate_json(json.dumps(value))
     except ValidationError as error:
-        found = [_untagged(diagnostic) for diagnostic in schema_error(error, file).diagnostics]
+        found = [_untagged(replace(diagnostic, help=HELP)) for diagnostic in schema_error(error, file).diagnostics]
         raise AmkError([located(diagnostic, file, positions) for diagnostic in found]) from error
     return Read(document, file, positions)
 

@@ -55,6 +55,7 @@ FIRST_CASES: Final = 4
 MOST_STATEMENTS: Final = 1 << 16
 """Statements of all agents when loops with a known count are unrolled, and turns of such loops."""
 DRAWN_LAPS: Final = 4
+MOST_NAMES: Final = 8
 Names = Mapping[str, Number]
 
 
@@ -263,17 +264,24 @@ class Program:
 
     def buffer(self, name: str, pointer: str) -> Named:
         if name not in self.buffers:
-            raise self.read.wrong("AMK009", f"there is no buffer {name!r}", pointer)
+            raise self.read.wrong("AMK009", f"there is no buffer {name!r}{_there_are(self.buffers)}", pointer)
         return self.buffers[name]
 
     def counter(self, name: str, number: Number | None, at: str) -> Named:
         found = self.counters.get(name)
         if found is None:
-            raise self.read.wrong("AMK009", f"there is no counter {name!r}", f"{at}/counter")
+            message = f"there is no counter {name!r}{_there_are(self.counters)}"
+            raise self.read.wrong("AMK009", message, f"{at}/counter")
         if isinstance(found, Array) != (number is not None):
             message = f"{name!r} is {'several counters' if number is None else 'one counter'}, and `number` says which"
             raise self.read.wrong("AMK005", message, f"{at}/counter")
         return found[number] if isinstance(found, Array) and number is not None else Named(name)
+
+
+def _there_are(names: Iterable[str]) -> str:
+    """What could be meant instead."""
+    found = list(islice(names, MOST_NAMES))
+    return f"; declared: {', '.join(found)}" if found else "; none is declared"
 
 
 def _numbers_in(one: Plain) -> Iterator[tuple[str, Any]]:
@@ -350,7 +358,8 @@ def _left_out(document: LoopDocument, count: str | None) -> str | None:
     if cases <= MOST_CASES:
         return None
     many = "any number of" if cases == inf else f"{cases}"
-    return f"{', '.join(others)}: {many} cases, of which {FIRST_CASES} are tried"
+    told = f"{', '.join(others)}: {many} cases, of which {FIRST_CASES} are tried"
+    return f'{told}; a parameter of many values is the whole count of a loop, as in "count": "{next(iter(others))}"'
 
 
 def _title(document: LoopDocument) -> str:

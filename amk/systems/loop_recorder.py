@@ -117,7 +117,7 @@ class LoopRecorder:
 
     def unrolled(self, laps: int) -> System:
         """The system for this number of laps."""
-        made = System(f"{self.name}, {laps} laps")
+        made = System(f"{self.name}, {laps} lap{'s' * (laps != 1)}")
         known: dict[str, Any] = {}
         for one in self.declared:
             for name in one.names:

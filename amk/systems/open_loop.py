@@ -9,7 +9,7 @@ Cost: one flat verdict for each number of laps that is unrolled, and a guess and
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Final
 
@@ -30,6 +30,8 @@ PEELED: Final = 3
 NARROWER: Final = "bound the counts: a loop of few laps, or a parameter of few values, is decided one by one"
 MOST: Final = 400
 """Unrollings that are judged."""
+WIDER: Final = 2
+"""Periods more than the fewest laps with a fault: changes are tried on that many."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ class LoopVerdict:
         if self.unproved is None:
             return ()
         upto = because(f"up to {self.laps} laps nothing that was tried is wrong; more is not proved")
-        return (Diagnostic("AMK205", self.unproved, facts=(upto,), help=NARROWER),)
+        return (Diagnostic("AMK205", self.unproved, facts=(upto,) if self.laps else (), help=NARROWER),)
 
     def explain(self) -> str:
         """The verdict as text for people."""
@@ -99,9 +101,13 @@ class _Unrollings:
             self.known[laps] = judged(self.system.unrolled(laps).flat())
         return self.known[laps]
 
-    def first_unsafe(self, most: int) -> Verdict | None:
-        numbers = range(self.system.at_least, most + 1)
-        return next((self[laps] for laps in numbers if not self[laps].safe), None)
+    def first_unsafe(self, most: int, period: int) -> Verdict | None:
+        """With some laps more to try changes on: what mends one lap need not mend the loop."""
+        laps = next((laps for laps in range(self.system.at_least, most + 1) if not self[laps].safe), None)
+        if laps is None:
+            return None
+        more = min(laps + WIDER * period, MOST if self.system.at_most is None else self.system.at_most)
+        return replace(self[laps], wider=self[more]) if more > laps else self[laps]
 
 
 def judged_loops(system: LoopSystem, program: Program | None = None) -> LoopVerdict:
@@ -121,7 +127,7 @@ def judged_loops(system: LoopSystem, program: Program | None = None) -> LoopVerd
             break
         bounded = system.at_most is not None and system.at_most <= most
         upto = system.at_most if bounded and system.at_most is not None else most
-        unsafe = unrollings.first_unsafe(upto)
+        unsafe = unrollings.first_unsafe(upto, laps)
         if unsafe is not None:
             return LoopVerdict(system, most, unsafe, None, perf_counter() - start)
         if bounded:

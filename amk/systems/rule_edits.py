@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 
@@ -12,6 +14,9 @@ from amk.systems.flat_judge import I64, READ, Bools
 from amk.systems.flat_system import FlatSystem
 from amk.systems.machine import Trouble
 from amk.systems.rules import ADD, ASYNC, COMPLETE, EXPECT, FENCE, PARITY, Rules
+
+NUMBER: Final = r"[\s\[]*\d+\]?$"
+"""What tells the barriers of one array apart."""
 
 
 def against(system: FlatSystem, trouble: Trouble) -> Iterator[Edit]:
@@ -50,10 +55,14 @@ def _parities(system: FlatSystem, rules: Rules) -> Iterator[Edit]:
 
 
 def _sizes(system: FlatSystem, rules: Rules) -> Iterator[Edit]:
-    """Barriers that count another number of arrivals: one of them, or all that count as many."""
+    """Barriers that count another number of arrivals: all that count as many, those of one array, or one of them."""
     for size in sorted(set(rules.phase[rules.phase > 0].tolist())):
         alike = np.flatnonzero(rules.phase == size)
-        for some in ([alike] if len(alike) > 1 else []) + [np.array([counter]) for counter in alike.tolist()]:
+        families: dict[str, list[int]] = {}
+        for counter in alike.tolist():
+            families.setdefault(re.sub(NUMBER, "", system.block.counter_name(counter)), []).append(counter)
+        chosen = [alike, *map(np.array, families.values()), *(np.array([counter]) for counter in alike.tolist())]
+        for some in {tuple(one.tolist()): one for one in chosen}.values():
             for other in (size - 1, size + 1, size - 2, size + 2):
                 if other < 1:
                     continue

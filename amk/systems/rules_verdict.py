@@ -278,16 +278,29 @@ def _deadlock(system: FlatSystem, run: Machine, trouble: Trouble) -> Diagnostic:
     first = waits[knot[0]]
     counter = block.counter_name(int(block.wait_counter[first[1]]))
     owed = bool(owners[knot[0]])
-    help_text = (
-        "send one of the signals that are waited for before the wait that holds its agent up; if a barrier is in "
-        "another phase than you mean, look at the parity of the wait, or at how many arrivals the barrier counts"
-        if owed
-        else f"nobody signals {counter} any more: look at how often each agent does, at the parity that is waited for, "
-        "and at how many arrivals the barrier counts"
-    )
     message = f"{names} wait{'s' * (len(knot) == 1)} for ever"
     code = "AMK201" if owed else "AMK202"
-    return Diagnostic(code, message, where=where(system, first[0]), facts=tuple(facts), help=help_text)
+    help_ = _unblocked(run, int(block.wait_counter[first[1]]), counter, owed)
+    return Diagnostic(code, message, where=where(system, first[0]), facts=tuple(facts), help=help_)
+
+
+def _unblocked(run: Machine, counter: int, name: str, owed: bool) -> str:
+    """What to look at; owed: somebody would signal, if they went on."""
+    phase = run.phases[counter]
+    if owed:
+        return (
+            "send one of the signals that are waited for before the wait that holds its agent up; if a barrier is in "
+            "another phase than you mean, look at the parity of the wait, or at how many arrivals the barrier counts"
+        )
+    if phase is not None and phase.pending > 0 > phase.bytes:
+        return (
+            f"let whoever issues the load `expect` its {-phase.bytes} bytes at {name}: that arrival is the one that "
+            "is missing"
+        )
+    return (
+        f"nobody signals {name} any more: look at how often each agent does, at the parity that is waited for, and at "
+        "how many arrivals the barrier counts"
+    )
 
 
 def _owners(run: Machine, row: int) -> list[int]:

@@ -42,6 +42,8 @@ class Verdict:
     finding: Finding | None
     judgement: Judgement | None
     seconds: float
+    wider: Verdict | None = None
+    """Of the same kernel with more laps, where changes are tried on that."""
 
     @property
     def verdict(self) -> Status:
@@ -63,7 +65,9 @@ class Verdict:
         """What is wrong and what to change; changes are tried first, so this may take a second."""
         if self.finding is None:
             return ()
-        return (advised(self.system, self.finding, lambda changed: judged(changed).safe),)
+        more = self.wider
+        wider = None if more is None or more.finding is None else (more.system, more.finding)
+        return (advised(self.system, self.finding, lambda changed: judged(changed).safe, wider),)
 
     def explain(self) -> str:
         """The verdict as text for people."""

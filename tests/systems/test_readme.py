@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import amk
+from amk.cli import main
 
 PAGE = Path(amk.__file__).parent / "systems" / "README.md"
 
@@ -67,8 +68,62 @@ def test_the_page_s_loops_are_safe_for_every_number_of_laps() -> None:
     assert amk.verify(names["endless"]()).safe and amk.verify(names["tma"](2)).safe
     text = (PAGE.parent / "files.md").read_text(encoding="utf-8").partition("```json\n")[2].partition("```")[0]
     assert judged_program(parse_loops(text.encode(), "ring.json")).safe
-    told = judged_program(parse_loops(text.replace("k + 1", "k").encode(), "ring.json"))
+    told = judged_program(
+        parse_loops(text.replace('"full", "at_least": "k + 1"', '"full", "at_least": "k"').encode(), "ring.json")
+    )
     assert told.verdict == "UNSAFE" and "ring.cu:12" not in told.explain() and "ring.json:" in told.explain()
+
+
+LOOPS = {
+    "a threshold one too low": ("c.wait(full, k + 1)", "c.wait(full, k)", "1 higher, every time", "AMK302"),
+    "more tiles ahead than slots": ("init=slots)", "init=slots + 1)", "start empty at 3 instead of 4", "AMK302"),
+    "a poll without a fence": ("(full, k + 1)", '(full, k + 1, "relaxed")', "make consumer's wait for full", "AMK302"),
+    "no signal of the tile": ("p.signal(full)", "pass", "add signals of it to producer behind", "AMK202"),
+    "a condition": ("c.wait(full, k + 1)", "k == 0 or c.wait(full, k + 1)", "is no condition", ""),
+    "the other parity": ("(k // slots + 1) % 2", "k // slots % 2", "and others with the other parity", "AMK201"),
+    "one consumer too few": (", slots, warps)", ", slots)", "empty[0] and others count 2 arrivals", "AMK201"),
+    "other bytes than come": ("slots], 4096)", "slots], 2048)", "expect 4096 bytes, as many as come", "AMK202"),
+    "no expected bytes": ("p.expect(full[k % slots], 4096)", "pass", "`expect` its 4096 bytes at full[0]", "AMK202"),
+}
+
+
+@pytest.mark.parametrize(("before", "after", "words", "code"), LOOPS.values(), ids=LOOPS)
+def test_the_usual_mistakes_in_loops_are_told_with_what_to_change(
+    before: str, after: str, words: str, code: str
+) -> None:
+    page = (PAGE.parent / "loops.md").read_text(encoding="utf-8")
+    names: dict[str, Any] = {}
+    made = "".join(part.partition("```")[0] for part in page.split("```python\n")[1:])
+    assert made.count(before) == 1
+    exec(compile(made.replace(before, after), "ring.py", "exec"), names)
+    kernel = names["endless" if made.index(before) < made.index("def tma") else "tma"]
+    if not code:
+        with pytest.raises(TypeError, match=words):
+            kernel()
+        return
+    found = amk.verify(kernel()).explain()
+    assert code in found and words in found.partition("= help: ")[2], found
+    assert "SAFE" not in found.partition("= help: ")[2] or " laps` is SAFE" in found
+
+
+JSON = {
+    "a threshold one too low": ('"full", "at_least": "k + 1"', '"full", "at_least": "k"', "be 1 higher, every time at"),
+    "a name that is not declared": ('"counter": "full"}', '"counter": "ful"}', "'ful'; declared: full, empty"),
+    "a word that is not known": ('"at_least": "k + 1"}', '"atleast": "k + 1"}', "`amk schema --loops`"),
+    "a count that is computed": ('"count": "tiles"', '"count": "tiles * 2"', 'as in "count": "tiles"'),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("before", "after", "words"), JSON.values(), ids=JSON)
+def test_mistakes_in_a_file_with_loops_are_told_with_what_to_change(
+    before: str, after: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (PAGE.parent / "files.md").read_text(encoding="utf-8").partition("```json\n")[2].partition("```")[0]
+    assert before in text
+    (tmp_path / "ring.json").write_text(text.replace(before, after))
+    assert main(["verify", str(tmp_path / "ring.json")]) != 0
+    told = capsys.readouterr()
+    assert words in told.out + told.err
 
 
 GUIDE = PAGE.parent / "guides" / "kernel-author.md"
