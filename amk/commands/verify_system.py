@@ -141,7 +141,7 @@ def _tell_witness(arguments: argparse.Namespace, verdict: Verdict) -> None:
 
 def _certified(verdict: Verdict, path: Path) -> dict[str, Any]:
     try:
-        return certificate(verdict.system)
+        return certificate(verdict.system, verdict.safe)
     except NotSafe as error:
         fence = "its `fence` leaves reads before writes open, which is allowed, and which the checker refuses"
         reason = because(fence if verdict.system.given is not None else str(error))

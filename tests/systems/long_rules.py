@@ -14,7 +14,7 @@ import argparse
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 from pathlib import Path
 from random import Random
@@ -68,9 +68,14 @@ DRAWN = Drawn()
 
 def compare(number: int) -> dict[str, Any]:
     """What slice `number` counts, and its differences."""
-    counts: Counter[str] = Counter(drawn=EACH)
+    return {"drawn": EACH, **compared(DRAWN.new(number))}
+
+
+def compared(systems: Iterable[tuple[int, Made]]) -> dict[str, Any]:
+    """Counts and differences of these systems, which are under their seeds."""
+    counts: Counter[str] = Counter()
     differences = []
-    for seed, made in DRAWN.new(number):
+    for seed, made in systems:
         verdict = judged(made.built().flat())
         document = to_json(verdict.system)
         explorer = Rules(document, STATES)
@@ -88,7 +93,7 @@ def compare(number: int) -> dict[str, Any]:
 def _differences(verdict: Verdict, document: dict[str, Any], wrong: set[str]) -> Iterator[str]:
     if (verdict.safe and wrong) or (verdict.verdict == "UNSAFE" and not wrong):
         yield f"{verdict.verdict}, exploration finds {sorted(wrong)}"
-    if verdict.safe and not check(document, json.loads(json.dumps(certificate(verdict.system)))).accepted:
+    if verdict.safe and not check(document, json.loads(json.dumps(certificate(verdict.system, safe=True)))).accepted:
         yield "the checker refuses the certificate"
     if verdict.finding is not None and verdict.finding.run is not None:
         found = verdict.witness_json()
