@@ -3,7 +3,8 @@
 A task starts when the event it depends on has been triggered as often as it counts, reads its inputs, writes its
 outputs, and triggers its event once. Which worker runs a task is decided at run time, so every task is an agent of its
 own: SAFE is safe for every assignment, provided that no worker blocks on a task that is queued behind another (tasks
-that depend on later tasks are refused by name).
+that depend on later tasks are refused by name). Tensors that no task writes, weights for instance, are left out:
+nothing can race with their readers.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from amk.systems.builder import System
 from amk.systems.names import Buffer, Counter
 
 NO_EVENT: Final = 0x7FFFFFFFFFFFFFFE
+NO_TENSOR: Final = "nullptr"
 LOCAL: Final = 1 << 32
 """Event numbers from here on are of another GPU, or of NVSHMEM."""
 BYTES: Final = {93: 1, 94: 2, 95: 4, 96: 8}
@@ -77,15 +79,14 @@ class _Reader:
         self.graph, self.file = graph, file
         self.sys = System(file)
         self.buffers: dict[str, Buffer] = {}
+        self.written = {tensor.base_ptr for task in graph.all_tasks for tensor in task.outputs or ()} - {NO_TENSOR}
         self.sizes = self._sizes()
 
     def _sizes(self) -> dict[str, int]:
         sizes: dict[str, int] = {}
         for number, task in enumerate(self.graph.all_tasks):
-            for kind in ("inputs", "outputs"):
-                for k, tensor in enumerate(getattr(task, kind) or ()):
-                    boxes = self.boxes(tensor, f"/all_tasks/{number}/{kind}/{k}")
-                    sizes[tensor.base_ptr] = max(sizes.get(tensor.base_ptr, 1), *(hi for _, hi in boxes))
+            for tensor, _, path in self.touched(task, f"/all_tasks/{number}"):
+                sizes[tensor.base_ptr] = max(sizes.get(tensor.base_ptr, 1), *(hi for _, hi in self.boxes(tensor, path)))
         return sizes
 
     def refuse(self, code: str, message: str, path: str) -> AmkError:
@@ -127,18 +128,20 @@ class _Reader:
                 message = "the task depends on tasks behind it; whether a worker blocks on it is not decided here"
                 raise self.refuse("AMK205", message, path)
             agent.wait(events[waited], self.graph.all_events[waited].num_triggers)
-        for tensor, write in self.touched(task):
+        for tensor, write, at in self.touched(task, path):
             buffer = self.buffer(tensor.base_ptr)
-            for lo, hi in self.boxes(tensor, path):
+            for lo, hi in self.boxes(tensor, at):
                 (agent.write if write else agent.read)(buffer, lo, hi)
         triggered = self.event(task.trigger_event, f"{path}/trigger_event")
         if triggered is not None:
             agent.signal(events[triggered])
 
-    @staticmethod
-    def touched(task: Task) -> Iterator[tuple[Tensor, bool]]:
-        yield from ((tensor, False) for tensor in task.inputs or ())
-        yield from ((tensor, True) for tensor in task.outputs or ())
+    def touched(self, task: Task, path: str) -> Iterator[tuple[Tensor, bool, str]]:
+        """Tensors, whether they are written, and where the file says so."""
+        for kind in ("inputs", "outputs"):
+            for k, tensor in enumerate(getattr(task, kind) or ()):
+                if tensor.base_ptr in self.written:
+                    yield tensor, kind == "outputs", f"{path}/{kind}/{k}"
 
     def buffer(self, name: str) -> Buffer:
         if name not in self.buffers:
