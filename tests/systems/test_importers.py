@@ -111,6 +111,20 @@ def test_task_graphs_are_judged_for_every_assignment() -> None:
     assert finding(task_graph(graph(again=True), "g"))[0] in ("AMK301", "AMK302")
 
 
+def test_tensors_that_no_task_writes_are_left_out() -> None:
+    """Weights, a cache in pages of which a task reads some bytes of each, and inputs that are not given."""
+    full = graph()
+    cache = {"base_ptr": "cache", "offset": 0, "data_type": 941, "dims": [16, 4096, 8], "strides": [65536, 16, 1]}
+    nothing = {"base_ptr": "nullptr", "offset": 0, "data_type": 999, "dims": [], "strides": []}
+    for task in full["all_tasks"]:
+        task["inputs"] = [*(task["inputs"] or ()), cache, nothing, tensor("weight", 0)]
+    system = task_graph(full, "g").flat()
+    assert judged(system).safe and not {"cache", "nullptr", "weight"} & set(system.block.buffer_names)
+    full["all_tasks"][-1]["outputs"] = [cache]
+    with pytest.raises(AmkError, match="4096 runs"):
+        task_graph(full, "g.json")
+
+
 def test_task_graphs_outside_of_the_class_are_unknown_by_name() -> None:
     for path, value, code in (
         ("dependent_event", 1 << 40, "AMK205"), ("dependent_event", 9, "AMK009"), ("dependent_event", 1, "AMK205"),
