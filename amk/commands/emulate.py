@@ -19,7 +19,7 @@ from amk.engine.checkpoints.open_checkpoint import open_checkpoint
 from amk.engine.checkpoints.random_checkpoint import RandomCheckpoint
 from amk.engine.load import check_model
 from amk.interpreter.interpret import Machine
-from amk.lowering.compile import DEFAULT_OPTIONS, compile_cuda
+from amk.lowering.compile import DEFAULT_OPTIONS, compile_ptx
 from amk.lowering.emit import emit
 from amk.lowering.stamp import stamped
 from amk.models.row_groups import TensorSource
@@ -116,7 +116,7 @@ def compiled(schedule: Schedule) -> str:
 
 
 def _ptx(schedule: Schedule, text: str, *options: str) -> str:
-    return compile_cuda(text, schedule.target.arch, options=(*DEFAULT_OPTIONS, *options)).ptx
+    return compile_ptx(text, schedule.target.arch, options=(*DEFAULT_OPTIONS, *options))
 
 
 def beyond(result: Result) -> list[Mismatch]:

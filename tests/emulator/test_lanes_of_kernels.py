@@ -17,13 +17,14 @@ from amk.emulator.machine.report import Fault
 from amk.judges.request import hidden_state
 from amk.judges.weights import RandomWeights
 from amk.lowering import headers, lanes
-from amk.lowering.compile import compile_cuda
+from amk.lowering.compile import compile_ptx
 from amk.lowering.emit import emit
 from amk.planner.decode import plan
 from amk.planner.settings import NAIVE
 from amk.schedule_ir.ops import SignalOp, WaitOp
 from amk.schedule_ir.schedule import Schedule, Step
 from amk.targets.target import load_target
+from tests.cases import one_in_turn
 from tests.emulator.test_decode import scheduled
 from tests.lowering.edits.emulated import difference
 from tests.lowering.edits.judge import built, compiled, original, subject, texts
@@ -51,8 +52,8 @@ def faults(schedule: Schedule, ptx: str, order: Order = ORDERS[0], tokens: int =
 @pytest.mark.parametrize("name", MADE)
 def test_every_base_is_clean(name: str) -> None:
     schedule = Schedule.model_validate_json(json.dumps(base(name)))
-    ptx = compile_cuda(emit(schedule), schedule.target.arch).ptx
-    for order in ORDERS:
+    ptx = compile_ptx(emit(schedule), schedule.target.arch)
+    for order in one_in_turn(ORDERS, MADE.index(name)):
         assert [str(fault) for fault in faults(schedule, ptx, order)] == []
 
 
@@ -122,7 +123,7 @@ def _empty_steps(op: str) -> Schedule:
 def test_an_empty_step_that_counts_as_a_meeting_races(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As the lowering once had it: it took a step that prints nothing for a meeting of the lanes, and printed none."""
     schedule = _empty_steps(op)
-    ptx = compile_cuda(emit(schedule), schedule.target.arch).ptx
+    ptx = compile_ptx(emit(schedule), schedule.target.arch)
     assert faults(schedule, ptx) == []
     step = lanes._Walk.step
 
@@ -132,7 +133,7 @@ def test_an_empty_step_that_counts_as_a_meeting_races(op: str, monkeypatch: pyte
         step(walk, one, number)
 
     monkeypatch.setattr(lanes._Walk, "step", once)
-    wrong = compile_cuda(emit(schedule), schedule.target.arch).ptx
+    wrong = compile_ptx(emit(schedule), schedule.target.arch)
     assert wrong != ptx
     found = faults(schedule, wrong)
     assert {fault.kind for fault in found} == {"race"}

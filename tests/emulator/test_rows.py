@@ -11,7 +11,7 @@ import pytest
 from amk.adversary.neighbourhood.bases import base
 from amk.emulator.decode import EmulatedEngine
 from amk.engine.backends.cpu_engine import CpuEngine
-from amk.lowering.compile import compile_cuda
+from amk.lowering.compile import compile_ptx
 from amk.lowering.emit import emit
 from amk.schedule_ir.schedule import Schedule
 from tests.engine.tiny import RandomTensors
@@ -24,7 +24,7 @@ Seen = tuple[list[list[int]], dict[str, int]]
 
 @cache
 def ptx() -> str:
-    return compile_cuda(emit(SCHEDULE), SCHEDULE.target.arch).ptx
+    return compile_ptx(emit(SCHEDULE), SCHEDULE.target.arch)
 
 
 def emulated(ends: tuple[int, ...] = (), given: int = 3, start: int = 0, steps: int = 1) -> Seen:

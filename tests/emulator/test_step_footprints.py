@@ -8,7 +8,7 @@ import pytest
 
 from amk.emulator.decode import Result, run
 from amk.emulator.footprints import LINE_INFO
-from amk.lowering.compile import DEFAULT_OPTIONS, compile_cuda
+from amk.lowering.compile import DEFAULT_OPTIONS, compile_ptx
 from amk.lowering.emit import emit
 from amk.lowering.stamp import stamped
 from amk.schedule_ir.expr import Env
@@ -32,7 +32,7 @@ def compiled(name: str) -> tuple[str, str]:
     """CUDA and PTX."""
     schedule = scheduled(name)
     text = stamped(emit(schedule), schedule)
-    return text, compile_cuda(text, schedule.target.arch, options=(*DEFAULT_OPTIONS, LINE_INFO)).ptx
+    return text, compile_ptx(text, schedule.target.arch, options=(*DEFAULT_OPTIONS, LINE_INFO))
 
 
 def ran(name: str) -> Result:

@@ -15,7 +15,7 @@ from amk.emulator.machine.machine import Order
 from amk.engine.backends.cpu_engine import CpuEngine
 from amk.engine.checkpoints.layer_source import layer_source
 from amk.interpreter.interpret import Machine
-from amk.lowering.compile import compile_cuda
+from amk.lowering.compile import compile_ptx
 from amk.lowering.emit import emit
 from amk.lowering.kernel import read_back
 from amk.lowering.stamp import stamped
@@ -26,6 +26,7 @@ from amk.schedule_ir.codec import schedule_hash
 from amk.schedule_ir.schedule import Loop, Schedule, Step
 from amk.validator.export.of_schedule import evidence
 from amk.validator.verify import verify
+from tests.cases import cases
 from tests.engine.tiny import NEOX, RandomTensors, tiny_model, tiny_plan
 
 MODEL = tiny_model(layers=5, qk_norm=True)
@@ -111,11 +112,11 @@ def test_the_kernel_of_a_slice_gives_the_interpreters_states_in_any_order(name: 
     """One launch a token, with nothing but the position and the hidden state written between them, as in a graph."""
     source, model = RandomTensors(MODEL), MODEL.sliced(2, 4)
     schedule = tiny_plan(model, **PLANS[name])
-    ptx = compile_cuda(stamped(emit(schedule), schedule), schedule.target.arch).ptx
+    ptx = compile_ptx(stamped(emit(schedule), schedule), schedule.target.arch)
     read_back(schedule, ptx)
     expected = Machine(schedule, layer_source(model, source), numerics="device")
     expected.set("state", np.zeros(4, np.int32))
-    orders = Order(), Order(eager=True), Order(seed=1, slice=50)
+    orders = (Order(), Order(eager=True), Order(seed=1, slice=50))[: cases(2, 3)]
     engines = [EmulatedEngine(schedule, layer_source(model, source), ptx, races=True) for _ in orders]
     for position, token in enumerate(TOKENS[:3]):
         hidden, states = source.arrays["embed"][token], []
@@ -128,8 +129,8 @@ def test_the_kernel_of_a_slice_gives_the_interpreters_states_in_any_order(name: 
         expected.set("hidden_in", hidden)
         expected.set("position", np.array([position], np.int32))
         expected.launch(1)
-        np.testing.assert_array_equal(states[0], states[1])
-        np.testing.assert_array_equal(states[0], states[2])
+        for state in states[1:]:
+            np.testing.assert_array_equal(states[0], state)
         wanted = expected.get("hidden_out")
         assert np.abs(states[0] - wanted).max() <= 2.0**-7 * np.abs(wanted).max()
 

@@ -26,7 +26,7 @@ from amk.engine.backends.request import first_state
 from amk.judges.emulated_run import EmulatedKernel
 from amk.judges.judge import DEVICE_TOLERANCE, judge, judged, requests
 from amk.judges.oracle.judge import rule, start_positions
-from amk.lowering.compile import compile_cuda
+from amk.lowering.compile import compile_ptx
 from amk.lowering.emit import emit
 from amk.models.model_spec import ModelSpec
 from amk.planner.decode import plan
@@ -56,7 +56,7 @@ def schedule_of(name: str) -> Schedule:
 @cache
 def printed(schedule_text: str) -> str:
     schedule = Schedule.model_validate_json(schedule_text)
-    return compile_cuda(emit(schedule), schedule.target.arch).ptx
+    return compile_ptx(emit(schedule), schedule.target.arch)
 
 
 def kernel() -> EmulatedKernel:

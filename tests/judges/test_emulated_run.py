@@ -12,14 +12,14 @@ from amk.judges import sliced
 from amk.judges.emulated_run import EmulatedKernel
 from amk.judges.judge import DEVICE_TOLERANCE, judged
 from amk.judges.request import Request
-from amk.lowering.compile import compile_cuda
+from amk.lowering.compile import compile_ptx
 from amk.lowering.emit import emit
 from amk.schedule_ir.schedule import Schedule
 
 
 def printed(schedule: Schedule) -> str:
     """Compiled without the checks of `amk compile`: the only way to run a schedule that these refuse."""
-    return compile_cuda(emit(schedule), schedule.target.arch).ptx
+    return compile_ptx(emit(schedule), schedule.target.arch)
 
 
 @cache

@@ -23,6 +23,7 @@ from amk.planner.tuned import tuned
 from amk.schedule_ir.in_flight import blocks_together
 from amk.schedule_ir.schedule import CacheDtype, Schedule
 from amk.targets.target import load_target
+from tests.cases import cases
 
 CONTEXT = 131_072
 CACHE_LOAD = "LDG.E.NA"
@@ -45,7 +46,9 @@ def bodies(cubin: bytes, kernel: str) -> list[list[Issued]]:
 
 @pytest.mark.parametrize(
     ("name", "kv", "in_flight"),
-    [("llama3.1-8b", "bf16", {8, 16}), ("llama3.1-8b", "fp8", {8, 16}), ("llama3.2-1b", "bf16", {8, 16})],
+    [("llama3.1-8b", "bf16", {8, 16}), ("llama3.1-8b", "fp8", {8, 16}), ("llama3.2-1b", "bf16", {8, 16})][
+        cases(1, 0) :
+    ],
 )
 def test_no_cache_load_is_waited_for_before_the_last_is_begun(name: str, kv: CacheDtype, in_flight: set[int]) -> None:
     built = build(long_plan(name, kv))

@@ -15,7 +15,7 @@ from amk.emulator.memory.global_memory import Allocation
 from amk.emulator.ptx.parse import parse
 from amk.emulator.ptx.program import assemble
 from amk.interpreter.packing import packed_arrays
-from amk.lowering.compile import compile_cuda
+from amk.lowering.compile import compile_ptx
 from amk.models.matrices import scale_buffer
 from amk.models.model_spec import ModelSpec
 from amk.planner.formats import Formats, formats
@@ -48,7 +48,7 @@ CASES: dict[str, tuple[ModelSpec, Formats, dict[str, Any]]] = {
 
 @pytest.fixture(scope="module")
 def program() -> Any:
-    return assemble(parse(compile_cuda(SOURCE, "sm_90a").ptx), KERNEL)
+    return assemble(parse(compile_ptx(SOURCE, "sm_90a")), KERNEL)
 
 
 @pytest.mark.parametrize("name", CASES)
