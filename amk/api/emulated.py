@@ -43,7 +43,8 @@ class EmulatorEngine(TextEngine):
 
     def step(self, tokens: int) -> NDArray[np.int32]:
         """Run `tokens` tokens and return those that were given or chosen. AMK804 if the kernel did what no correct
-        kernel does, AMK803 at a limit."""
+        kernel does, AMK803 at a limit, AMK014 for a launch that leaves the context."""
+        self._launches(tokens)
         outcome = self._engine.launch(tokens)
         if outcome.faults or not outcome.ended:
             found = tuple(shown(str(fault)) for fault in outcome.faults[:MOST_FAULTS])

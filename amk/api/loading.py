@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from amk.api.card import on_the_cpu, target_of, usable_card
-from amk.engine.backends.backend import Backend, ForwardBackend
+from amk.engine.backends.backend import Backend
 from amk.engine.backends.forward import ForwardPass
+from amk.engine.backends.forward_backend import ForwardBackend
 from amk.engine.checkpoints.checkpoint import Checkpoint
 from amk.engine.checkpoints.locate import find_checkpoint
 from amk.engine.checkpoints.open_checkpoint import open_checkpoint
+from amk.engine.generation.draft import Draft, check_same_tokens
 from amk.engine.generation.generation_config import generation_config, suggested_sampling, unheeded
 from amk.engine.generation.language_model import LanguageModel
-from amk.engine.generation.speculation import GUESSES, Method, speculation
+from amk.engine.generation.speculation import GUESSES, Method, speculating
 from amk.engine.tokenizers.open_tokenizer import open_tokenizer
 from amk.engine.tokenizers.tokenizer import Tokenizer
 from amk.prefill.reader import Prefill, prompts_of
@@ -33,6 +36,8 @@ if TYPE_CHECKING:  # the rest is imported where it is used: the device cpu needs
 Device = Literal["cpu", "cuda", "interpreter", "emulator"]
 WITHOUT_GPU = ("interpreter", "emulator")
 """Devices that run a schedule on the CPU."""
+MOST_TEXTS = 16
+"""Computed at once."""
 MOST_INTERPRETED = 256
 """Positions of a plan for them unless told otherwise: their cache is in memory as a whole."""
 
@@ -82,6 +87,7 @@ def load(
     prefill: Prefill = "auto",
     speculate: Method | None = None,
     draft_tokens: int = GUESSES,
+    draft: str | Path | Files | None = None,
     batch: int = 1,
 ) -> LanguageModel:
     """A model that is ready to answer.
@@ -98,10 +104,11 @@ def load(
     prefill: what reads prompts on the device cuda. 'kernel': the schedule, token by token; 'torch': matrix products of
     torch, whose cache differs by the rounding of bf16; 'rows': a second schedule, of up to 32 tokens a step, which
     needs no torch, but bf16 and memory for weights of its own; 'auto': torch where it can, for 6 tokens and more.
-    speculate: 'lookup' guesses up to draft_tokens tokens from the text and verifies them in one pass, which changes no
-    answer. A schedule that is planned for it has a row more than that, and bf16 weights.
+    speculate: up to draft_tokens tokens are guessed and verified in one pass, which changes no answer. 'lookup' guesses
+    from the text; 'draft' asks the model `draft`, which is smaller, has the same tokens and runs on the same device. A
+    schedule that is planned for it has a row more than draft_tokens, and bf16 weights.
     batch: texts that are computed at once, each for itself, 1 to 16; a schedule that is planned for more than one has
-    bf16 weights. A schedule that is given says itself how many.
+    bf16 weights and verifies no guesses. A schedule that is given says itself how many.
 
     Raises AmkError: AMK010 for an unknown name, AMK012 for a model or tokenizer that amk does not run, AMK013 for
     weights that are missing or damaged, AMK011 for a plan that does not fit, AMK019 where torch is to read prompts and
@@ -112,31 +119,74 @@ def load(
     if device is None:
         device, gpu, told = chosen(gpu, schedule is not None)
         notes += told
-    if batch > 1 and (device == "cpu" or speculate is not None):
-        what = "the device cpu computes" if device == "cpu" else "guesses are verified for"
-        raise AmkError(Diagnostic("AMK005", f"{what} one text at a time", help="leave the batch out"))
+    if not 1 <= batch <= MOST_TEXTS:
+        raise AmkError(Diagnostic("AMK016", f"a batch has 1 to {MOST_TEXTS} texts, {batch} were asked for"))
+    models = [files] if draft is None else [files, _draft_files(draft, files)]
+    speculate = "draft" if speculate is None and draft is not None else speculate
     if device == "cpu":
         if schedule is not None or gpu is not None:
             message = "the device cpu runs no schedule and plans for no GPU"
             raise AmkError(Diagnostic("AMK005", message, help="ask for the device interpreter or cuda"))
         positions = max_context or files.checkpoint.spec.max_context
-        backend: Backend = ForwardBackend(ForwardPass(files.checkpoint, positions))
+        backends: list[Backend] = [ForwardBackend(ForwardPass(files.checkpoint, positions), batch)]
+        for each in models[1:]:
+            least = min(positions, each.checkpoint.spec.max_context)
+            backends.append(ForwardBackend(ForwardPass(each.checkpoint, least), batch))
     else:
-        from amk.api.schedules import read_schedule, stored_formats
+        from amk.api.schedules import stored_formats
         from amk.engine.load import rounding
 
         forms = formats if formats is not None else stored_formats(files.path, dtype, lm_head_dtype)
-        wanted = Planned(forms, kv_dtype, max_context, sampling)
-        if speculate is not None:
-            wanted = wanted._replace(sampling="greedy", rows=1 + draft_tokens)
-        if batch > 1:
-            wanted = wanted._replace(batch=batch, live=True)
-        run = planned(files.checkpoint, device, gpu, wanted) if schedule is None else read_schedule(schedule)
-        backend = schedule_backend(run, files.checkpoint, device, progress, quantise, prefill)
-        notes += rounding(run, files.checkpoint)
+        wanted = Planned(forms, kv_dtype, max_context, sampling, batch, live=batch > 1)
+        runs = _runs(models, device, gpu, wanted, schedule, 0 if speculate is None else draft_tokens)
+        backends = [
+            schedule_backend(run, each.checkpoint, device, progress, quantise, prefill)
+            for run, each in zip(runs, models, strict=True)
+        ]
+        notes += rounding(runs[0], files.checkpoint)
+    guessing = None
+    if speculate is not None:
+        known = min(each.checkpoint.spec.vocab for each in models)
+        drafting = Draft(backends[1], known) if draft is not None else None
+        guessing = speculating(backends[0], speculate, draft_tokens, drafting)
     suggested = suggested_sampling(generation_config(files.path))
-    guessing = None if speculate is None else speculation(backend, speculate, draft_tokens)
-    return LanguageModel(files.checkpoint.spec, files.tokenizer, backend, notes, suggested, guessing)
+    return LanguageModel(files.checkpoint.spec, files.tokenizer, backends[0], notes, suggested, guessing)
+
+
+def _runs(
+    models: Sequence[Files],
+    device: Device,
+    gpu: str | None,
+    wanted: Planned,
+    schedule: Schedule | str | Path | None,
+    guesses: int,
+) -> list[Schedule]:
+    """What runs a model, which verifies so many guesses, and its draft if there is one."""
+    from amk.api.schedules import read_schedule
+
+    verifying = wanted._replace(sampling="greedy", rows=1 + guesses) if guesses else wanted
+    run = planned(models[0].checkpoint, device, gpu, verifying) if schedule is None else read_schedule(schedule)
+    return [run, *(_draft_plan(draft, run, device, gpu, wanted.sampling) for draft in models[1:])]
+
+
+def _draft_files(draft: str | Path | Files, files: Files) -> Files:
+    """AMK012 unless it has the tokens of the model; else as `open_files`."""
+    found = draft if isinstance(draft, Files) else open_files(draft)
+    check_same_tokens(files.tokenizer, found.tokenizer)
+    return found
+
+
+def _draft_plan(draft: Files, run: Schedule, device: Device, gpu: str | None, sampling: Mode) -> Schedule:
+    """A plan for the draft of what `run` verifies, on the same device. AMK011 unless its memory holds both."""
+    from amk.api.schedules import stored_formats
+
+    positions = min(run.kv.context, draft.checkpoint.spec.max_context)
+    found = planned(draft.checkpoint, device, gpu, Planned(stored_formats(draft.path), "bf16", positions, sampling))
+    needed = sum(b.bytes for schedule in (run, found) for b in schedule.buffers if b.space == "global")
+    if needed > run.target.hbm_bytes:
+        message = f"model and draft need {needed:,} bytes, {run.target.name} has {run.target.hbm_bytes:,}"
+        raise AmkError(Diagnostic("AMK011", message, help="ask for a smaller max_context"))
+    return found
 
 
 def chosen(gpu: str | None, scheduled: bool) -> tuple[Device, str | None, tuple[Diagnostic, ...]]:

@@ -8,7 +8,7 @@ import json
 import sys
 from pathlib import Path
 
-from amk.api.loading import open_files
+from amk.api.loading import MOST_TEXTS, open_files
 from amk.commands.format_arguments import positive
 from amk.commands.model_arguments import add_model_arguments, choose_device, opened
 from amk.commands.sampling import sampling_of
@@ -43,23 +43,24 @@ def run(arguments: argparse.Namespace) -> int:
         run_batch(arguments, device, files, prompts)
         return Exit.SAFE
     longest = max(map(len, prompts)) + arguments.max_tokens
-    with opened(arguments, device, files, longest) as model:
-        for number, prompt in enumerate(prompts, 1):
-            print(f"[{number}] " if len(prompts) > 1 and not arguments.json else "", end="")
-            _answer(model, prompt, arguments)
+    together = min(len(prompts), MOST_TEXTS) if device == "cpu" else 1
+    with opened(arguments, device, files, longest, together) as model:
+        _answer(model, prompts, arguments)
     return Exit.SAFE
 
 
-def _answer(model: LanguageModel, prompt: list[int], arguments: argparse.Namespace) -> None:
-    options = dataclasses.asdict(sampling_of(arguments))
+def _answer(model: LanguageModel, prompts: list[list[int]], arguments: argparse.Namespace) -> None:
+    """One answer as it comes; several, or as JSON, when all are there."""
+    options = dataclasses.asdict(sampling_of(arguments)) | {"logprobs": arguments.logprobs}
     options |= {"stop": arguments.stop, "max_tokens": arguments.max_tokens}
-    stream = model.stream(prompt, **options, logprobs=arguments.logprobs)
-    if arguments.json:
-        print(json.dumps(dataclasses.asdict(stream.run()), ensure_ascii=False), flush=True)
+    if len(prompts) == 1 and not arguments.json:
+        for piece in model.stream(prompts[0], **options):
+            print(piece.text, end="", flush=True)
+        print()
         return
-    for piece in stream:
-        print(piece.text, end="", flush=True)
-    print()
+    for number, found in enumerate(model.generate_all(prompts, **options), 1):
+        as_json = json.dumps(dataclasses.asdict(found), ensure_ascii=False)
+        print(as_json if arguments.json else f"[{number}] {found.text}", flush=True)
 
 
 def texts(arguments: argparse.Namespace) -> list[str]:

@@ -21,8 +21,9 @@ from amk.schedule_ir.schedule import mode_of
 
 def run_batch(arguments: argparse.Namespace, device: Device, files: Files, prompts: list[list[int]]) -> None:
     """Print the texts one after the other."""
-    if arguments.stop or arguments.logprobs is not None or arguments.json or arguments.speculate is not None:
-        message = "--stop, --logprobs, --json and --speculate are for one prompt, or for --device cpu"
+    guessed = arguments.speculate is not None or arguments.draft is not None
+    if arguments.stop or arguments.logprobs is not None or arguments.json or guessed:
+        message = "--stop, --logprobs, --json, --speculate and --draft are for one prompt, or for --device cpu"
         raise AmkError(Diagnostic("AMK005", message))
     longest = max(map(len, prompts)) + arguments.max_tokens
     if arguments.schedule is not None:

@@ -67,8 +67,11 @@ def add_speculation(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--speculate", choices=get_args(Method),
         help="guess tokens and verify several in one pass; the text stays the same. lookup: what followed in the text "
-        "when its last tokens came before",
+        "when its last tokens came before; draft: what a smaller model says",
     )  # fmt: skip
+    parser.add_argument(
+        "--draft", metavar="MODEL", help="the smaller model, with the same tokens, on the same device; as --model"
+    )
     parser.add_argument(
         "--draft-tokens", type=positive, default=GUESSES, metavar="N", help=f"most guesses a pass (default: {GUESSES})"
     )
@@ -103,7 +106,7 @@ def opened(arguments: argparse.Namespace, device: Device, files: Files, longest:
     if device == "cpu":
         model = load(
             files, device=device, max_context=arguments.max_context, speculate=arguments.speculate,
-            draft_tokens=arguments.draft_tokens, batch=batch,
+            draft_tokens=arguments.draft_tokens, draft=arguments.draft, batch=batch,
         )  # fmt: skip
     else:
         with packing_bar() as progress:
@@ -111,7 +114,7 @@ def opened(arguments: argparse.Namespace, device: Device, files: Files, longest:
                 files, arguments.gpu, device=device, formats=asked_formats(arguments), kv_dtype=arguments.kv_dtype,
                 max_context=positions(arguments, files, longest), sampling=sampling.mode, schedule=arguments.schedule,
                 progress=progress, quantise=quantiser(arguments), prefill=arguments.prefill,
-                speculate=arguments.speculate, draft_tokens=arguments.draft_tokens, batch=batch,
+                speculate=arguments.speculate, draft_tokens=arguments.draft_tokens, draft=arguments.draft, batch=batch,
             )  # fmt: skip
     arguments.findings.tell(model.notes)
     return model

@@ -1,7 +1,7 @@
 """The threads that compute: each takes a request from the queue and runs it to its end.
 
 There are as many as the model computes texts at once: one, after which answers come one after the other, or those of a
-live batch, in which a request joins the others when it comes. What a request shares with one whose cache it takes over
+batch, in which a request joins the others when it comes. What a request shares with one whose cache it takes over
 is not read again. A client that reads slowly does not hold a thread: its pieces, at most as many as its answer has
 tokens, wait in the request. A request that was cancelled ends behind the token that is being computed.
 """

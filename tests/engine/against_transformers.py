@@ -14,6 +14,7 @@ import transformers
 from numpy.typing import NDArray
 
 from amk.engine.backends.forward import ForwardPass
+from amk.engine.backends.forward_backend import ForwardBackend
 from amk.engine.checkpoints.open_checkpoint import open_checkpoint
 from amk.report.diagnostic import AmkError, Diagnostic, Exit
 
@@ -102,7 +103,7 @@ def by_transformers(directory: Path, tokens: list[int]) -> Outcome:
 def by_amk(directory: Path, tokens: list[int]) -> Outcome:
     try:
         opened = open_checkpoint(directory)
-        return Outcome(ForwardPass(opened, len(tokens)).read(tokens, every=True))
+        return Outcome(ForwardBackend(ForwardPass(opened, len(tokens))).every(tokens))
     except AmkError as error:
         assert error.exit_code is Exit.INPUT
         return Outcome(None, error.diagnostics[0])

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
 from gguf.constants import GGMLQuantizationType as Kind
 from gguf.quants import dequantize
 
-from amk.engine.backends import forward
-from amk.engine.backends.forward import ForwardPass
+from amk.engine.backends import forward, forward_backend
+from amk.engine.backends.forward import ForwardPass, Part
+from amk.engine.backends.forward_backend import ForwardBackend
 from amk.engine.checkpoints.checkpoint import Checkpoint, Floats
 from amk.engine.checkpoints.gguf_blocks import decode
 from amk.models.model_spec import ModelSpec
@@ -48,6 +50,10 @@ def expected(spec: ModelSpec, source: Arrays, text: list[int]) -> Floats:
     return np.array([decoder.forward([token]) for token in text])
 
 
+def backend(source: Arrays, context: int = 64, memory: int | None = None, texts: int = 1) -> ForwardBackend:
+    return ForwardBackend(ForwardPass(source, context, memory), texts)
+
+
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("memory", [1 << 30, 40_000, 0])
 def test_logits_of_every_token(name: str, memory: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,48 +63,63 @@ def test_logits_of_every_token(name: str, memory: int, monkeypatch: pytest.Monke
     wanted = expected(spec, source, TEXT)
     monkeypatch.setattr(forward, "PIECE", 1 << 12)
     for block in (256, 7, 1):
-        monkeypatch.setattr(forward, "BLOCK", block)
-        found = ForwardPass(source, 64, memory)
-        np.testing.assert_allclose(found.read(TEXT, every=True), wanted, rtol=2e-4, atol=2e-4)
-        assert found.length == len(TEXT)
-    monkeypatch.setattr(forward, "BLOCK", 256)
-    last = ForwardPass(source, 64, memory).read(TEXT)
+        monkeypatch.setattr(forward_backend, "BLOCK", block)
+        found = backend(source, memory=memory)
+        np.testing.assert_allclose(found.every(TEXT), wanted, rtol=2e-4, atol=2e-4)
+        np.testing.assert_allclose(found.every(TEXT, 11), wanted[11:], rtol=2e-4, atol=2e-4)
+        assert found.cached == 11
+    monkeypatch.setattr(forward_backend, "BLOCK", 256)
+    last = backend(source, memory=memory).logits(TEXT)
     np.testing.assert_allclose(last, wanted[-1], rtol=2e-4, atol=2e-4)
 
 
 def test_kept_matrices_are_read_once() -> None:
     source = Arrays(tiny_model(tied_embeddings=True))
-    text = ForwardPass(source, 64, 1 << 30)
-    text.read([1])
+    text = backend(source, memory=1 << 30)
+    text.logits([1])
     before = source.read
-    text.read([2, 3])
+    text.logits([1, 2, 3])
     assert source.read == before, "the embedding comes from the kept head"
-    streamed = ForwardPass(source, 64, 0)
-    streamed.read([1])
+    streamed = backend(source, memory=0)
+    streamed.logits([1])
     before = source.read
-    streamed.read([2])
+    streamed.logits([1, 2])
     assert source.read - before > source.spec.params * 0.9
 
 
 def test_a_text_goes_on_from_what_is_kept() -> None:
     spec = tiny_model()
     source = Arrays(spec)
-    text = ForwardPass(source, 64)
-    text.read(TEXT[:30])
-    text.keep(11)
-    again = text.read(TEXT[11:20])
-    np.testing.assert_allclose(again, expected(spec, source, TEXT[:20])[-1], rtol=2e-4, atol=2e-4)
-    with pytest.raises(ValueError, match="21 cannot be kept"):
-        text.keep(21)
+    text = backend(source)
+    text.logits(TEXT[:30])
+    other = [*TEXT[:11], *TEXT[20:30]]
+    np.testing.assert_allclose(text.logits(other), expected(spec, source, other)[-1], rtol=2e-4, atol=2e-4)
+    assert text.cached == 11
 
 
 def test_a_full_cache_is_refused_before_anything_is_read() -> None:
-    text = ForwardPass(Arrays(tiny_model()), 8)
-    text.read(TEXT[:6])
+    text = backend(Arrays(tiny_model()), 8)
+    text.logits(TEXT[:6])
     with pytest.raises(AmkError, match="AMK014"):
-        text.read(TEXT[:3])
-    assert text.length == 6
-    text.read(TEXT[:2])
+        text.logits(TEXT[:9])
+    text.logits(TEXT[:8])
+    assert text.cached == 6
+
+
+def test_a_pass_that_is_interrupted_keeps_what_was_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = backend(Arrays(tiny_model()))
+    wanted = text.logits(TEXT[:30])
+    text.logits(TEXT[:10])
+    with monkeypatch.context() as patch:
+        patch.setattr(text._forward, "read", _interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            text.logits(TEXT[:20])
+    np.testing.assert_allclose(text.logits(TEXT[:30]), wanted, rtol=2e-4, atol=2e-4)
+    assert text.cached == 10
+
+
+def _interrupted(parts: Sequence[Part]) -> NoReturn:
+    raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("kind", [Kind.Q4_0, Kind.Q4_1, Kind.Q8_0, Kind.Q5_0, Kind.Q6_K])

@@ -6,13 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from amk.engine.backends.forward import ForwardPass
+from amk.engine.backends.forward_backend import ForwardBackend
 from amk.engine.checkpoints.open_checkpoint import open_checkpoint
 from amk.engine.generation.generation_config import generation_config, suggested_sampling, unheeded
 from amk.report.diagnostic import AmkError, Severity
+from amk.schedule_ir.sampling import GREEDY
 from tests.engine import tiny_model
 
 
@@ -104,11 +105,7 @@ def test_every_field_gives_the_same_text_or_is_named(tmp_path: Path) -> None:
 
 def greedy(path: Path, prompt: list[int], limit: int) -> list[int]:
     opened = open_checkpoint(path)
-    text, tokens = ForwardPass(opened, 64), list[int]()
-    logits = text.read(prompt)
-    while len(tokens) < limit:
-        tokens.append(int(np.argmax(logits)))
-        if tokens[-1] in opened.spec.eos:
-            break
-        logits = text.read(tokens[-1:])
+    backend, tokens = ForwardBackend(ForwardPass(opened, 64)), list[int]()
+    while len(tokens) < limit and not (tokens and tokens[-1] in opened.spec.eos):
+        tokens += backend.extend([*prompt, *tokens], 1, GREEDY, ())
     return tokens

@@ -10,6 +10,7 @@ import pytest
 
 from amk.engine.backends.cpu_engine import CpuEngine
 from amk.engine.backends.forward import ForwardPass
+from amk.engine.backends.forward_backend import ForwardBackend
 from amk.engine.checkpoints.open_checkpoint import open_checkpoint
 from tests.engine.tiny import tiny_plan
 
@@ -32,7 +33,7 @@ def test_logits_and_greedy_tokens_are_those_of_transformers(changes: dict[str, A
     engine = CpuEngine(tiny_plan(opened.spec, context=32), opened)
     engine.request(prompt)
     assert engine.step(len(tokens) - 1).tolist() == tokens[1:]
-    read = ForwardPass(opened, len(tokens)).read(tokens, every=True)
+    read = ForwardBackend(ForwardPass(opened, len(tokens))).every(tokens)
     np.testing.assert_allclose(read, expected, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(engine.logits(), expected[-2], rtol=0.05, atol=0.05)
     assert len(set(tokens[3:])) > 1 and np.abs(expected).max() > 1

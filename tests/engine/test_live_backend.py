@@ -193,8 +193,3 @@ def test_a_model_answers_several_prompts_at_once(tmp_path: Path) -> None:
         assert [each.tokens for each in together] == [model.generate(p, max_tokens=5).tokens for p in prompts]
         for found, wanted in zip(scored, model.score("one", ["two", "three"]), strict=True):
             assert found.logprob == pytest.approx(wanted.logprob, abs=1e-3)
-
-
-def test_the_device_cpu_has_no_batch(tmp_path: Path) -> None:
-    with pytest.raises(AmkError, match="AMK005"):
-        amk.load(tiny_chat.write(tmp_path / "tiny"), device="cpu", batch=2)

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 import amk
-from amk.engine.generation.speculation import speculation
+from amk.engine.generation.speculation import speculating
 from tests.engine.smollm2_in_transformers import greedy, in_bfloat16, in_transformers, perplexity
 from tests.prompts import PROMPTS
 
@@ -100,7 +100,7 @@ def test_perplexity(
 def test_speculation(model: amk.LanguageModel, task: str, most: int, record_property: Record) -> None:
     """Equal texts with guesses and without; tokens a pass, and tokens a second of processor time, prompts left out."""
     guessing = amk.LanguageModel(
-        model.spec, model.tokenizer, model._backend, speculation=speculation(model._backend, "lookup", most)
+        model.spec, model.tokenizer, model._backend, speculating=speculating(model._backend, "lookup", most)
     )
     prompt, rates, found = model.encode(TASKS[task]), list[float](), list[amk.Completion]()
     for each in (model, guessing):

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import amk
-from amk.engine.generation.speculation import speculation
+from amk.engine.generation.speculation import speculating
 from tests.engine.smollm2_in_transformers import greedy, in_bfloat16, in_transformers, perplexity
 from tests.prompts import PROMPTS
 
@@ -47,8 +47,8 @@ def check(model: amk.LanguageModel, other: Any, texts: list[str], count: int) ->
 def test_guesses_change_no_answer(model: amk.LanguageModel, smollm2_path: Path) -> None:
     asked = [{"role": "user", "content": "Copy this: one two three, one two three, one two four"}]
     wanted = model.generate(asked, max_tokens=24)
-    guesses = speculation(model._backend, "lookup", 7)
-    found = amk.LanguageModel(model.spec, model.tokenizer, model._backend, speculation=guesses).generate(
+    guesses = speculating(model._backend, "lookup", 7)
+    found = amk.LanguageModel(model.spec, model.tokenizer, model._backend, speculating=guesses).generate(
         asked, max_tokens=24
     )
     assert found.tokens == wanted.tokens

@@ -15,7 +15,7 @@ import amk
 from amk.cli import main
 from amk.engine.backends.room import Token
 from amk.engine.generation.lookup import Lookup
-from amk.engine.generation.speculation import Speculation
+from amk.engine.generation.speculation import Speculating, Speculation
 from amk.engine.load import plan_for_cpu
 from amk.models.model import load_model
 from amk.report.diagnostic import AmkError
@@ -51,7 +51,7 @@ class Oracle:
     def __init__(self, wanted: Sequence[int]) -> None:
         self._wanted, self.asked = list(wanted), 0
 
-    def guess(self, tokens: Sequence[Token], count: int) -> list[int]:
+    def guess(self, tokens: Sequence[Token], count: int, sampling: Sampling) -> list[int]:
         self.asked += 1
         found = self._wanted[len(tokens) : len(tokens) + count]
         wrong = self.asked % 5
@@ -100,7 +100,9 @@ def test_every_number_of_right_guesses(
         speculation = Speculation(backend, Oracle(text), 3)  # type: ignore[arg-type]
         found, sizes = list(text[: len(prompt)]), set[int]()
         while len(found) <= stop:
-            more = speculation.extend(found, CONTEXT, sampling, eos)
+            guesses = speculation.guessed(found, CONTEXT, sampling)
+            chosen = ((token, None) for token in backend.choices(guesses.text, len(found) - 1, sampling))  # type: ignore[attr-defined]
+            more = [token for token, _ in speculation.accepted(guesses, chosen, eos)]
             sizes.add(len(more))
             found += more
         assert found == text[: stop + 1]
@@ -118,7 +120,59 @@ def test_limits_stops_and_streams(plain: amk.LanguageModel, guessing: amk.Langua
         wanted, stream = plain.generate(PROMPT, **options), guessing.stream(PROMPT, **options)
         assert "".join(piece.text for piece in stream) == wanted.text
         assert (stream.completion.tokens, stream.completion.finish) == (wanted.tokens, "stop")
-    assert guessing.generate(PROMPT, max_tokens=3, logprobs=1).usage.drafted_tokens == 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"logprobs": 2},
+        {"logit_bias": {40: 3.0, 41: -100}},
+        {"logprobs": 1, "temperature": 0.8, "seed": 4},
+        {"mask": lambda answer: np.arange(96) % 3 != len(answer) % 3},
+        {"regex": "(AB|BA|A){4,12}C"},
+        {"choices": ["ABABABAB", "ABABABAC", "ABAC"], "temperature": 1.0, "seed": 2},
+    ],
+    ids=["logprobs", "bias", "drawn", "mask", "expression", "choices"],
+)
+def test_what_needs_logits_is_guessed_too(
+    plain: amk.LanguageModel, guessing: amk.LanguageModel, options: dict[str, Any]
+) -> None:
+    if "regex" in options:
+        pytest.importorskip("llguidance")
+    given = {"max_tokens": 20} | options
+    wanted, found = plain.generate(PROMPT, **given), guessing.generate(PROMPT, **given)
+    assert (found.tokens, found.text, found.finish) == (wanted.tokens, wanted.text, wanted.finish)
+    assert found.usage.drafted_tokens > 0
+    for mine, theirs in zip(found.logprobs or (), wanted.logprobs or (), strict=True):
+        assert mine.logprob == pytest.approx(theirs.logprob, abs=1e-3)
+        assert [token for token, _ in mine.top] == [token for token, _ in theirs.top]
+
+
+def test_texts_of_a_batch_have_guesses_of_their_own(directory: Path, plain: amk.LanguageModel) -> None:
+    """Each its own number of rows in a pass, and its own acceptance."""
+    prompts = [PROMPT, "ABC ABC ABC ABC AB", "Q", "XY XY XY XY XY X"]
+    options: dict[str, Any] = {"max_tokens": 24, "ignore_eos": True}
+    wanted = [plain.generate(prompt, **options).tokens for prompt in prompts]
+    known = [[*(int(token) for token in plain.encode(p)), *w] for p, w in zip(prompts, wanted, strict=True)]
+    with amk.load(directory, device="cpu", max_context=CONTEXT, batch=3, speculate="lookup") as looking:
+        assert [each.tokens for each in looking.generate_all(prompts, **options)] == wanted
+        guesses = Speculating(looking._backend, lambda: Knowing(known), 4)  # type: ignore[arg-type]
+        several = amk.LanguageModel(looking.spec, looking.tokenizer, looking._backend, speculating=guesses)
+        found = several.generate_all(prompts, **options)
+    assert [each.tokens for each in found] == wanted
+    assert all(each.usage.accepted_tokens > 10 for each in found)
+
+
+class Knowing:
+    """Guesses of one who knows the texts, each wrong in one place of six."""
+
+    def __init__(self, texts: Sequence[Sequence[int]]) -> None:
+        self._texts = texts
+
+    def guess(self, tokens: Sequence[Token], count: int, sampling: Sampling) -> list[int]:
+        at = len(tokens)
+        found = next(list(text[at : at + count]) for text in self._texts if list(text[:at]) == list(tokens))
+        return [token if (at + n) % 6 else (token + 1) % 90 for n, token in enumerate(found)]
 
 
 def test_turns_and_another_text(plain: amk.LanguageModel, guessing: amk.LanguageModel) -> None:

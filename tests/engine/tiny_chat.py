@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from tests.engine import tiny_model
@@ -22,13 +23,19 @@ WORDS = [
 ]
 
 
-def write(path: Path) -> Path:
+def write(path: Path, layers: int = tiny_model.LAYERS, noise: float = 0.0, words: list[str] = WORDS) -> Path:
+    """layers: the first ones of the model. noise: standard deviation of what is added to matrices, whose own is 0.2."""
+    draw = np.random.default_rng(1)
     arrays = {
         name: array * (6 if array.ndim == 2 else 1) + (1 if name.endswith("norm") else 0)
         for name, array in tiny_model.weights().items()
+        if not name.startswith(tuple(f"l{layer}." for layer in range(layers, tiny_model.LAYERS)))
     }
-    tiny_model.write_single(path, arrays, eos_token_id=[1])
-    vocab = {word: index for index, word in enumerate(WORDS)}
+    for name, array in arrays.items():
+        if array.ndim == 2 and noise:
+            arrays[name] = array + noise * draw.standard_normal(array.shape).astype(np.float32)
+    tiny_model.write_single(path, arrays, eos_token_id=[1], num_hidden_layers=layers)
+    vocab = {word: index for index, word in enumerate(words)}
     backend = Tokenizer(models.WordLevel(vocab, unk_token="<s>"))
     characters = pre_tokenizers.Split("", "isolated")
     bytes_of_text = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)

@@ -112,8 +112,10 @@ def _wait(until: Callable[[], bool], otherwise: str) -> None:
 
 
 @contextmanager
-def serving(directory: Path, limits: Limits | None = None, keys: Keys | None = None) -> Iterator[Running]:
-    model = amk.load(directory, device="cpu")
+def serving(
+    directory: Path, limits: Limits | None = None, keys: Keys | None = None, **options: Any
+) -> Iterator[Running]:
+    model = amk.load(directory, device="cpu", **options)
     model._backend = Held(model._backend)  # type: ignore[assignment]
     limits, keys = limits or Limits(), keys or Keys({})
     listening = listen("127.0.0.1", 0, limits)

@@ -24,6 +24,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -46,11 +47,10 @@ LEAK_BYTES, LEAK_FILES = 64 << 20, 8
 
 
 class Server:
-    """`amk serve` on the device cpu."""
+    """`amk serve` on the device cpu; words: further options."""
 
-    def __init__(self, model: Path, port: int = 0) -> None:
-        words = ["serve", "--model", str(model), "--device", "cpu", "--name", NAME, "--port", str(port)]
-        command = [sys.executable, "-m", "amk", *words]
+    def __init__(self, words: Sequence[str], port: int = 0) -> None:
+        command = [sys.executable, "-m", "amk", "serve", "--device", "cpu", "--name", NAME, "--port", str(port), *words]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         assert self.process.stderr is not None
         line = self.process.stderr.readline()
@@ -180,15 +180,17 @@ class Load:
         return reader, writer
 
 
-async def soaked(model: Path, expected: dict[str, str], seed: int, clients: int, seconds: float) -> dict[str, Any]:
+async def soaked(
+    words: Sequence[str], expected: dict[str, str], seed: int, clients: int, seconds: float
+) -> dict[str, Any]:
     """One round."""
-    server = Server(model)
+    server = Server(words)
     load = Load(server.port, expected, seed)
     running = asyncio.create_task(load.run(clients, seconds))
     await asyncio.sleep(seconds / 2)
     load.down_until = time.monotonic() + HANG
     killed = server.end(signal.SIGKILL)
-    server = await asyncio.to_thread(Server, model, server.port)
+    server = await asyncio.to_thread(Server, words, server.port)
     load.down_until = time.monotonic() + 1
     await asyncio.sleep(seconds / 8)
     early = server.held()
@@ -221,6 +223,8 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--clients", type=int, default=64)
+    parser.add_argument("--batch", type=int, default=1, help="answers that are computed at once")
+    parser.add_argument("--draft", action="store_true", help="with a draft, the model and some noise")
     arguments = parser.parse_args()
     record = json.loads(arguments.record.read_text()) if arguments.record.exists() else {"format": 1, "rounds": []}
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
@@ -228,10 +232,14 @@ def main() -> int:
         model = tiny_chat.write(Path(scratch) / "tiny")
         with amk.load(model, device="cpu") as alone:
             expected = {prompt: alone.generate(prompt, max_tokens=ENOUGH).text for prompt in PROMPTS}
+        words = ["--model", str(model), "--batch", str(arguments.batch)]
+        if arguments.draft:
+            words += ["--draft", str(tiny_chat.write(Path(scratch) / "draft", noise=0.02)), "--draft-tokens", "3"]
         for seed in range(len(record["rounds"]), arguments.rounds):
-            found = asyncio.run(soaked(model, expected, seed, arguments.clients, arguments.seconds))
+            found = asyncio.run(soaked(words, expected, seed, arguments.clients, arguments.seconds))
             found |= {"clients": arguments.clients, "commit": commit(), "date": _now(), "cpus": os.cpu_count()}
             found |= {"load_average": round(os.getloadavg()[0], 1), "model": "two layers of 256, random"}
+            found |= {"batch": arguments.batch, "draft": arguments.draft}
             record["rounds"].append(found)
             record["command"] = shlex.join(["python", "-m", "tests.serve.soak", *sys.argv[1:]])
             temporary = arguments.record.with_suffix(".tmp")

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
+import openai
 import pytest
 
 import amk
+from amk.engine.backends.forward import Part
 from amk.engine.generation.completion import Completion, Options
+from amk.engine.generation.speculation import Method
 from amk.serve.decoding import Decoding, Request
 from amk.serve.metrics import Metrics
 from amk.serve.settings import Limits
 from tests.engine import tiny_chat
+from tests.serve.serving import NAME, serving
 
 
 @pytest.fixture(scope="module")
@@ -63,3 +71,40 @@ def test_requests_are_computed_at_once_and_answered_as_alone(model: amk.Language
     assert [each.tokens for each in found] == alone
     assert sorted(met) == [0, 1]
     assert decoding.ready and decoding.stop(10)
+
+
+@pytest.mark.parametrize("method", [None, "lookup", "draft"])
+def test_clients_of_the_device_cpu_share_passes(directory: Path, tmp_path: Path, method: Method | None) -> None:
+    """The official client, more of them than texts at once: answers are those of one text at a time."""
+    asked: list[dict[str, Any]] = [
+        {"prompt": "AB" * n, "max_tokens": 8 + n, "temperature": n % 2, "seed": n, "logprobs": n % 3}
+        for n in range(1, 9)
+    ]
+    sizes = list[int]()
+    options: dict[str, Any] = {} if method is None else {"speculate": method, "draft_tokens": 3}
+    if method == "draft":
+        options["draft"] = tiny_chat.write(tmp_path / "draft", noise=0.02)
+    with serving(directory, batch=3, **options) as running, amk.load(directory, device="cpu") as alone:
+        backend = running.device._backend
+        forward, backend._patience = (
+            backend._forward,
+            0.05,
+        )  # a pass of the tiny model is shorter than an event loop's turn
+        read = forward.read
+
+        def counted(parts: Sequence[Part]) -> Any:
+            sizes.append(len(parts))
+            return read(parts)
+
+        forward.read = counted
+        with openai.OpenAI(base_url=running.url, api_key="any", max_retries=0) as client, ThreadPoolExecutor(8) as pool:
+            found = list(pool.map(lambda each: client.completions.create(model=NAME, **each), asked))
+        for given, each in zip(asked, found, strict=True):
+            wanted = alone.generate(given["prompt"], **{k: v for k, v in given.items() if k != "prompt"})
+            assert each.choices[0].text == wanted.text
+            assert each.usage is not None and each.usage.completion_tokens == len(wanted.tokens)
+            told = each.choices[0].logprobs
+            assert told is not None and wanted.logprobs is not None
+            assert told.token_logprobs == pytest.approx([one.logprob for one in wanted.logprobs], abs=1e-4)
+        assert running.metric("amk_tokens_total", kind="drafted") > 0 or method is None
+    assert max(sizes) == 3 and sum(size > 1 for size in sizes) > 5

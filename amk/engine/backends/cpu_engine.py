@@ -42,7 +42,9 @@ class CpuEngine(TextEngine):
         self._set_state(self.state() | dict(state))
 
     def step(self, tokens: int) -> NDArray[np.int32]:
-        """Run `tokens` tokens and return those that were given or chosen, [tokens, batch] in a batch. Raises Fault."""
+        """Run `tokens` tokens and return those that were given or chosen, [tokens, batch] in a batch. Raises Fault,
+        AMK014 for a launch that leaves the context."""
+        self._launches(tokens)
         self._machine.launch(tokens, self._order())
         return tokens_of(self.schedule, self._machine.get("output")[: tokens * self.schedule.vectors])
 

@@ -120,6 +120,7 @@ class CudaEngine(TextEngine):
         """Change words of the launch state (`state_words`); the others keep their value."""
         now, names = self.state() | words, self.schedule.state_words
         self.epoch = now["epoch"]
+        self._stands_at(now)
         self.upload("state", np.array([now[name] for name in names], np.int32))
 
     def state(self) -> dict[str, int]:
@@ -150,16 +151,15 @@ class CudaEngine(TextEngine):
         """Launch a decode of `tokens` tokens; asynchronous, but for a wait before tags would repeat. output: as in
         `argument`.
 
-        AMK604 if a launch before it was stopped: counters are then void until a reset. AMK901 for more tokens than
-        `launch.max_tokens`, for which the schedule is proved and `output` has room.
+        AMK604 if a launch before it was stopped: counters are then void until a reset. AMK014 and AMK901 as `_launches`
+        says; a graph that replays a launch is its caller's business.
         """
         if self._stopped:
             self.check()
-        if tokens > self.schedule.launch.max_tokens:
-            raise refusal.internal(f"a launch of {tokens} tokens, at most {self.schedule.launch.max_tokens} are proved")
         handle = stream if stream is not None else self.stream.handle
         if self.epoch + tokens > self.most_epochs:
             self._start_epochs(handle)
+        self._launches(tokens)
         self.launch(self.argument(tokens, output), handle)
         self.epoch += tokens
 

@@ -7,9 +7,10 @@ matrix is read once and multiplied with all of them, so their products are bitwi
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import numpy as np
 
@@ -23,8 +24,25 @@ SHARE = 4 << 20
 """Bytes of a matrix that are worth a thread."""
 
 
-def product(x: F32, matrix: F32) -> F32:
-    """x [tokens, in] times the transpose of matrix [out, in]: [tokens, out]."""
+def product(x: F32, matrix: F32, sizes: Sequence[int] = ()) -> F32:
+    """x [tokens, in] times the transpose of matrix [out, in]: [tokens, out].
+
+    sizes: of the parts of x, if there are several. What a part gets is bitwise its product by itself, whatever the
+    others are: those of few rows read the matrix together, the others one after the other.
+    """
+    if len(sizes) < 2:
+        return _of_one(x, matrix)
+    out, few = np.empty((len(x), len(matrix)), np.float32), np.zeros(len(x), np.bool_)
+    for size, end in zip(sizes, accumulate(sizes), strict=True):
+        few[end - size : end] = size <= FEW
+        if size > FEW:
+            out[end - size : end] = _of_one(x[end - size : end], matrix)
+    if few.any():
+        out[few] = _row_by_row(x[few], matrix).T
+    return out
+
+
+def _of_one(x: F32, matrix: F32) -> F32:
     if len(x) > SOME:
         return x @ matrix.T
     return np.ascontiguousarray((matrix @ x.T if len(x) > FEW else _row_by_row(x, matrix)).T)

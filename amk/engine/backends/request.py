@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from amk.report.diagnostic import AmkError, Diagnostic
+from amk.lowering import refusal
+from amk.report.diagnostic import AmkError, Diagnostic, because
 from amk.schedule_ir.ops.begin import pos_register, token_register
 from amk.schedule_ir.ops.select import REQUEST, request_words
 from amk.schedule_ir.sampling import GREEDY, Sampling, require
@@ -19,9 +20,11 @@ MOST_EOS = len(REQUEST) - 1
 
 
 class TextEngine(ABC):
-    """What runs a schedule, and how its texts are started."""
+    """What runs a schedule, how its texts are started, and how far they may go: every launch is announced."""
 
     schedule: Schedule
+    _reached: int = 0
+    """Position of the next token, of the sequence that is farthest."""
 
     def request(
         self,
@@ -51,7 +54,27 @@ class TextEngine(ABC):
         sampling: of all, or of each its own. start: of each its own, for sequences that are live.
         """
         buffers = request_buffers(self.schedule, prompts, eos, given) | sampling_buffer(self.schedule, sampling)
-        self._begin(buffers, first_state(prompts, starts_of(self.schedule, start)))
+        state = first_state(prompts, starts_of(self.schedule, start))
+        self._begin(buffers, state)
+        self._stands_at(state)
+
+    def _stands_at(self, state: Mapping[str, int]) -> None:
+        """Words of the launch state that were written, all positions among them."""
+        sequences = self.schedule.batch if self.schedule.live else 1
+        self._reached = max(state[pos_register(s)] for s in range(sequences))
+
+    def _launches(self, tokens: int) -> None:
+        """Announce a launch of so many steps. AMK014 if one of them would read or write behind the context: no kernel
+        looks, but for slices of layers, which are given a position that they bound. AMK901 for more than
+        `launch.max_tokens`, for which the schedule is proved and `output` has room."""
+        end, context = self._reached + tokens * self.schedule.rows, self.schedule.kv.context
+        if self.schedule.model.slice is None and end > context:
+            message = f"a launch of {tokens:,} steps from position {self._reached:,} ends at {end:,}"
+            fact = because(f"the KV cache holds {context:,} positions, and a step writes without looking")
+            raise AmkError(Diagnostic("AMK014", message, facts=(fact,)))
+        if tokens > self.schedule.launch.max_tokens:
+            raise refusal.internal(f"a launch of {tokens} tokens, at most {self.schedule.launch.max_tokens} are proved")
+        self._reached = end
 
     @abstractmethod
     def _begin(self, buffers: Mapping[str, NDArray[np.int32]], state: Mapping[str, int]) -> None:

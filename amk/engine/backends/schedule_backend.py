@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Generator, Sequence
 from typing import Protocol, runtime_checkable
 
@@ -57,7 +58,40 @@ class OwnMemory(Protocol):
     def free(self) -> None: ...
 
 
-class ScheduleBackend:
+def _untold(what: str) -> AmkError:
+    message = f"a schedule does not give {what}"
+    return AmkError(Diagnostic("AMK015", message, help="load the model with device='cpu'"))
+
+
+class ScheduleTexts(ABC):
+    """What a schedule tells of texts: the logits behind one token at a time."""
+
+    @abstractmethod
+    def logits(self, tokens: Sequence[Token]) -> F32: ...
+
+    def every(self, tokens: Sequence[Token], first: int = 0) -> F32:
+        return np.array([self.logits(tokens[: end + 1]) for end in range(first, len(tokens))], np.float32)
+
+    def states(self, tokens: Sequence[Token]) -> F32:
+        raise _untold("hidden states")
+
+    def embeddings(self, tokens: Sequence[int]) -> F32:
+        raise _untold("embeddings")
+
+    def branches(self, tokens: Sequence[Token], nodes: Sequence[int], parents: Sequence[int]) -> F32:
+        paths: list[list[int]] = []
+        for token, parent in zip(nodes, parents, strict=True):
+            paths.append([*(paths[parent] if parent >= 0 else ()), token])
+        order = sorted(range(len(paths)), key=lambda node: paths[node])  # what two paths share stays in the cache
+        after = self.logits(tokens)
+        rows = np.empty((1 + len(paths), len(after)), np.float32)
+        rows[0] = after
+        for node in order:
+            rows[1 + node] = self.logits([*tokens, *paths[node]])
+        return rows
+
+
+class ScheduleBackend(ScheduleTexts):
     """A schedule; tokens are chosen where it runs unless their logits are asked for.
 
     slice: tokens of a launch, unless the engine has several under way. prompts: reads what is given before the last
@@ -75,26 +109,6 @@ class ScheduleBackend:
         self._begin(tokens, len(tokens) - 1)
         self._step(tokens, len(tokens))
         return self.engine.logits()
-
-    def every(self, tokens: Sequence[Token], first: int = 0) -> F32:
-        return np.array([self.logits(tokens[: end + 1]) for end in range(first, len(tokens))], np.float32)
-
-    def states(self, tokens: Sequence[Token]) -> F32:
-        raise untold("hidden states")
-
-    def embeddings(self, tokens: Sequence[int]) -> F32:
-        raise untold("embeddings")
-
-    def branches(self, tokens: Sequence[Token], nodes: Sequence[int], parents: Sequence[int]) -> F32:
-        paths: list[list[int]] = []
-        for token, parent in zip(nodes, parents, strict=True):
-            paths.append([*(paths[parent] if parent >= 0 else ()), token])
-        order = sorted(range(len(paths)), key=lambda node: paths[node])  # what two paths share stays in the cache
-        rows = np.empty((1 + len(paths), self.engine.schedule.model.vocab), np.float32)
-        rows[0] = self.logits(tokens)
-        for node in order:
-            rows[1 + node] = self.logits([*tokens, *paths[node]])
-        return rows
 
     def extend(self, tokens: Sequence[Token], most: int, sampling: Sampling, eos: Sequence[int]) -> list[int]:
         run = self._run
@@ -160,8 +174,3 @@ class ScheduleBackend:
             count = min(end - len(self._read), self.engine.schedule.launch.max_tokens)
             self.engine.step(count)
             self._read = list(tokens[: len(self._read) + count])
-
-
-def untold(what: str) -> AmkError:
-    message = f"a schedule does not give {what}"
-    return AmkError(Diagnostic("AMK015", message, help="load the model with device='cpu'"))

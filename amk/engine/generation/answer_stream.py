@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol, Self
 
 from amk.engine.backends.room import Token
 from amk.engine.generation.completion import Completion, Finish, Options, Piece, StopFilter, TokenLogprob, Usage
+from amk.engine.generation.speculation import Speculation
 from amk.engine.tokenizers.tokenizer import Tokenizer
 from amk.models.model_spec import ModelSpec
 
@@ -29,7 +30,16 @@ class TokenSource(Protocol):
     @property
     def context(self) -> int: ...
 
-    def next_tokens(self, tokens: Sequence[Token], answer: Sequence[int], most: int, options: Options) -> Found: ...
+    def speculation(self) -> Speculation | None: ...
+
+    def next_tokens(
+        self,
+        tokens: Sequence[Token],
+        answer: Sequence[int],
+        most: int,
+        options: Options,
+        speculation: Speculation | None = None,
+    ) -> Found: ...
 
 
 class Stream:
@@ -41,6 +51,7 @@ class Stream:
         self._logprobs: list[TokenLogprob] = []
         self._ready: list[tuple[int, TokenLogprob | None]] = []
         self._decoder, self._stops = model.tokenizer.stream(), StopFilter(options.stops)
+        self._speculation = model.speculation()
         self._text: list[str] = []
         self._cached = self._steps = self._drafted = self._accepted = 0
         self._finish: Finish | None = None
@@ -101,7 +112,7 @@ class Stream:
     def _compute(self) -> None:
         most = self._limit - len(self._answer)
         tokens = [*self._prompt, *self._answer]
-        found = self._model.next_tokens(tokens, self._answer, max(most, 1), self._options)
+        found = self._model.next_tokens(tokens, self._answer, max(most, 1), self._options, self._speculation)
         if not self._answer:
             self._cached = found.cached
         self._ready = found.tokens

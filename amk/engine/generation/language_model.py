@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -22,7 +22,7 @@ from amk.engine.generation.conversation import Chat
 from amk.engine.generation.grammar import Grammars
 from amk.engine.generation.restriction import restricted
 from amk.engine.generation.scoring import perplexity_of, scores_of
-from amk.engine.generation.speculation import Speculation
+from amk.engine.generation.speculation import Chosen, Speculating, Speculation, Verifier
 from amk.engine.tokenizers.tokenizer import Tokenizer
 from amk.models.model_spec import ModelSpec
 from amk.report.diagnostic import AmkError, Diagnostic
@@ -42,7 +42,7 @@ class LanguageModel:
 
     spec: the model. notes: warnings of loading (rounded weights, what generation_config.json asks for). suggested:
     temperature, top_k and top_p as generation_config.json has them, for `generate(..., **model.suggested)`.
-    speculation: continues texts in the place of the backend, unless a request needs logits on the host.
+    speculating: guesses what comes next, for the backend to verify.
     """
 
     def __init__(
@@ -52,11 +52,11 @@ class LanguageModel:
         backend: Backend,
         notes: Sequence[Diagnostic] = (),
         suggested: Mapping[str, Any] | None = None,
-        speculation: Speculation | None = None,
+        speculating: Speculating | None = None,
     ) -> None:
         self.spec, self.tokenizer, self.notes, self.suggested = spec, tokenizer, tuple(notes), dict(suggested or {})
         self.grammars = Grammars(tokenizer, spec)
-        self._backend, self._speculation = backend, speculation
+        self._backend, self._speculating = backend, speculating
         several = getattr(backend, "concurrent", False)
         self._lock: AbstractContextManager[Any] = nullcontext() if several else threading.Lock()
         self._open = True
@@ -200,27 +200,58 @@ class LanguageModel:
         finally:
             stream.cancel()
 
-    def next_tokens(self, tokens: Sequence[Token], answer: Sequence[int], most: int, options: Options) -> Found:
+    def speculation(self) -> Speculation | None:
+        """Guesses for a text that begins; None where none are made."""
+        return None if self._speculating is None else self._speculating.text()
+
+    def next_tokens(
+        self,
+        tokens: Sequence[Token],
+        answer: Sequence[int],
+        most: int,
+        options: Options,
+        speculation: Speculation | None = None,
+    ) -> Found:
         """At most `most` next tokens.
 
-        tokens: the prompt and what was answered so far; answer: the latter alone. `stream` is for applications.
+        tokens: the prompt and what was answered so far; answer: the latter alone; speculation: of this text. `stream`
+        is for applications.
         """
         eos = () if options.ignore_eos else self.spec.eos
         with self._lock:
             self._check_open()
-            if not options.needs_logits:
-                found = (self._speculation or self._backend).extend(tokens, most, options.sampling, eos)
-                drafted = self._speculation.drafted if self._speculation is not None else 0
-                return Found([(token, None) for token in found], self._backend.cached, drafted)
-            logits, cached = self._backend.logits(tokens), self._backend.cached
-        token = choose(biased(logits, options, answer), options.sampling, len(tokens) - 1)
-        return Found([(token, _told(logits, token, options.logprobs))], cached)
+            if speculation is not None:
+                guesses = speculation.guessed(tokens, most, options.sampling)
+                chosen = self._choices(guesses.text, len(tokens) - 1, answer, options)
+                found = speculation.accepted(guesses, chosen, eos)
+                return Found(found, self._backend.cached, len(guesses.tokens))
+            if options.needs_logits:
+                return Found(list(self._choices(tokens, len(tokens) - 1, answer, options)), self._backend.cached)
+            plain = self._backend.extend(tokens, most, options.sampling, eos)
+            return Found([(token, None) for token in plain], self._backend.cached)
+
+    def _choices(
+        self, tokens: Sequence[Token], first: int, answer: Sequence[int], options: Options
+    ) -> Iterator[Chosen]:
+        """What is chosen behind token `first` and behind each that follows it, as parts of the answer."""
+        if not options.needs_logits:
+            assert isinstance(self._backend, Verifier)
+            yield from ((token, None) for token in self._backend.choices(tokens, first, options.sampling))
+            return
+        last = first == len(tokens) - 1
+        rows = self._backend.logits(tokens)[None] if last else self._backend.every(tokens, first)
+        for pos, logits in enumerate(rows, first):
+            given = [*answer, *(int(token) for token in tokens[first + 1 : pos + 1])]
+            token = choose(biased(logits, options, given), options.sampling, pos)
+            yield token, _told(logits, token, options.logprobs)
 
     def close(self) -> None:
         """Free the device's memory; requests after it are refused with AMK005."""
         if self._open:
             self._open = False
             self._backend.free()
+            if self._speculating is not None:
+                self._speculating.free()
 
     def __enter__(self) -> Self:
         return self

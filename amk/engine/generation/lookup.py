@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from amk.engine.backends.backend import common
 from amk.engine.backends.room import Token
+from amk.schedule_ir.sampling import GREEDY, Sampling
 
 LONGEST = 3
 """Last tokens that are looked for; fewer where so many did not come before."""
@@ -22,10 +23,10 @@ class Lookup:
         self._text: list[Token] = []
         self._behind: dict[tuple[Token, ...], int] = {}
 
-    def guess(self, tokens: Sequence[Token], count: int) -> list[int]:
+    def guess(self, tokens: Sequence[Token], count: int, sampling: Sampling = GREEDY) -> list[int]:
         """At most `count` tokens that may follow, from the latest place with the most equal tokens; none without one.
 
-        Where the place is so near that the text ends before `count` tokens, they are repeated.
+        Where the place is so near that the text ends before `count` tokens, they are repeated. sampling: no matter.
         """
         self._learn(tokens)
         size = len(tokens)

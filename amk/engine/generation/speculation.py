@@ -2,24 +2,31 @@
 
 A guess is accepted if it is the token that is chosen there, and the guesses behind a wrong one are dropped, so the text
 is that of one token at a time. This holds for drawn tokens, too: with its noise from a counter-based generator a draw
-is a function of logits, seed and position. Keys and values of dropped guesses are overwritten by what comes there.
+is a function of logits, seed and position. Bias, mask and logprobs are functions of logits and of the tokens before.
+Keys and values of dropped guesses are overwritten by what comes there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Literal, Protocol, runtime_checkable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Literal, NamedTuple, Protocol, get_args, runtime_checkable
 
 from amk.engine.backends.backend import Backend
 from amk.engine.backends.room import Token
+from amk.engine.generation.completion import TokenLogprob
+from amk.engine.generation.draft import Draft
 from amk.engine.generation.lookup import Lookup
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.sampling import Sampling
 
-Method = Literal["lookup"]
-"""Where guesses come from: the text itself (`lookup`)."""
+Method = Literal["lookup", "draft"]
+"""Where guesses come from: the text itself (`lookup`), a smaller model (`draft`)."""
 GUESSES = 7
 """Of a pass unless told otherwise."""
+
+Chosen = tuple[int, TokenLogprob | None]
+"""A token, and its logprob if asked for."""
 
 
 @runtime_checkable
@@ -35,47 +42,80 @@ class Verifier(Backend, Protocol):
 
 
 class Drafter(Protocol):
-    """Guesses what comes next."""
+    """Guesses what comes next in one text."""
 
-    def guess(self, tokens: Sequence[Token], count: int) -> list[int]:
-        """At most `count` tokens that may follow `tokens`."""
+    def guess(self, tokens: Sequence[Token], count: int, sampling: Sampling) -> list[int]:
+        """At most `count` tokens that may follow `tokens`, where they are chosen so."""
+
+
+class Guesses(NamedTuple):
+    """A text that is known, and what may follow it."""
+
+    known: Sequence[Token]
+    tokens: list[int]
+
+    @property
+    def text(self) -> list[Token]:
+        return [*self.known, *self.tokens]
 
 
 class Speculation:
-    """Tokens of a backend with guesses of a drafter.
-
-    most: guesses of a pass. Where a pass takes the longer the more it reads, one more is made than was accepted the
-    last time. drafted: guesses of the last request.
-    """
+    """Of one text. Where a pass takes the longer the more it reads, one guess more is made than was accepted the last
+    time, `most` at most."""
 
     def __init__(self, backend: Verifier, drafter: Drafter, most: int) -> None:
         self._backend, self._drafter = backend, drafter
         self._most = self._next = most if backend.rows is None else min(most, backend.rows - 1)
-        self.drafted = 0
 
-    def extend(self, tokens: Sequence[Token], most: int, sampling: Sampling, eos: Sequence[int]) -> list[int]:
-        """As `Backend.extend`; the last token is the model's own, those before it are accepted guesses."""
+    def guessed(self, tokens: Sequence[Token], most: int, sampling: Sampling) -> Guesses:
+        """The text for a pass that gives at most `most` tokens."""
         room = min(most - 1, self._backend.context - len(tokens), self._next)
-        guesses = self._drafter.guess(tokens, room) if room > 0 else []
-        found: list[int] = []
-        chosen = self._backend.choices([*tokens, *guesses], len(tokens) - 1, sampling)
-        for token, guess in zip(chosen, [*guesses, None], strict=True):
-            found.append(token)
-            if token != guess or token in eos:
+        found = self._drafter.guess(tokens, room, sampling) if room > 0 else []
+        return Guesses(tokens, found)
+
+    def accepted(self, guesses: Guesses, chosen: Iterable[Chosen], eos: Sequence[int]) -> list[Chosen]:
+        """Of what is chosen behind the known text and behind each guess: all up to the first that was not guessed or
+        ends the text. The last one is the model's own, those before it are accepted guesses."""
+        found: list[Chosen] = []
+        for each, guess in zip(chosen, [*guesses.tokens, None], strict=True):
+            found.append(each)
+            if each[0] != guess or each[0] in eos:
                 break
-        self.drafted = len(guesses)
-        if guesses and self._backend.rows is None:
+        if guesses.tokens and self._backend.rows is None:
             self._next = min(len(found), self._most)
         return found
 
 
-def speculation(backend: object, method: Method, most: int) -> Speculation:
-    """What is asked for. AMK005 for a method that is not known, or for no guesses; AMK016 where the backend cannot
-    verify any."""
-    if method != "lookup" or most < 1:
+class Speculating:
+    """How texts of a backend are guessed. draft: the model that `drafter` asks, which is freed with the other one."""
+
+    def __init__(
+        self, backend: Verifier, drafter: Callable[[], Drafter], most: int, draft: Backend | None = None
+    ) -> None:
+        self._backend, self._drafter, self._most, self._draft = backend, drafter, most, draft
+
+    def text(self) -> Speculation:
+        """For a text that begins."""
+        return Speculation(self._backend, self._drafter(), self._most)
+
+    def free(self) -> None:
+        if self._draft is not None:
+            self._draft.free()
+
+
+def speculating(backend: object, method: Method, most: int, draft: Draft | None = None) -> Speculating:
+    """What is asked for. AMK005 for a method that is not known, one without its model, or no guesses; AMK016 where the
+    backend cannot verify any."""
+    if method not in get_args(Method) or most < 1:
         message = f"speculate={method!r} with {most} draft tokens is not known"
-        raise AmkError(Diagnostic("AMK005", message, help="speculate='lookup', with 1 draft token or more"))
+        help_text = "speculate='lookup' or 'draft', with 1 draft token or more"
+        raise AmkError(Diagnostic("AMK005", message, help=help_text))
+    if (method == "draft") != (draft is not None):
+        message = "speculate='draft' and a draft model belong together"
+        raise AmkError(Diagnostic("AMK005", message, help="name the model: draft='DIR or name', --draft"))
     if not isinstance(backend, Verifier):
-        message = "a step of the schedule reads one token, so it cannot verify guesses"
-        raise AmkError(Diagnostic("AMK016", message, help="plan with --rows"))
-    return Speculation(backend, Lookup(shortest=2 if backend.rows is None else 1), most)
+        message = "a step of the schedule reads one token of a text, so it cannot verify guesses"
+        raise AmkError(Diagnostic("AMK016", message, help="plan with --rows, without a batch"))
+    if draft is not None:
+        return Speculating(backend, lambda: draft, most, draft.backend)
+    return Speculating(backend, partial(Lookup, shortest=2 if backend.rows is None else 1), most)

@@ -1,0 +1,103 @@
+"""Texts from the forward pass on the CPU: several at once, tokens are chosen on the host.
+
+Property: what a text gets does not depend on which others are computed beside it, nor on when they come and go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from amk.engine.backends.choice import choose
+from amk.engine.backends.forward import ForwardPass, Part
+from amk.engine.backends.room import Token, check_room
+from amk.engine.backends.seats import Ask, Seat, Seats
+from amk.engine.backends.text_cache import TextCache
+from amk.schedule_ir.sampling import Sampling
+from amk.weights.bfloat import F32
+
+BLOCK = 256
+"""Tokens of a prompt that are read at once; other texts wait for so many."""
+
+
+@dataclass(eq=False)
+class _Ask(Ask):
+    """Logits after token `first` of the text and each that follows, or states; then those of a tree behind it.
+
+    tree: its tokens, and of each the number of one before it, or -1.
+    """
+
+    states: bool = False
+    tree: tuple[Sequence[int], Sequence[int]] = ((), ())
+    rows: list[F32] = field(default_factory=list)
+
+    @property
+    def answered(self) -> bool:
+        return sum(map(len, self.rows)) == len(self.text) - self.first + len(self.tree[0])
+
+    def part(self, text: TextCache) -> Part:
+        """What comes next of it."""
+        at = text.length
+        if at == len(self.text):
+            return Part(text, self.tree[0], len(self.tree[0]), parents=self.tree[1])
+        tokens = self.text[at : at + BLOCK]
+        return Part(text, tokens, max(0, min(len(tokens), at + len(tokens) - self.first)), self.states)
+
+
+class ForwardBackend(Seats[_Ask]):
+    """A `Backend` for as many texts at once as asked for; further ones wait for one to leave."""
+
+    rows = None
+    keeps = True
+
+    def __init__(self, forward: ForwardPass, texts: int = 1) -> None:
+        super().__init__(texts)
+        self._forward, self.context = forward, forward.context
+        self._texts = [forward.text() for _ in range(texts)]
+
+    def logits(self, tokens: Sequence[Token]) -> F32:
+        (found,) = self.every(tokens, len(tokens) - 1)
+        return np.asarray(found, np.float32)
+
+    def every(self, tokens: Sequence[Token], first: int = 0) -> F32:
+        return self._rows(_Ask(list(tokens), first))
+
+    def states(self, tokens: Sequence[Token]) -> F32:
+        return self._rows(_Ask(list(tokens), 0, states=True))
+
+    def embeddings(self, tokens: Sequence[int]) -> F32:
+        check_room(tokens, self._forward.model.vocab, len(tokens))
+        with self._turn:
+            self._idle()
+            return self._forward.embeddings(tokens)
+
+    def branches(self, tokens: Sequence[Token], nodes: Sequence[int], parents: Sequence[int]) -> F32:
+        return self._rows(_Ask(list(tokens), len(tokens) - 1, tree=(nodes, parents)))
+
+    def choices(self, tokens: Sequence[Token], first: int, sampling: Sampling) -> Iterator[int]:
+        """The tokens that are chosen behind token `first` and behind each that follows it."""
+        for pos, row in enumerate(self.every(tokens, first), first):
+            yield choose(row, sampling, pos)
+
+    def extend(self, tokens: Sequence[Token], most: int, sampling: Sampling, eos: Sequence[int]) -> list[int]:
+        return list(self.choices(tokens, len(tokens) - 1, sampling))
+
+    def free(self) -> None:
+        """Nothing is held outside the process."""
+
+    def _rows(self, ask: _Ask) -> F32:
+        check_room(ask.text, self._forward.model.vocab, self.context, self._forward.model.hidden)
+        found = self._answer(ask).rows
+        return found[0] if len(found) == 1 else np.concatenate(found)
+
+    def _compute(self, busy: Sequence[Seat[_Ask]]) -> None:
+        asks = [seat.ask for seat in busy if seat.ask is not None]
+        for seat in busy:
+            self._texts[seat.number].length = len(seat.read)
+        parts = [ask.part(self._texts[seat.number]) for seat, ask in zip(busy, asks, strict=True)]
+        for seat, ask, rows in zip(busy, asks, self._forward.read(parts), strict=True):
+            seat.read = ask.text[: self._texts[seat.number].length]
+            if len(rows):
+                ask.rows.append(rows)
