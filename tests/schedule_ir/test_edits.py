@@ -21,7 +21,7 @@ from amk.report.diagnostic import AmkError
 from amk.schedule_ir.codec import save_schedule
 from amk.schedule_ir.edits import kinds
 from amk.schedule_ir.edits.apply import apply
-from amk.schedule_ir.edits.difference import difference
+from amk.schedule_ir.edits.difference import PROBLEM, difference
 from amk.schedule_ir.edits.draw import DRAWS, Scene, draw
 from amk.schedule_ir.edits.file import edits_json, parse_edits
 from amk.schedule_ir.edits.shrink import shrunk
@@ -105,6 +105,19 @@ def test_difference_of_unlike_plans(name: str) -> None:
 def test_schedules_of_two_models_have_no_difference() -> None:
     with pytest.raises(AmkError, match="model"):
         difference(plan_of("fenced"), plan_of("naive, head norms"))
+
+
+def test_whatever_two_plans_differ_in_is_an_edit_or_refused() -> None:
+    """Also whether texts come and go, the rows of a step, and layers of another kind, which files leave out where there
+    are none."""
+    edited = {"name", "plan", "launch", "kv", "roles", "tables", "buffers", "counters", "streams", "programs"}
+    assert edited | set(PROBLEM) == set(Schedule.model_fields) and not edited & set(PROBLEM)
+    for name, other in (("batch, parts of down", "live batch"), ("drawing", "rows"), ("rows", "sixteen rows")):
+        with pytest.raises(AmkError, match="AMK018"):
+            difference(plan_of(name), plan_of(other))
+    a, b = plan_of("tagged"), plan_of("layers of two kinds")
+    for before, after in ((a, b), (b, a)):
+        assert apply(before, difference(before, after), repair=False).schedule == after
 
 
 @settings(max_examples=40, deadline=None)

@@ -12,18 +12,20 @@ from collections.abc import Iterator
 from difflib import SequenceMatcher
 from typing import Any
 
+from pydantic_core import to_jsonable_python
+
 from amk.schedule_ir.edits import kinds
 from amk.schedule_ir.edits.draft import KINDS, refuse
 from amk.schedule_ir.edits.tree import Branch, Leaf, tree, walk
 from amk.schedule_ir.ops import BarrierOp
 from amk.schedule_ir.schedule import Loop, Schedule
 
-PROBLEM = ("version", "model", "target", "dtype", "batch", "pools")
+PROBLEM = ("version", "model", "target", "dtype", "batch", "live", "rows", "pools")
 """What no edit changes."""
 
 
 def difference(before: Schedule, after: Schedule) -> tuple[kinds.Edit, ...]:
-    """Edits that turn `before` into `after`; AMK018 if they are not about one model, target and batch."""
+    """Edits that turn `before` into `after`; AMK018 if they are not about one model, target, batch and rows."""
     for name in PROBLEM:
         if getattr(before, name) != getattr(after, name):
             refuse(f"the schedules differ in '{name}', which no edit changes")
@@ -49,7 +51,7 @@ def _fields(before: Any, after: Any) -> Iterator[tuple[str, Any]]:
 def _dump(entry: Any) -> dict[str, Any]:
     """With the fields that files leave out."""
     shown = entry.model_dump(mode="json")
-    return {name: shown.get(name, getattr(entry, name)) for name in type(entry).model_fields}
+    return {n: shown[n] if n in shown else to_jsonable_python(getattr(entry, n)) for n in type(entry).model_fields}
 
 
 def _tables(before: Schedule, after: Schedule) -> Iterator[kinds.Edit]:
