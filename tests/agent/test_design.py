@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from amk.adversary.neighbourhood.bases import SMALLEST, TAGGED
 from amk.agent.gate.candidate import Candidate, Impossible, Workshop
-from amk.agent.gate.design import Design, difference, edit_of, read_edits, told
+from amk.agent.gate.design import MAX_EDITS, Design, difference, edit_of, read_edits, same_problem, told
 from amk.agent.journal.events import EVENT, Proposed
 from amk.agent.journal.inbox import Suggestion
 from amk.agent.propose.archive import FAMILIES, Archive, merged
@@ -18,12 +19,17 @@ from amk.agent.propose.arms import Arms
 from amk.agent.propose.base import Context
 from amk.agent.propose.replay import Replay
 from amk.agent.propose.structure import Structure, refused
+from amk.planner.decode import plan
+from amk.planner.formats import BF16, formats
 from amk.planner.settings import FAST, PHASED
 from amk.planner.space import Space
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.edits.apply import apply
+from amk.schedule_ir.edits.difference import difference as schedule_difference
 from amk.schedule_ir.edits.directed import KINDS, Hot, directed
-from amk.schedule_ir.edits.kinds import Edit
+from amk.schedule_ir.edits.kinds import AddEntry, Edit, RemoveEntry, SetEntry, SetHeader, SetTable
+from amk.targets.target import load_target
+from amk.validator.verify import verify
 from tests.agent.conftest import MakeLoop
 
 HELD = {"do": "set_op", "field": "deferred", "node": "decode/t/l/gemv.gate_up", "value": 1}
@@ -99,6 +105,23 @@ def test_edits_that_come_to_nothing_are_the_plan_itself(workshop: Workshop) -> N
 def test_edits_do_not_change_the_problem(workshop: Workshop, edit: dict[str, Any], what: str) -> None:
     found = made(workshop, edit)
     assert isinstance(found, Impossible) and found.codes[0].startswith("AMK0") and what in found.detail
+
+
+def test_edits_do_not_quantise_later_layers() -> None:
+    """A SAFE plan whose layers from the second on are in int8, as few edits: its programs are declared anew."""
+    target, narrow = load_target("h200"), dict(formats("int8", "bf16"))
+    plans = [
+        plan(SMALLEST, target, settings=TAGGED, wanted=wanted, workers=2, max_context=12)
+        for wanted in (((2, BF16),), ((1, BF16), (1, narrow)))
+    ]
+    header = AddEntry | RemoveEntry | SetEntry | SetHeader | SetTable
+    edits: list[Edit] = [edit for edit in schedule_difference(*plans) if isinstance(edit, header)]
+    for program in plans[1].programs:
+        edits += [RemoveEntry(of="program", name=program.name), AddEntry(entry=program, after=None)]
+    made = apply(plans[0], edits, repair=False).schedule
+    assert len(edits) <= MAX_EDITS and made == plans[1] and verify(made).safe
+    with pytest.raises(AmkError, match="format of the weights"):
+        same_problem(made, plans[0])
 
 
 def test_a_run_of_edits_is_judged_journaled_and_resumed(make_loop: MakeLoop, tmp_path: Path) -> None:

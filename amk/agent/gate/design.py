@@ -19,6 +19,7 @@ from amk.models.matrices import MATRICES
 from amk.planner.settings import Settings
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.edits.apply import said
+from amk.schedule_ir.edits.difference import PROBLEM
 from amk.schedule_ir.edits.file import shown
 from amk.schedule_ir.edits.kinds import Edit, Knobs
 from amk.schedule_ir.schedule import Schedule, mode_of
@@ -95,7 +96,6 @@ def difference(design: Design, parent: Design, changes: dict[str, Any]) -> dict[
     return {**changes, **({"edits": told(came)} if came else {}), **({"without": told(went)} if went else {})}
 
 
-PROBLEM: Final = ("version", "model", "target", "dtype", "batch")
 CACHE: Final = ("context", "dtype")
 
 
@@ -121,6 +121,5 @@ def _formats(schedule: Schedule) -> object:
     """By stream source, layer and matrix."""
     layers = range(schedule.model.layers)
     return [
-        {(m, layer): stream.chunk(m, layer).format for m in MATRICES for layer in layers if m in stream.chunks}
-        for stream in schedule.streams
+        {(m, layer): stream.chunk(m, layer).format for m in MATRICES for layer in layers} for stream in schedule.streams
     ]
