@@ -156,7 +156,7 @@ def test_a_weakened_primitive_fails(case: str) -> None:
 
 
 OWN = [
-    ("tagged", "combine", 0), ("tagged", "combine", 2), ("drawing", "peak", 0), ("drawing", "narrow", 0),
+    ("tagged", "combine", 0), ("tagged", "combine", 2), ("drawing", "narrow", 0),
     ("sums", "staged", 0),
 ]  # fmt: skip
 OTHERS: dict[str, tuple[Settings, FormatName]] = {

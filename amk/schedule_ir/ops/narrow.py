@@ -20,7 +20,7 @@ class NarrowOp(Op):
     keep = max(keep, cut) and cut = 0. Every agent computes the same.
     """
 
-    meets: ClassVar[int] = 2
+    meets: ClassVar[int] = 1
     needs: ClassVar[tuple[Need, ...]] = (
         RANKED,
         ROUND,

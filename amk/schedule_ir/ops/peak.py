@@ -19,7 +19,6 @@ class PeakOp(Op):
     round is the number of the first round of counting that follows, or LAST when none does.
     """
 
-    meets: ClassVar[int] = 1
     needs: ClassVar[tuple[Need, ...]] = (
         RANKED,
         Need("candidates", number(1) <= own("candidates"), "there is a candidate"),

@@ -39,7 +39,6 @@ __device__ __forceinline__ void narrow_of(C& c, const int* sums, const int* samp
     pick[ranking::kGoalLow] = static_cast<int>(goal & ranking::kLowHalf);
     pick[ranking::kGoalHigh] = static_cast<int>(goal >> ranking::kHalf);
   }
-  sync::warp_barrier();
 }
 
 template <class S, class C>

@@ -24,7 +24,6 @@ __device__ __forceinline__ void peak_of(C& c, const Cell& best, int* picks) {
   for (int offset = 16; offset > 0; offset /= 2) value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, offset));
   int* pick = picks + (c.warp - S::kFirst) * ranking::kPickWords;
   if (c.lane < ranking::kPickWords) pick[c.lane] = c.lane == ranking::kPeak ? __float_as_int(value) : 0;
-  sync::warp_barrier();
 }
 
 template <class S, class C>
