@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from amk.emulator.footprints import Mismatch, mismatches
+from amk.emulator.footprints import ABORT, COUNTERS, LOG, Mismatch, mismatches
 from amk.emulator.machine.machine import Limits, Machine, Order, Outcome
 from amk.emulator.machine.report import Fault
 from amk.emulator.memory.global_memory import Allocation
@@ -31,7 +31,7 @@ from amk.schedule_ir.sampling import GREEDY, Sampling
 from amk.schedule_ir.schedule import Schedule
 from amk.weights.quantised import Quantiser, nearest
 
-LOG, LOG_RECORDS = "watchdog_log", 64
+LOG_RECORDS = 64
 STALL_NS = 2_000_000_000
 
 
@@ -89,9 +89,9 @@ class EmulatedEngine:
         ]
         log = empty_log(LOG_RECORDS)
         allocations += [
-            Allocation("counters", self.abi.counter_bytes, "state", self._counters()),
+            Allocation(COUNTERS, self.abi.counter_bytes, "state", self._counters()),
             Allocation(LOG, log.nbytes, "state", log),
-            Allocation("abort_word", 4, "constant", np.zeros(1, np.uint32)),
+            Allocation(ABORT, 4, "constant", np.zeros(1, np.uint32)),
         ]
         self.machine = Machine(
             program,
@@ -157,9 +157,10 @@ class EmulatedEngine:
 
     def launch(self, tokens: int, order: Order | None = None) -> Outcome:
         """One launch of `tokens` tokens."""
-        values = {member(name): at for name, at in self.machine.memory.addresses.items()}
+        places = self.machine.memory.addresses
+        values = {member(name): at for name, at in places.items()}
         values |= {
-            "counters": values["b_counters"], "watchdog_log": values[f"b_{LOG}"], "abort_word": values["b_abort_word"],
+            "counters": places[COUNTERS], "watchdog_log": places[LOG], "abort_word": places[ABORT],
             "stall_ns": STALL_NS, "tokens": tokens, "trace": 0,
         }  # fmt: skip
         return self.machine.launch(self.abi.pack(values).tobytes(), order)

@@ -37,8 +37,8 @@ LINE_INFO = "--generate-line-info"
 """The compiler's option; it changes no instruction."""
 SHARED = ""
 """Name of a worker's dynamic shared memory."""
-FRAME = frozenset({"counters", "watchdog_log", "abort_word"})
-"""Buffers of waits, signals and the watchdog, which belong to no op."""
+COUNTERS, LOG, ABORT = "the counters", "the watchdog's log", "the abort word"
+"""Memory of waits, signals and the watchdog, which belongs to no op and is called as no buffer can be."""
 Kind = Literal["undeclared read", "undeclared write", "unwritten", "unread"]
 Spans = list[tuple[int, int]]
 _CALL = re.compile(r"amk::ops::(\w+)<S(\d+)>\(c\);")
@@ -208,7 +208,7 @@ class _Comparison:
             if step == -2:
                 continue
             buffer, span = self._buffer(lo, hi, worker)
-            if buffer is None or buffer in FRAME:
+            if buffer is None or buffer in (COUNTERS, LOG, ABORT):
                 continue
             into = outside
             if places[step]:

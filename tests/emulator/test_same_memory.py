@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from amk.emulator.footprints import COUNTERS
 from amk.emulator.ptx.program import GLOBAL_BASE
 from amk.engine.admission import admission
 from amk.engine.backends import cuda_engine
@@ -50,4 +51,4 @@ def test_every_byte_is_the_same_before_the_launch(case: str, monkeypatch: pytest
         np.testing.assert_array_equal(there[written], here[written], err_msg=buffer.name)
     counters, written = driver.content(gpu.counters)
     assert written.all()
-    np.testing.assert_array_equal(counters, own.machine.read("counters", np.uint8, len(counters)))
+    np.testing.assert_array_equal(counters, own.machine.read(COUNTERS, np.uint8, len(counters)))

@@ -110,7 +110,7 @@ class Machine:
 
     def _check_size(self) -> None:
         shared = self._shared_bytes() * self.blocks
-        needed = 2 * (self.memory.end + shared) + self.blocks * self.warps * self.program.rows * (256 + 8)
+        needed = 2 * (self.memory.end + shared) + self.blocks * self.warps * self.program.rows * (256 + 32 + 8)
         if needed > self.limits.megabytes * 1_000_000:
             raise too_large(
                 f"{self.blocks} blocks of {self.warps} warps need {needed / 1e6:,.0f} MB, "
@@ -142,6 +142,7 @@ class Machine:
             code=program.code.astype(np.int64),
             registers=np.zeros((warps, program.rows, 32), np.int64),
             poison=np.zeros((warps, program.rows), np.int64),
+            defined=np.zeros((warps, program.rows, 32), np.uint8),
             pcs=np.zeros((warps, 32), np.int64),
             lanes=np.zeros((warps, 32), np.int64),
             masks=np.zeros((warps, 32), np.int64),

@@ -26,6 +26,8 @@ from amk.emulator.arithmetic.bits import (
     sign_extended,
 )
 from amk.emulator.memory.cells import at, to
+from amk.emulator.memory.state import SCRATCH_WORDS, poison_of, registers_of
+from amk.emulator.memory.undefined import mark
 from amk.emulator.ptx.isa import BF16, F16, MMA_BF16, MMA_F16, MMA_S8, MMA_S8U8, MMA_U8S8, RZ
 
 TOGETHER, FRACTION = (0, 1)
@@ -124,8 +126,9 @@ def multiply_bytes(registers: int, word: int, a_signed: bool, b_signed: bool, a:
 
 
 @compiled
-def spread(poison: int, word: int) -> None:  # noqa: C901
+def spread(grid: int, warp: int, word: int) -> None:  # noqa: C901
     """An undefined element of a makes its row of d undefined, one of b its column, one of c itself."""
+    poison = poison_of(grid, warp)
     low, high, columns = (0, 0, 0)
     for n in range(4):
         lanes = at(poison, at(word, 7 + n))
@@ -148,24 +151,24 @@ def spread(poison: int, word: int) -> None:  # noqa: C901
             if rows >> (lane >> 2) & 1 or columns >> column & 1:
                 bad[n] |= 1 << lane
     for n in range(4):
-        to(poison, at(word, 3 + n), bad[n])
+        mark(grid, warp, at(word, 3 + n), M32, bad[n])
 
 
 @separate
-def multiply(registers: int, poison: int, word: int, together: int, fraction: int, scratch: int) -> None:
+def multiply(grid: int, warp: int, word: int, together: int, fraction: int) -> None:
     """mma.sync by all 32 lanes."""
-    mode = at(word, 2)
+    registers, scratch, mode = registers_of(grid, warp), at(grid, SCRATCH_WORDS), at(word, 2)
     if mode in (MMA_BF16, MMA_F16):
         multiply_halves(registers, word, BF16 if mode == MMA_BF16 else F16, together, fraction, scratch)
     else:
         multiply_bytes(registers, word, mode in (MMA_S8, MMA_S8U8), mode in (MMA_S8, MMA_U8S8), scratch)
-    spread(poison, word)
+    spread(grid, warp, word)
 
 
 @separate
-def transpose(registers: int, poison: int, word: int) -> None:
+def transpose(grid: int, warp: int, word: int) -> None:
     """movmatrix: an 8 x 8 matrix of 16-bit elements; lane 4 r + c holds elements 2 c and 2 c + 1 of row r."""
-    found, bad = (np.empty(32, np.int64), 0)
+    registers, found, bad = registers_of(grid, warp), np.empty(32, np.int64), 0
     of, into = (at(word, 4), at(word, 3))
     for lane in range(32):
         row, value = (lane >> 2, 0)
@@ -173,8 +176,8 @@ def transpose(registers: int, poison: int, word: int) -> None:
             column = 2 * (lane & 3) + half
             source = 4 * column + (row >> 1)
             value |= (at(registers, 32 * of + source) >> 16 * (row & 1) & 65535) << 16 * half
-            bad |= (at(poison, of) >> source & 1) << lane
+            bad |= (at(poison_of(grid, warp), of) >> source & 1) << lane
         found[lane] = value
     for lane in range(32):
         to(registers, 32 * into + lane, found[lane])
-    to(poison, into, bad)
+    mark(grid, warp, into, M32, bad)

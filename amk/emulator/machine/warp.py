@@ -39,7 +39,6 @@ from amk.emulator.memory.state import (
     PCS,
     RACES,
     RUNS,
-    SCRATCH_WORDS,
     STATUS,
     STOPPED,
     TENSOR,
@@ -52,12 +51,12 @@ from amk.emulator.memory.state import (
     poison_of,
     registers_of,
 )
+from amk.emulator.memory.undefined import carried, keep, mark, undefined_of
 from amk.emulator.memory.weak import proxy_fence
 from amk.emulator.ptx import isa
 from amk.emulator.ptx.isa import GLOBAL
 from amk.emulator.ptx.program import COLUMNS
 
-AND, OR, SELP = (isa.AND, isa.OR, isa.SELP)
 BRA, EXIT, LD, ST, ATOM = (isa.BRA, isa.EXIT, isa.LD, isa.ST, isa.ATOM)
 BEYOND = 1 << 40
 GOES_ON, LANES_WAIT, WARP_WAITS, ENDED, NOT_YET, LOOKS_AGAIN = range(6)
@@ -70,9 +69,10 @@ def lane_wise(grid: int, warp: int, pc: int, mask: int) -> None:
     registers, poison = (registers_of(grid, warp), poison_of(grid, warp))
     operation, mode = (at(word, 0), at(word, 2))
     into, a, b, c, e = (at(word, 3), at(word, 4), at(word, 5), at(word, 6), at(word, 7))
-    bad = at(poison, a) | at(poison, b) | at(poison, c) | at(poison, e)
-    if bad & mask:
-        bad = less_poison(registers, poison, word, operation, mode, bad, mask)
+    if (at(poison, a) | at(poison, b) | at(poison, c) | at(poison, e)) & mask:
+        carried(grid, warp, word, mask)
+    else:
+        to(poison, into, at(poison, into) & ~mask)
     if operation < isa.FADD:
         for lane in range(32):
             if mask >> lane & 1:
@@ -102,66 +102,37 @@ def lane_wise(grid: int, warp: int, pc: int, mask: int) -> None:
                         at(registers, 32 * c + lane),
                     ),
                 )
-    to(poison, into, at(poison, into) & ~mask | bad & mask)
     if (operation == isa.SETP or operation == isa.FSETP) and at(word, 8) != 1 and (at(word, 8) != 0):
         for lane in range(32):
             if mask >> lane & 1:
                 to(registers, 32 * at(word, 8) + lane, 1 - at(registers, 32 * into + lane))
-        to(poison, at(word, 8), at(poison, at(word, 8)) & ~mask | bad & mask)
-
-
-@compiled
-def less_poison(registers: int, poison: int, word: int, operation: int, mode: int, bad: int, mask: int) -> int:
-    """Lanes whose result is undefined, where not every operand counts: selections, and logic with a deciding
-    operand."""
-    a, b, c = (at(word, 4), at(word, 5), at(word, 6))
-    if operation == SELP:
-        chosen = 0
-        for lane in range(32):
-            chosen |= (at(registers, 32 * c + lane) & 1) << lane
-        return at(poison, c) | at(poison, a) & chosen | at(poison, b) & ~chosen
-    if operation in (AND, OR):
-        ones = zero_extended(-1, mode & 255)
-        decided = 0
-        deciding = 0 if operation == AND else ones
-        for lane in range(32):
-            if (at(registers, 32 * a + lane) & ones == deciding and (not at(poison, a) >> lane & 1)) or (
-                at(registers, 32 * b + lane) & ones == deciding and (not at(poison, b) >> lane & 1)
-            ):
-                decided |= 1 << lane
-        return bad & ~decided
-    return bad
+        mark(grid, warp, at(word, 8), mask, at(poison, into))
 
 
 @separate
 def several(grid: int, warp: int, pc: int, mask: int) -> None:
     """mov between one register and two or four."""
     word = at(grid, CODE) + 8 * COLUMNS * pc
-    registers, poison = (registers_of(grid, warp), poison_of(grid, warp))
+    registers, one = registers_of(grid, warp), at(word, 3)
     bits, count = (at(word, 2) & 255, at(word, 2) >> 8)
-    if at(word, 0) == isa.PACK:
-        bad = 0
+    size = bits >> 3
+    for lane in range(32):
+        if not mask >> lane & 1:
+            continue
+        if at(word, 0) == isa.PACK:
+            value, undefined = 0, 0
+            for part in range(count):
+                row = at(word, 10 + part)
+                value |= zero_extended(at(registers, 32 * row + lane), bits) << part * bits
+                undefined |= (undefined_of(grid, warp, row, lane) & (1 << size) - 1) << part * size
+            to(registers, 32 * one + lane, value)
+            keep(grid, warp, one, lane, undefined)
+            continue
+        value, undefined = at(registers, 32 * at(word, 4) + lane), undefined_of(grid, warp, at(word, 4), lane)
         for part in range(count):
-            bad |= at(poison, at(word, 10 + part))
-        for lane in range(32):
-            if mask >> lane & 1:
-                value = 0
-                for part in range(count):
-                    value |= zero_extended(at(registers, 32 * at(word, 10 + part) + lane), bits) << part * bits
-                to(registers, 32 * at(word, 3) + lane, value)
-        to(poison, at(word, 3), at(poison, at(word, 3)) & ~mask | bad & mask)
-        return
-    bad = at(poison, at(word, 4))
-    for part in range(count):
-        row = at(word, 10 + part)
-        for lane in range(32):
-            if mask >> lane & 1:
-                to(
-                    registers,
-                    32 * row + lane,
-                    zero_extended(at(registers, 32 * at(word, 4) + lane) >> part * bits, bits),
-                )
-        to(poison, row, at(poison, row) & ~mask | bad & mask)
+            row = at(word, 10 + part)
+            to(registers, 32 * row + lane, zero_extended(value >> part * bits, bits))
+            keep(grid, warp, row, lane, undefined >> part * size & (1 << size) - 1)
 
 
 @compiled
@@ -209,11 +180,11 @@ def together(grid: int, warp: int, pc: int, mask: int, block: int, operation: in
         shuffle(grid, warp, pc, mask, members)
     elif operation == isa.MMA:
         if at(grid, TENSOR) == 8:
-            multiply(registers_of(grid, warp), poison_of(grid, warp), word, 8, 24, at(grid, SCRATCH_WORDS))
+            multiply(grid, warp, word, 8, 24)
         else:
-            multiply(registers_of(grid, warp), poison_of(grid, warp), word, 16, 25, at(grid, SCRATCH_WORDS))
+            multiply(grid, warp, word, 16, 25)
     elif operation == isa.MOVMATRIX:
-        transpose(registers_of(grid, warp), poison_of(grid, warp), word)
+        transpose(grid, warp, word)
     elif operation == isa.VOTE:
         vote(grid, warp, pc, mask)
     elif operation == isa.ELECT:

@@ -42,6 +42,7 @@ from amk.emulator.memory.state import (
     registers_of,
 )
 from amk.emulator.memory.touched import READ, WRITE, touch
+from amk.emulator.memory.undefined import keep, mark, undefined_of
 from amk.emulator.memory.weak import earlier, hidden_in, remember, undefined_earlier
 from amk.emulator.ptx import isa
 from amk.emulator.ptx.isa import ACQUIRE, GLOBAL, HINT, NON_COHERENT, SHARED, WEAK
@@ -88,11 +89,14 @@ def put(grid: int, place: int, size: int, word: int) -> None:
 
 
 @separate
-def undefined_in(grid: int, place: int, size: int) -> bool:
-    for byte in range(place, place + size):  # noqa: SIM110
-        if byte_at(at(grid, UNDEFINED_BYTES), byte):
-            return True
-    return False
+def undefined_in(grid: int, place: int, size: int) -> int:
+    """A bit for each undefined byte of 1, 2, 4 or 8 aligned ones."""
+    flags, found = at(grid, UNDEFINED_BYTES), 0
+    if (size == 4 and word_at(flags, place >> 2) == 0) or (size == 8 and at(flags, place >> 3) == 0):
+        return 0
+    for byte in range(size):
+        found |= (byte_at(flags, place + byte) & 1) << byte
+    return found
 
 
 @separate
@@ -169,7 +173,6 @@ def load(grid: int, warp: int, pc: int, mask: int, block: int) -> bool:  # noqa:
     registers, poison = (registers_of(grid, warp), poison_of(grid, warp))
     base, offset = (at(word, 10), at(word, 11))
     sure(grid, warp, pc, base, mask, 0)
-    bad0 = bad1 = bad2 = bad3 = 0
     everybody = strength == ACQUIRE and alike(grid, warp, base, mask)
     digest, first = (0, -1)
     for lane in range(32):
@@ -194,19 +197,9 @@ def load(grid: int, warp: int, pc: int, mask: int, block: int) -> bool:  # noqa:
             if signed:
                 value = zero_extended(sign_extended(value, 8 * size), 64 if wide else 32)
             to(registers, 32 * at(word, 3 + part) + lane, value)
-            if undefined_earlier(grid, warp, pc, lane, spot, size) if late else undefined_in(grid, spot, size):
-                if part == 0:
-                    bad0 |= 1 << lane
-                elif part == 1:
-                    bad1 |= 1 << lane
-                elif part == 2:
-                    bad2 |= 1 << lane
-                else:
-                    bad3 |= 1 << lane
-    for part in range(count):
-        row = at(word, 3 + part)
-        bad = bad0 if part == 0 else bad1 if part == 1 else bad2 if part == 2 else bad3
-        to(poison, row, at(poison, row) & ~mask | bad)
+            bad = undefined_earlier(grid, warp, pc, lane, spot, size) if late else undefined_in(grid, spot, size)
+            if bad | at(poison, at(word, 3 + part)) >> lane & 1:
+                keep(grid, warp, at(word, 3 + part), lane, bad | -(bad >> size - 1 & signed) << size)
     if strength in (WEAK, NON_COHERENT, HINT):
         return False
     return poll(grid, warp, pc, digest, first)
@@ -236,7 +229,7 @@ def store(grid: int, warp: int, pc: int, mask: int, block: int) -> None:
     word = at(grid, CODE) + 8 * COLUMNS * pc
     mode = at(word, 2)
     space, strength, size, count = (mode & 15, mode >> 4 & 15, mode >> 12 & 15, mode >> 16 & 15)
-    registers, poison = (registers_of(grid, warp), poison_of(grid, warp))
+    registers = registers_of(grid, warp)
     base, offset = (at(word, 10), at(word, 11))
     sure(grid, warp, pc, base, mask, 0)
     shared = space == SHARED
@@ -256,9 +249,9 @@ def store(grid: int, warp: int, pc: int, mask: int, block: int) -> None:
         for part in range(count):
             spot, row = (place + part * size, at(word, 3 + part))
             put(grid, spot, size, at(registers, 32 * row + lane))
-            bad = at(poison, row) >> lane & 1
-            for byte in range(spot, spot + size):
-                byte_to(at(grid, UNDEFINED_BYTES), byte, bad)
+            bad = undefined_of(grid, warp, row, lane) & (1 << size) - 1
+            for byte in range(size):
+                byte_to(at(grid, UNDEFINED_BYTES), spot + byte, bad >> byte & 1)
             if bad and (not shared):
                 fault(grid, UNDEFINED, warp, pc, lane, row, 1, address + part * size)
     effect(grid, warp, block, SHARED if shared else GLOBAL, strength != WEAK)
@@ -297,7 +290,7 @@ def atomic(grid: int, warp: int, pc: int, mask: int, block: int) -> None:
     mode = at(word, 2)
     space, size, operation = (mode & 15, mode >> 12 & 15, mode >> 22 & 31)
     signed = mode >> 20 & 1 == 1
-    registers, poison = (registers_of(grid, warp), poison_of(grid, warp))
+    registers = registers_of(grid, warp)
     base, offset = (at(word, 10), at(word, 11))
     sure(grid, warp, pc, base, mask, 0)
     sure(grid, warp, pc, at(word, 4), mask, 2)
@@ -339,5 +332,5 @@ def atomic(grid: int, warp: int, pc: int, mask: int, block: int) -> None:
             ),
         )
         to(registers, 32 * at(word, 3) + lane, old)
-    to(poison, at(word, 3), at(poison, at(word, 3)) & ~mask | bad)
+    mark(grid, warp, at(word, 3), mask, bad)
     effect(grid, warp, block, SHARED if shared else GLOBAL, True)

@@ -29,6 +29,7 @@ from amk.emulator.memory.state import (
     poison_of,
     registers_of,
 )
+from amk.emulator.memory.undefined import ALL, keep, mark, undefined_of
 from amk.emulator.ptx import isa
 from amk.emulator.ptx.isa import SHARED, SIGNED
 from amk.emulator.ptx.program import COLUMNS
@@ -125,11 +126,11 @@ def block_barrier(grid: int, warp: int, pc: int, mask: int, block: int, waits: b
 def shuffle(grid: int, warp: int, pc: int, mask: int, members: int) -> None:
     """shfl.sync: a lane reads the register of another; of one that does not take part the value is undefined."""
     word = at(grid, CODE) + 8 * COLUMNS * pc
-    registers, poison = (registers_of(grid, warp), poison_of(grid, warp))
+    registers = registers_of(grid, warp)
     mode, of = (at(word, 2), at(word, 4))
     sure(grid, warp, pc, at(word, 5), mask, 6)
     sure(grid, warp, pc, at(word, 6), mask, 6)
-    found, inside, bad = (np.empty(32, np.int64), np.empty(32, np.int64), 0)
+    found, inside, undefined = (np.empty(32, np.int64), np.empty(32, np.int64), np.zeros(32, np.int64))
     for lane in range(32):
         found[lane] = inside[lane] = 0
         if not mask >> lane & 1:
@@ -153,14 +154,13 @@ def shuffle(grid: int, warp: int, pc: int, mask: int, members: int) -> None:
         if inside[lane] == 0:
             source = lane
         found[lane] = at(registers, 32 * of + source)
-        if not (mask & members) >> source & 1 or at(poison, of) >> source & 1:
-            bad |= 1 << lane
+        undefined[lane] = undefined_of(grid, warp, of, source) if (mask & members) >> source & 1 else ALL
     for lane in range(32):
         if mask >> lane & 1:
             to(registers, 32 * at(word, 3) + lane, found[lane])
             to(registers, 32 * at(word, 8) + lane, inside[lane])
-    to(poison, at(word, 3), at(poison, at(word, 3)) & ~mask | bad)
-    to(poison, at(word, 8), at(poison, at(word, 8)) & ~mask)
+            keep(grid, warp, at(word, 3), lane, undefined[lane])
+    mark(grid, warp, at(word, 8), mask, 0)
 
 
 @separate
@@ -189,7 +189,7 @@ def same(grid: int, warp: int, row: int, mask: int, value: int, bad: int) -> Non
     for lane in range(32):
         if mask >> lane & 1:
             to(registers_of(grid, warp), 32 * row + lane, value)
-    to(poison_of(grid, warp), row, at(poison_of(grid, warp), row) & ~mask | bad)
+    mark(grid, warp, row, mask, bad)
 
 
 @separate
@@ -212,9 +212,9 @@ def match(grid: int, warp: int, pc: int, mask: int) -> None:
                 to(registers, 32 * at(word, 8) + lane, 1 if everybody else 0)
             else:
                 to(registers, 32 * at(word, 3) + lane, found[lane])
-    to(poison, at(word, 3), at(poison, at(word, 3)) & ~mask | bad)
+    mark(grid, warp, at(word, 3), mask, bad)
     if at(word, 2) == 1:
-        to(poison, at(word, 8), at(poison, at(word, 8)) & ~mask | bad)
+        mark(grid, warp, at(word, 8), mask, bad)
 
 
 @separate
@@ -243,4 +243,4 @@ def elect(grid: int, warp: int, pc: int, mask: int, members: int) -> None:
     for lane in range(32):
         if mask >> lane & 1:
             to(registers_of(grid, warp), 32 * at(word, 8) + lane, 1 if lane == chosen else 0)
-    to(poison_of(grid, warp), at(word, 8), at(poison_of(grid, warp), at(word, 8)) & ~mask)
+    mark(grid, warp, at(word, 8), mask, 0)

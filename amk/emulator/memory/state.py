@@ -60,15 +60,15 @@ CONSTANT, SCRATCH, STATE = range(3)
 NUMBERS = 32
 # The table: numbers of the grid, then the addresses of its arrays, then sizes.
 (
-    CODE, REGISTERS, POISON, PCS, LANES, MASKS, WARPS, POLL_LOG, BLOCKS, BARRIERS, PAGES, ALLOCATIONS, FAULT_LOG,
-    COPY_QUEUE, SMALL_QUEUE, SMALL_COUNT, GROUPS, TOLD, MBARRIERS, CLOCKS, BARRIER_CLOCKS, AGENTS, COMMITS, COMMITTED,
-    POOL, FREE, SYNC_OF, WRITTEN, SEEN, SPREAD, PROXIED, MOMENTS, ORDERED, LANE_VECTORS, LANES_KNOWN, WAITED, FENCED_AT,
-    BEFORE, BEFORE_UNDEFINED, TOUCH_LOG, SCRATCH_WORDS, UNDEFINED_BYTES, MEMORY,
-) = range(NUMBERS, NUMBERS + 43)  # fmt: skip
+    CODE, REGISTERS, POISON, DEFINED, PCS, LANES, MASKS, WARPS, POLL_LOG, BLOCKS, BARRIERS, PAGES, ALLOCATIONS,
+    FAULT_LOG, COPY_QUEUE, SMALL_QUEUE, SMALL_COUNT, GROUPS, TOLD, MBARRIERS, CLOCKS, BARRIER_CLOCKS, AGENTS, COMMITS,
+    COMMITTED, POOL, FREE, SYNC_OF, WRITTEN, SEEN, SPREAD, PROXIED, MOMENTS, ORDERED, LANE_VECTORS, LANES_KNOWN, WAITED,
+    FENCED_AT, BEFORE, BEFORE_UNDEFINED, TOUCH_LOG, SCRATCH_WORDS, UNDEFINED_BYTES, MEMORY,
+) = range(NUMBERS, NUMBERS + 44)  # fmt: skip
 (
     WARP_COUNT, BLOCK_COUNT, ROWS, COPY_ROOM, SMALL_ROOM, POOL_ROOM, GLOBAL_BYTES, SHARED_BYTES, SHARED_AT, CONST_AT,
     PARAM_AT, CONST_BYTES, PARAM_BYTES, SHARED_END, TOUCH_ROOM,
-) = range(NUMBERS + 43, NUMBERS + 58)  # fmt: skip
+) = range(NUMBERS + 44, NUMBERS + 59)  # fmt: skip
 
 
 @dataclass
@@ -78,6 +78,7 @@ class Grid:
     code: Words  # [n, columns]
     registers: Words  # [w, r, 32]
     poison: Words  # [w, r], a bit for each lane
+    defined: Bytes  # [w, r, 32], a bit for each byte, see `undefined`
     pcs: Words  # [w, 32]
     lanes: Words  # [w, 32], states
     masks: Words  # [w, 32], what a lane at a warp barrier waits for
@@ -153,7 +154,7 @@ def registers_of(grid: int, warp: int) -> int:
 
 @compiled
 def poison_of(grid: int, warp: int) -> int:
-    """The address of a warp's undefined lanes [r]."""
+    """The address of a warp's lanes [r] that are not wholly defined."""
     return at(grid, POISON) + 8 * at(grid, ROWS) * warp
 
 
@@ -229,7 +230,7 @@ def special_values(warp: int, warps: int, block: int, blocks: int, dynamic: int)
 
 def fill_registers(grid: Grid, program: Program, warps: int, blocks: int, dynamic: int) -> None:
     """Constants and special registers of every warp; everything else is undefined."""
-    grid.poison[:] = (1 << 32) - 1
+    grid.poison[:], grid.defined[:] = (1 << 32) - 1, 0
     grid.poison[:, : FIRST_SPECIAL + len(SPECIAL)] = 0
     for row, value in program.constants:
         grid.registers[:, row, :] = value - (1 << 64) if value >> 63 else value

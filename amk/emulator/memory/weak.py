@@ -115,12 +115,13 @@ def earlier(grid: int, warp: int, pc: int, lane: int, place: int, size: int) -> 
 
 
 @separate
-def undefined_earlier(grid: int, warp: int, pc: int, lane: int, place: int, size: int) -> bool:
-    for byte in range(place, place + size):
-        array = BEFORE_UNDEFINED if hidden(grid, warp, pc, lane, byte) else UNDEFINED_BYTES
-        if byte_at(at(grid, array), byte):
-            return True
-    return False
+def undefined_earlier(grid: int, warp: int, pc: int, lane: int, place: int, size: int) -> int:
+    """A bit for each undefined byte of what such a load gets."""
+    found = 0
+    for byte in range(size):
+        array = BEFORE_UNDEFINED if hidden(grid, warp, pc, lane, place + byte) else UNDEFINED_BYTES
+        found |= (byte_at(at(grid, array), place + byte) & 1) << byte
+    return found
 
 
 @separate
