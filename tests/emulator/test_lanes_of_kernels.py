@@ -66,13 +66,8 @@ MEETINGS = (
     ("drawing", "amk/staged.cuh", "sums of blocks read what was staged", 0),
     ("drawing", "amk/ops/narrow.cuh", "what is read is replaced", 0),
 )
-"""(kernel, header, what meets there, number of the barrier in the header).
-
-Not all barriers are here. No run noticed the removal of that of peak.cuh and of the second of narrow.cuh; nothing
-proves that those are redundant. Those of waits and signals are, where a barrier of the CTA stands between them and
-the nearest step that touches memory, as at all twelve of the kernel of `fenced`: its `bar.sync` orders all lanes
-that come to it. They are printed all the same, since a step is printed without a look at its neighbours.
-"""
+"""(kernel, header, what meets there, number of the barrier in the header). Every barrier of the warp of every subject's
+kernel is decided in tests/lowering/edits/lane_barriers.py."""
 
 
 @pytest.mark.parametrize(("name", "header", "what", "number"), MEETINGS, ids=[m[2] for m in MEETINGS])

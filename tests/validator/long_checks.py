@@ -21,8 +21,11 @@ from tests.adversarial.full_size import full_size_slice
 from tests.adversarial.fuzz import fuzzed, outcome
 from tests.adversarial.whole_neighbourhood import SLICES, neighbourhood_slice
 from tests.long_run import Run
+from tests.lowering.edits.lane_barriers import SLICES as LANES
+from tests.lowering.edits.lane_barriers import lanes_slice
 from tests.lowering.edits.run import SLICES as LOWERING
 from tests.lowering.edits.run import edits_slice as lowering_slice
+from tests.systems import long_forgeries, long_loops, long_rules
 from tests.validator.batches import differences
 from tests.validator.exhaustive import batches
 from tests.validator.mutants import edits_slice, mutants
@@ -152,7 +155,11 @@ WHAT: dict[str, Check] = {
     "edits": Check(edits_slice, "validator-mutants.json", len(mutants()), 25.0),
     "forgeries": Check(forgeries_slice, "forgeries.json", 200, 10.0),
     "lowering": Check(lowering_slice, "lowering-edits.json", LOWERING, 20.0),
+    "lanes": Check(lanes_slice, "lane-barriers.json", LANES, 20.0),
     "neighbourhood": Check(neighbourhood_slice, "neighbourhood.json", SLICES, 30.0),
+    "system-rules": Check(long_rules.compare, "system-rules.json", long_rules.SLICES, 60.0),
+    "system-loops": Check(long_loops.compare, "system-loops.json", long_loops.SLICES, 5.0),
+    "system-forgeries": Check(long_forgeries.attack, "system-forgeries.json", long_forgeries.SLICES, 20.0),
 }
 
 

@@ -1,0 +1,161 @@
+"""Which barriers of a warp (bar.warp.sync) a kernel needs, each decided by itself.
+
+    python -m tests.validator.evidence --only lanes --jobs 14 --records tests/records/proof
+
+A barrier of the warp does one thing that the memory model knows: it orders what its lanes accessed before it ahead of
+what they access behind it. Each one of each subject's PTX is either
+
+* *needed*: the kernel without it is refuted by the emulator, which sees races between lanes; or
+* *redundant*, by one of these proofs about all paths of the kernel's control flow, M being another barrier of the warp
+  or a `bar.sync`, at which all lanes of the warp meet as well:
+  `next`      no lane accesses memory that orders or is written between the barrier and the next M on any path: what is
+              behind the barrier is behind that M, and so ordered after what is before;
+  `previous`  the same from the last M on every path to the barrier;
+  or *undecided*, which is a difference of the recorded run.
+
+What may stand between: loads of parameters and constants, which nothing writes; the watchdog's own words, by which no
+lane hands another data; relaxed polls and relaxed reductions of counters, which order nothing, as no kernel fences
+them; and, only behind the barrier, acquiring polls: they read counters, which nobody writes but by strong
+operations, and what they acquire the next M hands on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from amk.lowering.abi import abi
+from amk.lowering.emit import KERNEL
+from amk.lowering.ptx_code import Code, Kernel, read_kernel
+from amk.lowering.readback import read_ptx
+from amk.lowering.roots import Roots
+from amk.lowering.skeleton import Part, check_synchronisation
+from amk.schedule_ir.schedule import Step, Wait
+from tests.lowering.edits.emulated import difference
+from tests.lowering.edits.judge import SUBJECTS, original, subject
+
+WARP_BARRIER = "bar.warp.sync"
+NO_MEMORY = ("ld.param", "ld.const", "ld.global.nc")
+RELAXED = ("ld.relaxed.gpu.global.u32", "red.relaxed.gpu.global.add.u32")
+ACQUIRING = "ld.acquire.gpu.global.u32"
+ACCESSES = ("ld", "st", "atom", "red", "cp", "mbarrier", "fence", "membar", "prefetch", "discard")
+WATCHDOG, LOG = re.compile(r"_Z\w*dog"), frozenset({"abort_word", "loaded"})
+SLICES = 228
+
+
+@dataclass(frozen=True)
+class Case:
+    """One barrier of a subject's kernel. what: where the emitter or a header puts it."""
+
+    subject: str
+    line: int
+    what: str
+
+
+@cache
+def kernel_of(name: str) -> tuple[str, Kernel, Roots]:
+    ptx = original(name)
+    assert ptx is not None
+    kernel = read_kernel(ptx, KERNEL)
+    return ptx, kernel, Roots(kernel, abi(subject(name)))
+
+
+@cache
+def cases(name: str) -> tuple[Case, ...]:
+    """All barriers of the warp in a subject's kernel, in textual order."""
+    ptx, kernel, _ = kernel_of(name)
+    parts = check_synchronisation(subject(name), tuple(read_ptx(ptx)[KERNEL]))
+    what = {one.line: _what(part) for part, instructions in parts for one in instructions}
+    return tuple(Case(name, one.line, what[one.line]) for one in kernel.code if one.opcode == WARP_BARRIER)
+
+
+def _what(part: Part) -> str:
+    if isinstance(part.item, Wait):
+        return f"after a wait that is {'an acquire' if part.item.order == 'acquire' else 'a hint'}"
+    if not isinstance(part.item, Step):
+        return "at the ring's start" if "ring" in part.label else "between two steps"
+    orders = sorted({signal.order for signal in part.item.signals})
+    return f"before {' and '.join(orders)} signals" if part.signals else f"in {part.item.op.op}"
+
+
+def _without(ptx: str, line: int) -> str:
+    lines = ptx.split("\n")
+    assert WARP_BARRIER in lines[line - 1]
+    return "\n".join([*lines[: line - 1], "", *lines[line:]])
+
+
+def decided(case: Case) -> str:
+    """`redundant: next`, `redundant: previous`, `needed: ` and what the emulator saw without it, or `undecided`."""
+    ptx, kernel, roots = kernel_of(case.subject)
+    if proof := redundant(kernel, roots, kernel.by_line[case.line]):
+        return f"redundant: {proof}"
+    seen = difference(case.subject, subject(case.subject), ptx, _without(ptx, case.line))
+    return f"needed: {seen}" if seen else "undecided"
+
+
+def redundant(kernel: Kernel, roots: Roots, at: int) -> str:
+    """The proof that another barrier does what this one does; empty if there is none."""
+    if any(one.opcode.startswith(("fence.acq_rel", "fence.sc", "membar")) for one in kernel.code):
+        return ""
+
+    def idle_behind(one: Code) -> bool:
+        return one.opcode == ACQUIRING or _idle(one, roots)
+
+    if _meets(kernel, at, kernel.successors, idle_behind):
+        return "next"
+    return "previous" if _meets(kernel, at, kernel.predecessors.__getitem__, lambda one: _idle(one, roots)) else ""
+
+
+def _meets(kernel: Kernel, at: int, onward: Callable[[int], list[int]], idle: Callable[[Code], bool]) -> bool:
+    """Whether every path from a barrier comes to another, or to an end of the kernel, with idle instructions alone."""
+    seen, stack = {at}, list(onward(at))
+    while stack:
+        here = stack.pop()
+        one = kernel.code[here]
+        if here in seen or _all_meet(one):
+            continue
+        if not idle(one):
+            return False
+        seen.add(here)
+        stack += onward(here)
+    return True
+
+
+def _all_meet(one: Code) -> bool:
+    whole = one.operands[-1:] in (("-1",), ("0xffffffff",), ("4294967295",))
+    return not one.guard and (one.opcode == "bar.sync" or (one.opcode == WARP_BARRIER and whole))
+
+
+def _idle(one: Code, roots: Roots) -> bool:
+    family = one.opcode.split(".")[0]
+    if family not in ACCESSES or one.opcode.startswith(NO_MEMORY) or one.opcode in RELAXED:
+        return True
+    return _of_watchdog(one, roots)
+
+
+def _of_watchdog(one: Code, roots: Roots) -> bool:
+    """Its variable in shared memory, its log by the address kept there, the word by which the host stops a launch."""
+    if one.opcode.startswith(("cp", "mbarrier", "fence", "membar")):
+        return False
+    found = roots.of_address(one)
+    if ".shared" in one.opcode:
+        return bool(found) and all(WATCHDOG.fullmatch(root) for root in found)
+    return bool(found) and found <= LOG and one.address[0].startswith("%rd")
+
+
+@cache
+def all_cases() -> tuple[Case, ...]:
+    return tuple(case for name in SUBJECTS for case in cases(name))
+
+
+def lanes_slice(number: int) -> dict[str, Any]:
+    """One barrier."""
+    if number >= len(all_cases()):
+        return {"barriers": 0}
+    case = all_cases()[number]
+    found = decided(case)
+    told = [f"{case.subject}, line {case.line}, {case.what}: {found}"] if found == "undecided" else []
+    return {"barriers": 1, "found": {f"{case.what}: {found}": 1}, "differences": told}
