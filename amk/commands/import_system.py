@@ -31,6 +31,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fenced", action="store_true", help="instruction-queues: as if every wait and signal had its fence"
     )
+    kinds = (
+        ("--adds", "whose outputs are added to atomically"),
+        ("--per-request", "that write their request's tokens"),
+    )
+    for option, what in kinds:
+        parser.add_argument(
+            option, type=int, action="append", default=[], metavar="TYPE", help=f"task-graph: type of tasks {what}"
+        )
     add_format(parser)
 
 
@@ -48,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _system(arguments: argparse.Namespace) -> System:
     value, file = read_json(arguments.file, MAX_FILE), str(arguments.file)
     if arguments.kind == "task-graph":
-        return task_graph(value, file)
+        return task_graph(value, file, arguments.adds, arguments.per_request)
     return instruction_queues(value, file, arguments.fenced)
 
 

@@ -125,6 +125,20 @@ def test_tensors_that_no_task_writes_are_left_out() -> None:
         task_graph(full, "g.json")
 
 
+def test_sums_and_rows_of_requests_are_said_by_whom_the_file_does_not_say_them() -> None:
+    """Two tasks of type 101 touch the same box: sums, or rows of two requests; their reader waits for one of them."""
+    both = graph()
+    for request, task in enumerate(both["all_tasks"][:2]):
+        task |= {"outputs": [tensor("x", 0)], "request_id": request}
+    assert finding(task_graph(both, "g"))[0] == "AMK301"
+    for said in ({"adds": [101]}, {"per_request": [101]}):
+        assert judged(task_graph(both, "g", **said).flat()).safe, said
+        both["all_events"][0]["num_triggers"] = 1
+        code, told = finding(task_graph(both, "g", **said))
+        assert code == "AMK302" and "type 102" in told
+        both["all_events"][0]["num_triggers"] = 2
+
+
 def test_task_graphs_outside_of_the_class_are_unknown_by_name() -> None:
     for path, value, code in (
         ("dependent_event", 1 << 40, "AMK205"), ("dependent_event", 9, "AMK009"), ("dependent_event", 1, "AMK205"),

@@ -5,11 +5,16 @@ outputs, and triggers its event once. Which worker runs a task is decided at run
 own: SAFE is safe for every assignment, provided that no worker blocks on a task that is queued behind another (tasks
 that depend on later tasks are refused by name). Tensors that no task writes, weights for instance, are left out:
 nothing can race with their readers.
+
+What the file does not say, the caller may. `adds`: types of tasks whose outputs are sums, added atomically.
+`per_request`: types of tasks that write, of the tokens of their outputs, those of their own request alone, which are
+known at run time; such a tensor is one buffer for each request, and all others touch all of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Collection, Iterator
 from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -46,6 +51,7 @@ class Task(_Model):
     task_type: int
     dependent_event: int
     trigger_event: int
+    request_id: int = 0
     inputs: tuple[Tensor, ...] | None = ()
     outputs: tuple[Tensor, ...] | None = ()
 
@@ -59,13 +65,13 @@ class TaskGraph(_Model):
     all_events: tuple[Event, ...]
 
 
-def task_graph(value: object, file: str) -> System:
-    """value: the JSON of the dump; file: what diagnostics call it."""
+def task_graph(value: object, file: str, adds: Collection[int] = (), per_request: Collection[int] = ()) -> System:
+    """value: the JSON of the dump; file: what diagnostics call it; adds, per_request: types of tasks, see above."""
     try:
         graph = TaskGraph.model_validate_json(_text(value))
     except ValidationError as error:
         raise schema_error(error, file) from error
-    return _Reader(graph, file).system()
+    return _Reader(graph, file, frozenset(adds), frozenset(per_request)).system()
 
 
 def _text(value: object) -> str:
@@ -75,11 +81,16 @@ def _text(value: object) -> str:
 
 
 class _Reader:
-    def __init__(self, graph: TaskGraph, file: str) -> None:
-        self.graph, self.file = graph, file
+    def __init__(self, graph: TaskGraph, file: str, adds: frozenset[int], per_request: frozenset[int]) -> None:
+        self.graph, self.file, self.adds, self.per_request = graph, file, adds, per_request
         self.sys = System(file)
         self.buffers: dict[str, Buffer] = {}
         self.written = {tensor.base_ptr for task in graph.all_tasks for tensor in task.outputs or ()} - {NO_TENSOR}
+        self.requests: dict[str, set[int]] = defaultdict(set)
+        """Of tensors that are written by request: by which."""
+        for task in graph.all_tasks:
+            for tensor in task.outputs if task.outputs and task.task_type in per_request else ():
+                self.requests[tensor.base_ptr].add(task.request_id)
         self.sizes = self._sizes()
 
     def _sizes(self) -> dict[str, int]:
@@ -129,9 +140,11 @@ class _Reader:
                 raise self.refuse("AMK205", message, path)
             agent.wait(events[waited], self.graph.all_events[waited].num_triggers)
         for tensor, write, at in self.touched(task, path):
-            buffer = self.buffer(tensor.base_ptr)
-            for lo, hi in self.boxes(tensor, at):
-                (agent.write if write else agent.read)(buffer, lo, hi)
+            does = agent.read if not write else agent.add if task.task_type in self.adds else agent.write
+            mine = write and task.task_type in self.per_request
+            for buffer in self.copies(tensor.base_ptr, task.request_id if mine else None):
+                for lo, hi in self.boxes(tensor, at):
+                    does(buffer, lo, hi)
         triggered = self.event(task.trigger_event, f"{path}/trigger_event")
         if triggered is not None:
             agent.signal(events[triggered])
@@ -143,10 +156,18 @@ class _Reader:
                 if tensor.base_ptr in self.written:
                     yield tensor, kind == "outputs", f"{path}/{kind}/{k}"
 
-    def buffer(self, name: str) -> Buffer:
+    def copies(self, name: str, request: int | None) -> list[Buffer]:
+        """What stands for the tensor; request: whose tokens are touched, None: anybody's."""
+        among = self.requests.get(name)
+        if among is None:
+            return [self.buffer(name, self.sizes[name])]
+        chosen = sorted(among) if request is None else [request]
+        return [self.buffer(f"{name} of request {one}", self.sizes[name]) for one in chosen]
+
+    def buffer(self, name: str, size: int) -> Buffer:
         if name not in self.buffers:
-            self.buffers[name] = self.sys.buffer(name, self.sizes[name])
-            self.sys.initial(self.buffers[name], 0, self.sizes[name])
+            self.buffers[name] = self.sys.buffer(name, size)
+            self.sys.initial(self.buffers[name], 0, size)
         return self.buffers[name]
 
     def event(self, number: int, path: str) -> int | None:
