@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from amk.systems.document import parse_system
-from amk.systems.flat_judge import Clocks, System, judge
+from amk.systems.flat_judge import COLUMNS, Clocks, System, judge
 from amk.systems.flat_system import FlatSystem
 from amk.systems.machine import ran
 from amk.systems.phases import Bracket, over
@@ -36,9 +34,8 @@ def evidence(system: FlatSystem, block: Json, orders: Json) -> tuple[Json, Syste
 
 
 def _system(columns: Json) -> System:
-    named = {name: column for name, column in columns.items() if not name.endswith("_names") and name != "event_tag"}
-    document = {"format": "amk.flat/1", "systems": {"block": named}}
-    return parse_system(json.dumps(document).encode(), "evidence").block
+    named = {name: np.array(column, dtype=np.int64) for name, column in columns.items() if name in COLUMNS}
+    return System(**named | {"event_tag": np.full(columns["agent_first"][-1], -1, dtype=np.int64)})
 
 
 def _brackets(found: Skeleton, clocks: Clocks) -> Iterator[Pair]:

@@ -20,10 +20,13 @@ from amk.systems import System
 from amk.systems.document import parse_system, schema, to_json, written
 from amk.systems.run_witness import replay_run
 from amk.systems.verdict import judged
-from tests.systems.random_rules import random_rules
+from tests.systems import long_rules
+from tests.systems.random_rules import Made, random_rules
 from tests.systems.rule_runs import Rules, TooMany
 
-SYSTEMS = 80 * int(os.environ.get("AMK_SYSTEMS", "1"))
+MORE = int(os.environ.get("AMK_SYSTEMS", "1"))
+SYSTEMS, OTHERS = 80 * MORE, 2_000 * MORE
+"""Of the second, 50,000 with AMK_SYSTEMS=25."""
 LIMIT = 40_000
 """States of one system beyond which it is left out."""
 
@@ -307,3 +310,10 @@ def test_random_kernels_get_the_verdict_of_exploration() -> None:
             assert found is not None and replay_run(found, "witness.json")
             assert not found["order"] or not replay_run({**found, "order": found["order"][:-1]}, "witness.json")
     assert min(told["SAFE"], told["UNSAFE"]) * 5 > SYSTEMS and told["UNKNOWN"] * 20 < SYSTEMS, told
+
+
+def test_random_kernels_agree_in_verdict_certificate_and_witness() -> None:
+    """As a slice of `long_rules`, with seeds that no slice has: whatever is SAFE has a certificate that is accepted."""
+    told = long_rules.compared((seed, Made(Random(seed), long_rules.CHANGES)) for seed in range(OTHERS))
+    assert not told["differences"]
+    assert min(told["SAFE"], told["UNSAFE"]) * 3 > OTHERS and told["UNKNOWN"] * 8 < OTHERS, told
