@@ -60,13 +60,13 @@ class Agent:
     def wait(self, counter: Counter, at_least: int, order: Literal["acquire", "relaxed"] = "acquire") -> None:
         """Go on when the counter is at least that. A relaxed poll without a fence behind it orders nothing."""
         if isinstance(counter, Barrier | Flag):
-            raise refuse("AMK009", f"{counter.name} is waited for by parity or for equality, not for at least a value")
+            raise refuse("AMK009", f"{counter.name} is no plain counter: wait for it by {_ways(counter)[0]}")
         self._wait(counter, integer("the threshold", at_least, 0, MAX_THRESHOLD), order, AT_LEAST)
 
     def signal(self, counter: Counter, amount: int = 1, order: Literal["release", "relaxed"] = "release") -> None:
         """Add to the counter when everything before is done. A relaxed one says nothing about what is before it."""
         if isinstance(counter, Barrier | Flag):
-            raise refuse("AMK009", f"at {counter.name} one arrives, or stores to it: it is no plain counter")
+            raise refuse("AMK009", f"{counter.name} is no plain counter: signal it by {_ways(counter)[1]}")
         self._signal(counter, integer("the amount", amount, 1, MAX_AMOUNT), order, ADD)
 
     def _wait(self, counter: Counter, threshold: int, order: object, rule: int) -> None:
@@ -333,6 +333,13 @@ def _aligned(what: str, *boxes: Bytes | None) -> None:
         if box is not None and any(type(place) is int and place % BULK for place in box[1:]):
             message = f"bytes {box[1]} to {box[2]}: a {what} is of {BULK} bytes or multiples, from such an address"
             raise refuse("AMK005", message)
+
+
+def _ways(counter: Barrier | Flag) -> tuple[str, str]:
+    """How it is waited for, and signalled."""
+    return (
+        ("`wait_equal`", "`set`") if isinstance(counter, Flag) else ("`wait_parity` or `sync`", "`arrive` or `expect`")
+    )
 
 
 def _barrier(barrier: object) -> Barrier:

@@ -303,6 +303,14 @@ def _unblocked(run: Machine, counter: int, name: str, owed: bool) -> str:
     )
 
 
+def _arrived(run: Machine, counter: int) -> list[int]:
+    """Agents that have arrived in the phase that the barrier is in."""
+    rows = np.flatnonzero(run.block.signal_counter == counter).tolist()
+    phase = run.phases[counter]
+    here = [row for row in rows if phase is not None and run.sent.get(row) == phase.number]
+    return list(dict.fromkeys(run.agent_of[int(run.block.signal_event[row])] for row in here))
+
+
 def _owners(run: Machine, row: int) -> list[int]:
     """Agents that would signal what this wait waits for, if they went on."""
     block = run.block
@@ -345,6 +353,8 @@ def _state(run: Machine, row: int) -> str:
         if phase.bytes:
             needs.append(f"{phase.bytes} bytes" if phase.bytes > 0 else f"to expect {-phase.bytes} bytes that came")
         text = f"{name} is in phase {phase.number}, which still needs {' and '.join(needs)}"
+        arrived = [block.agent_name(agent) for agent in _arrived(run, counter)]
+        text += f" ({', '.join(arrived[:4])} arrived)" if arrived and phase.pending else ""
     owners = [block.agent_name(agent) for agent in _owners(run, row)]
     return text + (
         f"; still to come, if they went on: from {', '.join(owners[:4])}" if owners else "; nobody adds to it"

@@ -217,6 +217,16 @@ def test_one_mistake_is_found_and_named(name: str, tmp_path: Path, capsys: pytes
         assert "CONFIRMED" in capsys.readouterr().out
 
 
+def test_who_has_arrived_is_told_where_an_arrival_is_missing() -> None:
+    sys = System()
+    done = sys.mbarrier("done", 2)
+    with sys.agent("waits") as waits, sys.agent("arrives") as arrives, sys.agent("forgets") as forgets:
+        waits.wait_parity(done, 0)
+        arrives.arrive(done)
+        forgets.fence_async()
+    assert "still needs 1 of 2 arrivals (arrives arrived)" in amk.verify(sys).explain()
+
+
 HELP = {
     "the producer starts with the wrong parity": "with the other parity",
     "more bytes expected than copied": "expect 64 bytes, as many as come",
