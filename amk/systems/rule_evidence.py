@@ -34,8 +34,9 @@ def evidence(system: FlatSystem, block: Json, orders: Json) -> tuple[Json, Syste
 
 
 def _system(columns: Json) -> System:
-    named = {name: np.array(column, dtype=np.int64) for name, column in columns.items() if name in COLUMNS}
-    return System(**named | {"event_tag": np.full(columns["agent_first"][-1], -1, dtype=np.int64)})
+    tags = np.full(columns["agent_first"][-1], -1, dtype=np.int64)
+    fields: dict[str, Any] = {name: np.array(columns[name], dtype=np.int64) for name in COLUMNS if name in columns}
+    return System(**fields | {"event_tag": tags})
 
 
 def _brackets(found: Skeleton, clocks: Clocks) -> Iterator[Pair]:
