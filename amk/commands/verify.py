@@ -102,7 +102,7 @@ def _repair(arguments: argparse.Namespace, schedule: Schedule, verdict: Verdict)
     seconds = arguments.fix_seconds
     if seconds is None:
         seconds = SOUGHT_S if arguments.fix else OFFERED_S
-    hopeless = verdict.safe or any(d.code == "AMK205" for d in verdict.diagnostics)
+    hopeless = seconds <= 0 or verdict.safe or any(d.code == "AMK205" for d in verdict.diagnostics)
     found = None
     if not hopeless:
         from amk.repair.search import find_repair  # most schedules are SAFE, and its planner takes time to load

@@ -28,9 +28,8 @@ from amk.validator.memory.composition import TOKENS, Composition, compose
 from amk.validator.memory.memory_model import check_constants, check_said, check_scopes, check_strong, weak_orders
 from amk.validator.order.clocks import ClocksTooLarge
 from amk.validator.order.within_cta import NotComposable
-from amk.validator.program.aliases import check_clashes
 from amk.validator.program.flag_words import check_tags
-from amk.validator.program.footprint import Footprints
+from amk.validator.program.footprint import Footprints, check_clashes
 from amk.validator.program.trace import TooLarge, last_items
 from amk.validator.smt import Obligation, Proof, Solver, prove
 from amk.validator.static.model_graph import check_model_graph
@@ -41,7 +40,6 @@ from amk.validator.static.position import position_obligations
 from amk.validator.static.registers import check_registers
 from amk.validator.static.resources import CompiledResources, check_resources
 from amk.validator.static.rings import check_rings, ring_obligations
-from amk.validator.static.sequences import check_sequences
 from amk.validator.static.structure import check_structure
 from amk.validator.static.widths import check_widths
 
@@ -113,9 +111,17 @@ def _tags(schedule: Schedule) -> Iterable[Diagnostic]:
     return check_tags(schedule, [last_items(p, n) for n, p in enumerate(schedule.programs)])
 
 
+def _sequences(schedule: Schedule) -> Iterable[Diagnostic]:
+    if not schedule.live:
+        return ()
+    from amk.validator.static.sequences import check_sequences  # most schedules have one position
+
+    return check_sequences(schedule)
+
+
 STATIC: Final[tuple[Callable[[Schedule], Iterable[Diagnostic]], ...]] = (
     check_structure, check_widths, check_model_graph, check_registers, check_rings, check_owners, _tags, check_wrap,
-    check_strong, check_said, check_sequences,
+    check_strong, check_said, _sequences,
 )  # fmt: skip
 """Checks of the schedule as written. The resource, composed, epoch and SMT checks follow them."""
 

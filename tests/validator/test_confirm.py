@@ -26,6 +26,7 @@ from amk.validator.evidence.flat_system import expand
 from amk.validator.memory.atoms import blocks, touches_of
 from amk.validator.memory.composition import Composition, compose
 from amk.validator.memory.dataflow import Fault, find_faults
+from amk.validator.memory.races import RaceReport
 from amk.validator.order.greedy_run import greedy
 from amk.validator.verify import STATIC, verify
 from tests.validator.one_edits import buffer, moved
@@ -67,23 +68,20 @@ def test_evident_faults_are_in_the_flat_system_of_that_position(preset: str) -> 
             if faults._evident(result, fault, reader, writer, pos):
                 flat = expand(changed, pos, 2, "word")
                 events = faults._flat_events(flat, *reader) if reader else [-1]
-                # where something races, the run of all workers in lockstep is one that shows it
-                runs = [faults.lockstep(result, flat)] if result.lockstep else []
-                for run in [*runs, greedy(flat.system)] if result.unraced else runs:
-                    assert run is not None and run.complete
-                    found = find_faults(blocks(touches_of(run)), None).faults
-                    assert any(f.event in events and f.kind == fault.kind for f in found)
-                seen[f"{fault.kind}, {'alone' if result.unraced else 'beside races'}"] += 1
-    assert sum(seen.values()) > 3 and len({kind.split(", ")[1] for kind in seen}) == 2, seen
+                run = greedy(flat.system)
+                found = find_faults(blocks(touches_of(run)), None).faults
+                assert run.complete and any(f.event in events and f.kind == fault.kind for f in found)
+                seen[fault.kind] += 1
+    assert sum(seen.values()) > 3, seen
 
 
-def test_no_fault_is_evident_if_the_order_of_accesses_may_be_of_no_flat_run() -> None:
-    """Two programs have no run in lockstep; where they race, which access comes first is anybody's guess."""
+def test_no_fault_is_evident_where_something_races() -> None:
+    """Which access comes first is anybody's guess there."""
     document = json.loads(small_plan(SMALL["naive"]).model_dump_json())
     document = apply(document, split_programs(document, 2))[0]
     (wait,) = (path for path in users(document, "best")[0] if path[1] == 1)
     result = compose(from_document(apply(document, [Edit("remove", wait)])[0]))
-    assert result.live and not result.lockstep and not result.unraced and result.dataflow is not None
+    assert result.live and not result.unraced and result.dataflow is not None
     found = [(fault, *places(result, fault)) for fault in result.dataflow.faults[:6]]
     assert not any(faults.evident_fault(result, *fault) for fault in found)
     assert not all(faults.confirmed_fault(result, *fault) for fault in found)
@@ -93,19 +91,22 @@ def test_a_step_leaves_nothing_at_positions_where_it_does_not_write() -> None:
     """The second split has no position but the last, so in a first token nobody reads or writes its part.
 
     Each `combine` comes before the `merge` that it needs, so those of the second token find what the first one left.
+    The two also race, which is left aside here: what the steps show by themselves is looked at.
     """
     document = json.loads(
         small_plan(SMALL["naive"], TINY.model_copy(update={"max_context": 9, "layers": 1})).model_dump_json()
     )
     merge, combine = (next(p for p, s in steps(document) if s["op"]["op"] == op) for op in ("merge", "combine"))
     result = compose(from_document(apply(document, move(document, combine, merge[-1] - combine[-1]))[0]))
-    assert result.lockstep and result.dataflow is not None
+    assert result.dataflow is not None and not result.unraced
+    result.races = result.overwritten = result.unseen = RaceReport(False, True, (), (), False)
     seen = Counter[tuple[str, int, bool]]()
     for fault in result.dataflow.faults[:16]:
-        shown = faults.evident_fault(result, fault, *places(result, fault))
+        reader, writer = places(result, fault)
+        tried = positions(result, frozenset(place[1] for place in (reader, writer) if place))
+        shown = any(faults._evident(result, fault, reader, writer, pos) for pos in tried)
         assert result.schedule.buffers[fault.buffer].name == "split_partial"
-        seen[fault.kind, fault.lo // ROW % 2, shown is not None] += 1
-        assert shown is None or replay(shown.system.to_json(), shown.witness.to_json())
+        seen[fault.kind, fault.lo // ROW % 2, shown] += 1
     kinds = "stale", "uninitialised"
     assert set(seen) == {(kind, split, split == 0) for kind in kinds for split in range(2)}, seen
 

@@ -12,8 +12,8 @@ from amk.adversary.confusion import schedule_of
 from amk.adversary.neighbourhood.bases import base
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.schedule import Schedule
-from amk.validator.memory.accesses import touched
 from amk.validator.memory.composition import TOKENS, groups_of
+from amk.validator.memory.position_abstraction import touched
 from amk.validator.program.counter_events import Instances
 from amk.validator.program.footprint import Footprints
 from amk.validator.program.system import I64, READ

@@ -87,7 +87,7 @@ class CudaEngine(TextEngine):
         self.poison()
         self._start_counters()
         self.log.upload(empty_log(LOG_RECORDS))
-        self._stopped, self.abort.words[0] = False, 0
+        self._stopped = False
         self.upload_constants(sampling_buffer(self.schedule, GREEDY))
         self.set_state(**dict.fromkeys(self.schedule.state_words, 0))
 

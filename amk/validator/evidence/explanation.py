@@ -6,8 +6,7 @@ UNKNOWN.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -20,7 +19,6 @@ from amk.validator.evidence.blame import missing_barrier
 from amk.validator.evidence.confirm import ConfirmedRace, Confirmer, Evidence, Place, fits, large, positions
 from amk.validator.evidence.faults import confirmed_fault, evident_fault
 from amk.validator.evidence.flat_system import Flat, expand
-from amk.validator.evidence.other_witnesses import rivals
 from amk.validator.evidence.witness import Witness, deadlock_witness
 from amk.validator.memory.composition import Composition
 from amk.validator.memory.dataflow import Fault
@@ -33,8 +31,6 @@ from amk.validator.program.trace import Trace
 
 TRIED: Final = 4
 """Findings that are looked at on the flat system; the first confirmed one decides."""
-ALIKE: Final = 8
-"""Pairs of other workers on which the inter-CTA system is asked about two steps whose listed race is not confirmed."""
 SMALL: Final = 100_000
 """Nodes up to which every finding is looked at: a composite step may race where no single warp of it does."""
 Tried = tuple[Race, Place, Place]
@@ -55,11 +51,6 @@ def explain(result: Composition) -> Finding | None:
         return Finding(result.never[0], None)
     if not result.live:
         return _deadlock(result)
-    if result.pending is not None:
-        racy = _racy(result, ("word", "fence"))
-        if found := _first(one.quickly() for one in racy) or _wrong_content(result, evident_fault):
-            return found
-        result.pending()
     racy = _racy(result, ("word", "wait", "fence"))
     found = _first(one.quickly() for one in racy)
     if found is None and racy:
@@ -190,14 +181,11 @@ def _blocked(flat: Flat, head: BlockedHead) -> str:
 
 
 class _Racy:
-    """Races of one kind of edges: the inter-CTA system is asked about all, and about the same steps of other
-    workers, before the flat system is asked about any."""
+    """Races of one kind of edges: the inter-CTA system is asked about all before the flat system is asked about any."""
 
     def __init__(self, result: Composition, edges: Edges, races: list[Race]) -> None:
         self.result, self.edges, self.races = result, edges, races
         self.confirmer = Confirmer(result, edges)
-        self._alike: list[Tried] = []
-        self._rivals = self._of_other_workers()
 
     @cached_property
     def tried(self) -> list[Tried]:
@@ -206,24 +194,11 @@ class _Racy:
         races = _varied(result, self.races)[: None if nodes <= SMALL else TRIED]
         return [(race, _node(result, race.first), _node(result, race.second)) for race in races]
 
-    def _of_other_workers(self) -> Iterator[Tried]:
-        for race, a, b in self.tried[:TRIED]:
-            for pair in itertools.islice(rivals(self.confirmer, a, b), ALIKE):
-                yield race, *pair
-
-    def alike(self) -> Iterator[Tried]:
-        """The same steps on other workers; looked for as far as they are asked for, and once."""
-        yield from self._alike
-        for tried in self._rivals:
-            self._alike.append(tried)
-            yield tried
-
     def quickly(self) -> Finding | None:
-        return self._first(self.confirmer.quickly, self.tried) or self._first(self.confirmer.quickly, self.alike())
+        return self._first(self.confirmer.quickly)
 
     def flat(self) -> Finding | None:
-        alike = itertools.islice(self.alike(), TRIED)
-        return self._first(self.confirmer.race, itertools.chain(self.tried, alike))
+        return self._first(self.confirmer.race)
 
     def doubt(self) -> Finding:
         race, result = self.races[0], self.result
@@ -231,16 +206,11 @@ class _Racy:
         facts = [_access(*first, None, race.first_kind), _access(*second, None, race.second_kind)]
         return Finding(_race_diagnostic(result, race, first, second, self.edges, facts), None)
 
-    def _first(
-        self, confirms: Callable[[Place, Place], ConfirmedRace | None], tried: Iterable[Tried]
-    ) -> Finding | None:
+    def _first(self, confirms: Callable[[Place, Place], ConfirmedRace | None]) -> Finding | None:
         result = self.result
-        for race, a, b in tried:
+        for race, a, b in self.tried:
             if confirmed := confirms(a, b):
                 clash = confirmed.clash
-                if (a, b) != (_node(result, race.first), _node(result, race.second)):
-                    buffer = min(clash.buffer, len(result.schedule.buffers))
-                    race = Race(race.first, race.second, buffer, clash.lo, clash.hi, *clash.kinds)
                 facts = [
                     _access(*one.place, one.warp, kind)
                     for one, kind in zip((clash.first, clash.second), clash.kinds, strict=True)

@@ -6,16 +6,13 @@ Property: evidence is of a run of the flat system, with edges of words, that rea
 Argument for `evident_fault`, which makes no flat system. The composition has every access of every position in the
 order of a run, and says that nothing was written before the read, or that `writer` left what is there. Accesses of
 one position are among those, so if the two steps touch a common byte at this position as the composition says, the
-same run at this position reads the same there. That run is one of the flat system
-  - if it is the one of all workers lockstep: the inter-CTA system of `block` has it (see `inter_cta`), and what else
-  there is
-    fits in (see `lockstep`);
-  - if nothing races: then what a byte holds when it is read is the same in all runs.
+same run at this position reads the same there. So does a run of the flat system if nothing races: then what a byte
+holds when it is read is the same in all runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 
@@ -26,8 +23,7 @@ from amk.validator.evidence.witness import fault_witness
 from amk.validator.memory.atoms import blocks, touches_of
 from amk.validator.memory.composition import Composition
 from amk.validator.memory.dataflow import Fault, find_faults
-from amk.validator.order.greedy_run import Run, greedy, replayed
-from amk.validator.order.lockstep import lockstep_places
+from amk.validator.order.greedy_run import greedy
 from amk.validator.order.within_cta import NotComposable
 from amk.validator.program.system import I64, READ, WRITE
 from amk.validator.program.trace import TooLarge, Trace
@@ -41,7 +37,7 @@ def evident_fault(result: Composition, fault: Fault, reader: Place | None, write
 
     def later(pos: int) -> Made:
         make = _at(result, fault, reader, touching, pos)
-        assert make is not None, "the run of all workers in lockstep shows it, or every run does"
+        assert make is not None, "every run shows it"
         return make()
 
     for pos in positions(result, _workers(reader, writer)):
@@ -82,38 +78,15 @@ def _at(
     """What makes the witness of such a fault of a run at this position, if one is found."""
     flat = expand(result.schedule, pos, result.tokens, "word", touching, brief=True)
     wanted = set(_flat_events(flat, *reader)) if reader else {-1}
-    for run in _runs(result, flat):
-        faults = find_faults(blocks(touches_of(run)), None).faults
-        if found := next((f for f in faults if f.event in wanted and f.kind == fault.kind), None):
-            return lambda r=run, f=found: (r.system, fault_witness(r, f))  # type: ignore[misc]
-    return None
-
-
-def _runs(result: Composition, flat: Flat) -> Iterator[Run]:
-    yield greedy(flat.system)
-    if result.lockstep and not result.unraced and (run := lockstep(result, flat)) is not None:
-        yield run
-
-
-def lockstep(result: Composition, flat: Flat) -> Run | None:
-    """The flat run of all workers in lockstep, if there is one: join nodes behind what they wait for."""
-    system, group = flat.system, result.groups[0]
-    place = np.full(system.events, -1, np.int64)
-    at = np.flatnonzero(system.event_tag >= 0)
-    worker = system.agent_of[at] // group.order.trace.warps - group.first
-    place[at] = lockstep_places(group.order.trace, group.count, worker, system.event_tag[at])
-    latest = np.full(system.counters, -1, np.int64)
-    np.maximum.at(latest, system.signal_counter, place[system.signal_event])
-    join_node = np.flatnonzero(system.event_tag[system.wait_event] < 0)
-    np.maximum.at(place, system.wait_event[join_node], latest[system.wait_counter[join_node]])
-    return replayed(system, np.lexsort((system.event_tag < 0, place)))
+    run = greedy(flat.system)
+    faults = find_faults(blocks(touches_of(run)), None).faults
+    found = next((f for f in faults if f.event in wanted and f.kind == fault.kind), None)
+    return None if found is None else lambda: (run.system, fault_witness(run, found))
 
 
 def _evident(result: Composition, fault: Fault, reader: Place | None, writer: Place | None, pos: int) -> bool:
     """Does a run of the flat system at this position show the fault? False says nothing. See above."""
-    if result.strict is None or result.at is not None or fault.kind == "partial":
-        return False
-    if not (result.lockstep or result.unraced):
+    if result.strict is None or result.at is not None or fault.kind == "partial" or not result.unraced:
         return False
     shared = fault.buffer - len(result.schedule.buffers)
     if shared >= 0 and (reader is None or shared % len(result.private) or (writer and writer[1] != reader[1])):

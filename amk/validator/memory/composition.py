@@ -28,25 +28,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Final, Literal, Protocol
 
 import numpy as np
 
 from amk.report.diagnostic import Diagnostic
 from amk.schedule_ir.schedule import Schedule
-from amk.validator.memory.accesses import touched
 from amk.validator.memory.dataflow import DataflowReport
 from amk.validator.memory.memory_check import Accesses, Blocking, accesses, boundary_content
+from amk.validator.memory.position_abstraction import touched
 from amk.validator.memory.races import RaceReport
 from amk.validator.order.between_ctas import Edges, Group, InterCtaSystem
 from amk.validator.order.greedy_run import Run
-from amk.validator.order.intervals import IntervalOrder, Ordering, placed_in_lockstep
+from amk.validator.order.intervals import IntervalOrder, Ordering
 from amk.validator.order.within_cta import local_order
-from amk.validator.program.aliases import Clash
 from amk.validator.program.counter_events import CounterEvents, Instances
 from amk.validator.program.flag_words import FlagWords, words
-from amk.validator.program.footprint import Footprints
+from amk.validator.program.footprint import Clash, Footprints
 from amk.validator.program.system import I64, READ
 from amk.validator.program.trace import trace_of
 
@@ -72,9 +70,7 @@ class Composition:
     hints: the order with hints, if words alone do not keep the words. fence: the order of what is visible, if it is
     not `order`. at: the only position that was looked at. private: what the buffers behind the schedule's are, in
     turn. block: what has the edges of `block`. complete: does every agent finish with them?
-    strict: strict inter-CTA systems; None if the flat system cannot tell the words apart. lockstep: accesses are in
-    the order of the run of all workers in lockstep. pending: makes `overwritten` and `hints` what they are said to
-    be; until then the former has words that hints may keep. Only where content is wrong, and that mostly says enough.
+    strict: strict inter-CTA systems; None if the flat system cannot tell the words apart.
     """
 
     schedule: Schedule
@@ -100,8 +96,6 @@ class Composition:
     weak: bool = False
     at: int | None = None
     strict: Callable[[Edges], InterCtaSystem] | None = None
-    lockstep: bool = False
-    pending: Callable[[], None] | None = None
     private: tuple[str, ...] = ("shared memory", "the key cache", "the value cache")
 
     @property
@@ -112,7 +106,7 @@ class Composition:
     def unraced(self) -> bool:
         """Is it known that no two accesses race?"""
         reports = self.races, self.overwritten, self.unseen
-        return self.races is not None and self.pending is None and not any(r.racy for r in reports if r is not None)
+        return self.races is not None and not any(r.racy for r in reports if r is not None)
 
     @property
     def safe(self) -> bool:
@@ -168,7 +162,7 @@ class _Composer:
             return result
         result.strict = None if most.doubled else self.strict
         result.block = self._quotient("block")
-        result.lockstep, result.complete = result.block.lockstep is not None, result.block.run.complete
+        result.complete = result.block.run.complete
         if result.complete:
             self._check_memory()
         return result
@@ -195,14 +189,9 @@ class _Composer:
         return IntervalOrder(self._quotient(edges, words))
 
     def _accesses(self, run: IntervalOrder) -> Accesses:
-        """In the order of a run; the one of all workers in lockstep knows nothing of waits and signals.
-
-        If it is a run with the edges of `block`, it is one with others: these only leave waits out, and let weak
-        signals come earlier.
-        """
+        """In the order of a run."""
         rows, boundary = self.seen.rows, boundary_content(self.schedule, self.result.tokens)
-        placed = placed_in_lockstep(self.groups, rows[:, 0]) if self.result.lockstep else run.placed(rows[:, 0])
-        return accesses(rows, placed, self.seen.tagged, boundary)
+        return accesses(rows, run.placed(rows[:, 0]), self.seen.tagged, boundary)
 
     def _check_memory(self) -> None:
         """Reads-from with all edges, races with those of every position, visibility with those of fences."""
@@ -217,15 +206,5 @@ class _Composer:
         result.incidences, result.dataflow = found.faults()
         result.order, result.fence = least, self._order("fence")
         result.races, result.unseen = found.unseen(least, result.fence)
-        words = Blocking(least, lambda: least)
-        result.overwritten = found.overwritten(words)
-        if words.with_hints is not None:
-            result.pending = partial(self._ask_hints, found, least)
-            if result.dataflow.correct or not result.lockstep:
-                result.pending()
-
-    def _ask_hints(self, found: Accesses, least: IntervalOrder) -> None:
-        """Clocks with hints may take long, because thresholds of hints may be anything."""
-        hints = self._order("wait", "always")
-        self.result.hints, self.result.pending = hints, None
-        self.result.overwritten = found.overwritten(Blocking(least, lambda: hints))
+        blocking = Blocking(least, lambda: self._order("wait", "always"))
+        result.overwritten, result.hints = found.overwritten(blocking), blocking.with_hints

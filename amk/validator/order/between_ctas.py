@@ -28,8 +28,7 @@ from typing import Final, Literal
 import numpy as np
 
 from amk.validator.order.clocks import Clocks, must_clocks
-from amk.validator.order.greedy_run import Run, greedy, replayed
-from amk.validator.order.lockstep import join_steps, join_waits, lockstep_places
+from amk.validator.order.greedy_run import Run, greedy
 from amk.validator.order.within_cta import Chains, LocalOrder, chains_of, group_chains, require_order, warp_chains
 from amk.validator.program.builder import by_event
 from amk.validator.program.counter_events import Instances
@@ -97,14 +96,8 @@ class InterCtaSystem:
         self.system: System = self._build()
 
     @cached_property
-    def lockstep(self) -> Run | None:
-        """The run of all workers in lockstep, if this inter-CTA system has it."""
-        order = lockstep_events(self)
-        return None if order is None else replayed(self.system, order)
-
-    @cached_property
     def run(self) -> Run:
-        return self.lockstep or greedy(self.system)
+        return greedy(self.system)
 
     @cached_property
     def clocks(self) -> Clocks:
@@ -212,24 +205,20 @@ class InterCtaSystem:
         ranks = self.lengths[len(self.lengths) - 1 - len(words.join_nodes) : -1]
         join_node, first = np.repeat(np.arange(len(ranks)), ranks), int(self.chain_first[-2]) - int(ranks.sum())
         self.signals.append((first + np.arange(len(join_node)), joint_base + join_node, np.ones_like(join_node)))
-        event, counter, target = join_waits(words)
+        event, counter, target = _join_waits(words)
         self.waits.append((first + event, base + counter, target))
 
 
-def lockstep_events(inter_cta: InterCtaSystem) -> I64 | None:
-    """The events of the inter-CTA system by (step, worker, rank), join nodes behind the writes that they wait
-    for; None if the workers do not all run one program, or its steps do not follow each other."""
-    if len(inter_cta.groups) != 1 or not inter_cta.groups[0].order.in_step:
-        return None
-    group, chains = inter_cta.groups[0], inter_cta.chains[0].chains
-    local = np.concatenate([*chains, np.zeros(0, np.int64)])
-    every = lockstep_places(
-        group.order.trace, group.count, np.repeat(np.arange(group.count), len(local)), np.tile(local, group.count)
-    )
-    last = join_steps(inter_cta.words)
-    behind = (last + 1) * group.count * (2 * group.order.trace.warps + 1) - 1
-    void = np.full(int(inter_cta.lengths.sum()) - len(every) - len(last), -1)
-    return np.argsort(np.concatenate((every, behind, void)), kind="stable")
+def _join_waits(words: FlagWords) -> tuple[I64, I64, I64]:
+    """(event among those of all join nodes, writer counter, count) of what join nodes wait for, by event."""
+    none = np.zeros(0, np.int64)
+    size, ranks = (np.array([t.shape[k] for t in words.targets], np.int64) for k in (1, 0))
+    members, count = np.concatenate([none, *words.join_nodes]), np.repeat(size, ranks)
+    # of each event all members of its join node
+    shift = np.repeat(np.cumsum(size) - size, ranks) - (np.cumsum(count) - count)
+    counter = members[np.arange(int(count.sum())) + np.repeat(shift, count)]
+    target = np.concatenate([none, *(t.reshape(-1) for t in words.targets)])
+    return np.repeat(np.arange(len(count)), count), counter, target
 
 
 def _of_group(rows: I64, number: int) -> I64:

@@ -48,10 +48,6 @@ MAX_CELLS: Final = 1 << 28
 PATIENCE: Final = 2
 AT_ONCE: Final = 1 << 20
 """Cells of the clocks that rows which are made together look at."""
-FEW_AT_ONCE: Final = 24
-"""Fewer rows than this are quicker made one by one than together."""
-PROBED: Final = 4096
-"""Rows by which that is found out."""
 
 
 class ClocksTooLarge(RuntimeError):
@@ -176,14 +172,6 @@ def _together(needed: I64, first: I64, most: int) -> Iterator[tuple[int, int]]:
         high = low + 1 + int(late.argmax()) if late.any() else min(room, rows)
         yield low, high
         low = high
-
-
-def _narrow(needed: I64, first: I64, most: int) -> bool:
-    """Whether rows made together are few, by those that come first."""
-    met, count = 0, 1
-    for number, (_, high) in enumerate(_together(needed[:PROBED], first[: PROBED + 1], most)):
-        met, count = high, number + 1
-    return met > 0 and met < FEW_AT_ONCE * count
 
 
 def _of_one_size(waits: I64, first: I64) -> Iterator[tuple[I64 | slice, I64]]:
@@ -327,9 +315,6 @@ class Fixpoint:
         before, first = self._before(self.heads), self.first_wait
         needed = np.maximum(before, np.maximum.reduceat(latest[self.wait_key], first[:-1])) if len(before) else before
         most = AT_ONCE // max(self.system.agents, 1)
-        if _narrow(needed, first, most):
-            self._one_by_one(before, leading)
-            return
         for low, high in _together(needed, first, most):
             waits = np.arange(first[low], first[high])
             fresh = set(self.wait_key[waits].tolist()) & leading.keys() if leading else ()
@@ -339,30 +324,6 @@ class Fixpoint:
                 np.arange(low + 1, high + 1), before[low:high], waits, first[low : high + 1],
                 self.rows[low + 1 : high + 1],
             )  # fmt: skip
-
-    def _one_by_one(self, before: I64, leading: dict[int, I64]) -> None:
-        """The same row by row, where hardly two can be made together: what numpy costs per call is then the cost."""
-        rows, agent, index = self.rows, self.agent, self.index
-        producer = np.append(self.sole, -1)
-        deciding = producer[self.wait_key]
-        decided_by, decides = self.row_of[deciding].tolist(), deciding.tolist()
-        theirs, theirs_at = agent[deciding].tolist(), (index[deciding] + 1).tolist()
-        mine, mine_at = agent[self.heads].tolist(), index[self.heads].tolist()
-        first, keys, behind = self.first_wait.tolist(), self.wait_key.tolist(), before.tolist()
-        for number, own in enumerate(mine):
-            row, known = rows[number + 1], rows[behind[number]]
-            for k in range(first[number], first[number + 1]):
-                if decides[k] >= 0:
-                    np.maximum(known, rows[decided_by[k]], out=row)
-                    if row[theirs[k]] < theirs_at[k]:
-                        row[theirs[k]] = theirs_at[k]
-                else:
-                    slot = self.k_rows[self.slot[keys[k]]]
-                    if (members := leading.pop(keys[k], None)) is not None:
-                        self.finished(members).max(axis=0, out=slot)
-                    np.maximum(known, slot, out=row)
-                known = row
-            row[own] = mine_at[number]
 
     def lower(self) -> None:
         """Lower K and rows until nothing changes; work is taken in run order (a K just before its first waiter)."""

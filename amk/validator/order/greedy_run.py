@@ -115,12 +115,6 @@ class Machine:
                 legs.append((agent, at[agent], stop - at[agent]))
                 at[agent] = stop
 
-    def resume(self, cut: I64, values: I64) -> None:
-        """Go on where a run has come to: the events that each agent has run, and what the counters are then."""
-        at = self.first + cut
-        self.at, self.cursor = at.tolist(), np.searchsorted(self.sync, at).tolist()
-        self.value = values.tolist()
-
     def release(self, agent: int, stop: int) -> None:
         """Let an agent that was held, and is not parked, run on until just before event ``stop``."""
         self.end[agent] = stop

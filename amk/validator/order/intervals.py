@@ -3,7 +3,8 @@
 Two nodes of different workers are ordered through chains:  x < y  iff some chain c of x's worker has
     hi[x, c]  finished before  y,   read from   G(y) = JOIN over chains d of y's worker of P*(last lo[y, d] node).
 If y is itself in a chain, G(y) is its own clock. For conjunctive waits this is exact; what else partial thresholds
-between workers imply is found by `implied_order`.
+between workers imply is found by `ImpliedOrder`. Say x lets both warps 0 and 1 signal c, and y waits for c >= 1:
+neither signal must come before y, but one of the two does, and x comes before both.
 
 Where a node stands among the chains (`Places`) and the clocks are all that the first part of this depends on.
 """
@@ -19,9 +20,80 @@ import numpy as np
 
 from amk.validator.order.between_ctas import Group, InterCtaSystem
 from amk.validator.order.clocks import Clocks
-from amk.validator.order.implied_order import ImpliedOrder
-from amk.validator.order.lockstep import lockstep_places
+from amk.validator.order.greedy_run import greedy
 from amk.validator.program.system import I32, I64, Bools, Counts, System
+
+MAX_STEPS: Final = 1 << 22
+
+
+def conjunctive(clocks: Clocks) -> bool:
+    """Is every wait met by signals that must come before it? Counters of one producing agent always are."""
+    system = clocks.system
+    for (counter, threshold), row in zip(clocks.threshold_keys.tolist(), clocks.threshold_rows, strict=True):
+        mine = np.flatnonzero(system.signal_counter == counter)
+        event = system.signal_event[mine]
+        certain = row[system.agent_of[event]] > system.index_of[event]
+        if int(system.counter_init[counter]) + int(system.signal_amount[mine][certain].sum()) < threshold:
+            return False
+    return True
+
+
+class ImpliedOrder:
+    """What only partial thresholds order, for a node that several chains of its worker carry on.
+
+    Algorithm: the definition. x withheld stops every chain of its worker at the first node whose past contains x (`hi`:
+    exact, as local waits are conjunctive); run everything else of the inter-CTA system greedily; x < y iff y, or a
+    chain node wholly before y, never runs. Nodes with equal exits share a run. Where every wait of the inter-CTA system
+    is conjunctive the intervals say all this already and nothing is run.
+
+    Cost: one greedy run of the inter-CTA system per distinct set of exits, up to `MAX_STEPS` events in all; pairs
+    beyond that count as unordered, which is sound (`verify` then asks the flat check).
+    """
+
+    def __init__(self, inter_cta: InterCtaSystem) -> None:
+        self.inter_cta = inter_cta
+        self.left = MAX_STEPS
+        self.ran: dict[tuple[int, ...], Bools] = {}
+
+    @cached_property
+    def needed(self) -> bool:
+        return not conjunctive(self.inter_cta.clocks)
+
+    def several(self, g: int, node: I64) -> Bools:
+        """Which nodes of group `g` are outside all chains and carried on by more than one of them."""
+        chains = self.inter_cta.chains[g]
+        carried = (chains.hi[node] < [len(chain) for chain in chains.chains]).sum(axis=1)
+        found: Bools = (carried > 1) & (chains.slot[node] < 0)
+        return found
+
+    def precedes(self, i: int, before: tuple[int, int], j: int, worker: I64, node: I64) -> Bools:
+        """Elementwise: node `before` = (worker, node) of group `i` before nodes of group `j`; workers count from the
+        group's first."""
+        stopped: Bools = np.zeros(len(node), dtype=bool)
+        if (reached := self._reached(i, *before)) is None:
+            return stopped
+        chains = self.inter_cta.chains[j]
+        inside = np.flatnonzero(chains.slot[node] >= 0)
+        stopped[inside] = ~reached[self.inter_cta.events(j, worker[inside], node[inside])]
+        for d, chain in enumerate(chains.chains):
+            upto = chains.lo[node, d]
+            some = np.flatnonzero(upto > 0)
+            stopped[some] |= ~reached[self.inter_cta.events(j, worker[some], chain[upto[some] - 1])]
+        return stopped
+
+    def _reached(self, g: int, worker: int, node: int) -> Bools | None:
+        """[events] what runs without this node, None if that is no longer asked."""
+        chains, where = self.inter_cta.chains[g], np.array([worker])
+        exits = [(chain, int(first)) for chain, first in zip(chains.chains, chains.hi[node], strict=True)]
+        held = tuple(int(self.inter_cta.events(g, where, c[k : k + 1])[0]) for c, k in exits if k < len(c))
+        if held not in self.ran:
+            self.left -= self.inter_cta.system.events
+            if self.left < 0:
+                return None
+            run = greedy(self.inter_cta.system, held)
+            self.ran[held] = run.position < len(run.order)
+        return self.ran[held]
+
 
 NEVER: Final = -(1 << 30)
 AT_ONCE: Final = 1 << 15
@@ -130,12 +202,6 @@ def _unchained(before: Views, after: Views, i: I32 | I64, j: I32 | I64) -> I64:
     return left
 
 
-def placed_in_lockstep(groups: list[Group], numbers: I64) -> I64:
-    """Sort keys of these nodes in the run of all workers in lockstep; requires one group."""
-    worker, node = divided(numbers - groups[0].node_base, groups[0].nodes)
-    return lockstep_places(groups[0].order.trace, groups[0].count, worker, node)
-
-
 def divided(numbers: I64, by: int) -> tuple[I64, I64]:
     """As `divmod`, in a fifth of the time."""
     inter_cta = numbers // by
@@ -220,14 +286,11 @@ class IntervalOrder:
         return found
 
     def placed(self, numbers: I64) -> I64:
-        """Sort keys of a run of everything: that of all workers in lockstep, or last chain node before it, then the
-        local run."""
+        """Sort keys of a run of everything: last chain node before it, then the local run."""
         groups = self.inter_cta.groups
-        if self.inter_cta.lockstep is not None:
-            return placed_in_lockstep(groups, numbers)
         view = self.places(numbers).view
         ran = np.append(self.inter_cta.run.position, -1)
-        last = np.where(view >= 0, ran[view >> 1], -1).max(axis=1)
+        last = np.where(view >= 0, ran[view >> 1], -1).max(axis=1, initial=-1)
         group, _, node = self._local(numbers)
         local = np.empty_like(numbers)
         for g, own in enumerate(groups):

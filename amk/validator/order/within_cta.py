@@ -77,14 +77,6 @@ class LocalOrder:
             ).all(axis=1)
         return found
 
-    @cached_property
-    def in_step(self) -> bool:
-        """Does whatever an event comes after belong to earlier steps, or arrive at the barrier that it leaves?"""
-        trace = self.trace
-        past, turn = self.past[: trace.events], 2 * trace.item + trace.leave
-        last = turn[np.maximum(trace.first[:-1] + past - 1, 0)] if trace.events else past
-        return bool(((past == 0) | (last < turn[:, None])).all())
-
 
 def warp_group(trace: Trace, item: int) -> int:
     """Node of all warps that run the item."""

@@ -9,24 +9,66 @@ Rows are (buffer, kind, lo, hi, value, delta): global buffers are numbered as in
 
 A read without a value of a `constant` buffer is dropped: nothing may write it (`memory_model`), and `owners` says which
 constant it is. A read of a constant where the op needs what a step computes stays, and finds that no step wrote it.
+
+An op orders what it does to one buffer (its reads before its writes of the same elements). Among different buffers it
+reads and writes as it likes, some of its values per worker and iterations ahead of others. So a warp that uses a byte
+by way of two shared buffers in one step, one use a write, leaves open what is there, whatever waits there are
+(`check_clashes`: AMK301 if both are writes, AMK302 otherwise). Between steps and warps the usual orders decide.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import combinations, product
 from typing import Any, Final, cast
 
 import numpy as np
 
+from amk.report.diagnostic import Diagnostic, Where, because
+from amk.report.schema import json_pointer
 from amk.schedule_ir.expr import Env, Expr, Value
+from amk.schedule_ir.memory import Buffer
 from amk.schedule_ir.ops import Access, Op
 from amk.schedule_ir.schedule import Schedule
-from amk.validator.program.aliases import Clash, Meeting, aliased, clash_of
 from amk.validator.program.contents import code, with_token
 from amk.validator.program.per_run import Differ, at, per_run, unfolded
 from amk.validator.program.system import DONT_CARE, I64, READ, WRITE
 from amk.validator.program.trace import Item
+
+Clash = tuple[Access, Access]
+Meeting = tuple[str, str, int]
+"""Two buffers, and bytes from the start of one to the start of the other."""
+
+
+def aliased(buffers: Mapping[str, Buffer]) -> list[Meeting]:
+    """Shared buffers that meet; in plans no op has any."""
+    spans = {name: (b.offset or 0, (b.offset or 0) + b.bytes) for name, b in buffers.items() if b.space == "shared"}
+    return [
+        (one, two, spans[two][0] - spans[one][0])
+        for one, two in combinations(spans, 2)
+        if spans[one][0] < spans[two][1] and spans[two][0] < spans[one][1]
+    ]
+
+
+def clash_of(accesses: list[Access], pairs: list[Meeting]) -> Clash | None:
+    """Two accesses of a byte by way of two buffers, one of them a write."""
+    for one, two, gap in pairs:
+        by = [[a for a in accesses if a.buffer == name] for name in (one, two)]
+        for a, b in product(*by):
+            if "write" in (a.kind, b.kind) and a.lo < b.hi + gap and b.lo + gap < a.hi:
+                return a, b
+    return None
+
+
+def check_clashes(clashes: Mapping[tuple[str | int, ...], Clash]) -> Iterator[Diagnostic]:
+    """One finding per op of the schedule, by its path."""
+    for path, (a, b) in clashes.items():
+        code = "AMK301" if a.kind == b.kind else "AMK302"
+        message = f"a warp {a.kind}s '{a.buffer}' and {b.kind}s '{b.buffer}' in one step, and they have bytes in common"
+        facts = (because("an op orders its accesses of one buffer, not those of two"),)
+        yield Diagnostic(code, message, where=Where(path=json_pointer(path)), facts=facts)
+
 
 SHARED: Final = -1
 COLUMNS: Final = 6

@@ -40,9 +40,7 @@ Range = tuple[int, int, int, bool]
 
 
 def check_sequences(schedule: Schedule) -> Iterator[Diagnostic]:
-    """All findings; none for one position."""
-    if not schedule.live:
-        return
+    """All findings, of a live batch."""
     touched: dict[str, list[Range]] = defaultdict(list)
     paths: dict[str, Path] = {}
     evaluation = _Evaluation(schedule)
