@@ -166,7 +166,7 @@ def _runs(
 
     verifying = wanted._replace(sampling="greedy", rows=1 + guesses) if guesses else wanted
     run = planned(models[0].checkpoint, device, gpu, verifying) if schedule is None else read_schedule(schedule)
-    return [run, *(_draft_plan(draft, run, device, gpu, wanted.sampling) for draft in models[1:])]
+    return [run, *(_draft_plan(draft, run, device, gpu) for draft in models[1:])]
 
 
 def _draft_files(draft: str | Path | Files, files: Files) -> Files:
@@ -176,12 +176,16 @@ def _draft_files(draft: str | Path | Files, files: Files) -> Files:
     return found
 
 
-def _draft_plan(draft: Files, run: Schedule, device: Device, gpu: str | None, sampling: Mode) -> Schedule:
-    """A plan for the draft of what `run` verifies, on the same device. AMK011 unless its memory holds both."""
+def _draft_plan(draft: Files, run: Schedule, device: Device, gpu: str | None) -> Schedule:
+    """A plan for the draft of what `run` verifies, on the same device. AMK011 unless its memory holds both.
+
+    It can draw whatever is asked for, because the host chooses so for `run`.
+    """
     from amk.api.schedules import stored_formats
 
     positions = min(run.kv.context, draft.checkpoint.spec.max_context)
-    found = planned(draft.checkpoint, device, gpu, Planned(stored_formats(draft.path), "bf16", positions, sampling))
+    wanted = Planned(stored_formats(draft.path), "bf16", positions, "top-k-top-p")
+    found = planned(draft.checkpoint, device, gpu, wanted)
     needed = sum(b.bytes for schedule in (run, found) for b in schedule.buffers if b.space == "global")
     if needed > run.target.hbm_bytes:
         message = f"model and draft need {needed:,} bytes, {run.target.name} has {run.target.hbm_bytes:,}"

@@ -64,7 +64,8 @@ def test_the_text_is_that_of_one_token_at_a_time(directory: Path, draft: Path, p
 
 def test_schedules_of_both_models(directory: Path, draft: Path, plain: amk.LanguageModel) -> None:
     """One of several rows verifies what one of one row draws where it runs."""
-    with amk.load(directory, device="interpreter", max_context=16, draft=draft, draft_tokens=2) as guessing:
+    loaded: dict[str, Any] = {"device": "interpreter", "max_context": 16, "sampling": "greedy"}
+    with amk.load(directory, draft=draft, draft_tokens=2, **loaded) as guessing:
         for options in ({}, DRAWN):
             given: dict[str, Any] = {"max_tokens": 5, "ignore_eos": True} | options
             found = guessing.generate(PROMPT, **given)
@@ -184,10 +185,10 @@ def test_memory_that_does_not_hold_both_is_refused(directory: Path, draft: Path)
     files, second = loading.open_files(directory), loading.open_files(draft)
     wanted = loading.Planned(BF16, "bf16", 32, "greedy", rows=2)
     run = loading.planned(files.checkpoint, "interpreter", None, wanted)
-    assert loading._draft_plan(second, run, "interpreter", None, "greedy").model.layers == 2
+    assert loading._draft_plan(second, run, "interpreter", None).model.layers == 2
     small = run.model_copy(update={"target": run.target.model_copy(update={"hbm_bytes": 1 << 20})})
     with pytest.raises(AmkError, match="AMK011"):
-        loading._draft_plan(second, small, "interpreter", None, "greedy")
+        loading._draft_plan(second, small, "interpreter", None)
 
 
 def test_commands(directory: Path, draft: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
