@@ -17,7 +17,7 @@ from amk.engine.checkpoints.open_checkpoint import open_checkpoint
 from amk.engine.generation.draft import Draft, check_same_tokens
 from amk.engine.generation.generation_config import generation_config, suggested_sampling, unheeded
 from amk.engine.generation.language_model import LanguageModel
-from amk.engine.generation.speculation import GUESSES, Method, speculating
+from amk.engine.generation.speculation import GUESSES, Method, Speculating, speculating
 from amk.engine.tokenizers.open_tokenizer import open_tokenizer
 from amk.engine.tokenizers.tokenizer import Tokenizer
 from amk.prefill.reader import Prefill, prompts_of
@@ -127,11 +127,7 @@ def load(
         if schedule is not None or gpu is not None:
             message = "the device cpu runs no schedule and plans for no GPU"
             raise AmkError(Diagnostic("AMK005", message, help="ask for the device interpreter or cuda"))
-        positions = max_context or files.checkpoint.spec.max_context
-        backends: list[Backend] = [ForwardBackend(ForwardPass(files.checkpoint, positions), batch)]
-        for each in models[1:]:
-            least = min(positions, each.checkpoint.spec.max_context)
-            backends.append(ForwardBackend(ForwardPass(each.checkpoint, least), batch))
+        backends = _without_schedules(models, max_context, batch)
     else:
         from amk.api.schedules import stored_formats
         from amk.engine.load import rounding
@@ -144,13 +140,22 @@ def load(
             for run, each in zip(runs, models, strict=True)
         ]
         notes += rounding(runs[0], files.checkpoint)
-    guessing = None
-    if speculate is not None:
-        known = min(each.checkpoint.spec.vocab for each in models)
-        drafting = Draft(backends[1], known) if draft is not None else None
-        guessing = speculating(backends[0], speculate, draft_tokens, drafting)
+    guessing = None if speculate is None else _guessing(models, backends, speculate, draft_tokens)
     suggested = suggested_sampling(generation_config(files.path))
     return LanguageModel(files.checkpoint.spec, files.tokenizer, backends[0], notes, suggested, guessing)
+
+
+def _without_schedules(models: Sequence[Files], max_context: int | None, batch: int) -> list[Backend]:
+    """Plain forward passes of a model, and of its draft for no more positions than that has."""
+    positions = max_context or models[0].checkpoint.spec.max_context
+    spans = [positions, *(min(positions, draft.checkpoint.spec.max_context) for draft in models[1:])]
+    return [ForwardBackend(ForwardPass(each.checkpoint, span), batch) for each, span in zip(models, spans, strict=True)]
+
+
+def _guessing(models: Sequence[Files], backends: Sequence[Backend], speculate: Method, tokens: int) -> Speculating:
+    """What guesses, with the draft if there is one."""
+    known = min(each.checkpoint.spec.vocab for each in models)
+    return speculating(backends[0], speculate, tokens, Draft(backends[1], known) if models[1:] else None)
 
 
 def _runs(
