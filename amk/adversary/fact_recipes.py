@@ -15,6 +15,7 @@ from amk.adversary.recipe import (
     met_once,
     op_field,
     put,
+    refills,
     signal_of,
     strengthened,
     two_programs,
@@ -224,7 +225,26 @@ FACTS = [
         "held",
         "AMK106",
         "warp 0 issues copies for all: the other warps' copies stay held back, and their next product waits for them",
-        put(op_field("refill", "role"), "w0"),
+        lambda s: [Edit("replace", (*path, "op", "role"), "w0") for path in refills(s)],
+    ),
+    Recipe(
+        "ring-owed-whole",
+        "34 refill after the wrong wait",
+        "held",
+        "AMK302",
+        "a product begins while every slot of a ring is owed a refill: its warp waits for a copy that it holds back itself",
+        lambda s: [Edit("remove", path) for path in refills(s)[::-1]],
+    ),
+    Recipe(
+        "ring-owed-whole-by-the-token-before",
+        "34 refill after the wrong wait",
+        "held",
+        "AMK302",
+        "half a ring is owed through all products, the last of a token owes the rest, and the next token's first waits",
+        lambda s: [
+            Edit("remove", refills(s)[1]),
+            Edit("replace", op_field("gemv", "deferred", matrix="lm_head")(s), 4),
+        ],
     ),
     Recipe(
         "refill-once-more-by-others",
@@ -265,6 +285,27 @@ FACTS = [
 ]
 
 LEGAL = [
+    Recipe(
+        "ring-owed-but-one",
+        "34 refill after the wrong wait",
+        "held",
+        "SAFE",
+        "three slots of four are owed through all products, and what is drained next is in the fourth",
+        lambda s: [
+            *(Edit("remove", path) for path in refills(s)[::-1]),
+            Edit("replace", op_field("gemv", "deferred")(s), 3),
+        ],
+        "SAFE",
+    ),
+    Recipe(
+        "ring-refilled-later",
+        "34 refill after the wrong wait",
+        "held",
+        "SAFE",
+        "half a ring is owed through all products, and each of their drains asks for what is owed longest",
+        drop(lambda s: refills(s)[1]),
+        "SAFE",
+    ),
     Recipe(
         "redundant-wait",
         "12 dropped redundant wait",

@@ -115,6 +115,11 @@ def op_field(op: str, field: str, **fields: Json) -> Callable[[Json], Path]:
     return lambda s: (*find(s, op, **fields), "op", field)
 
 
+def refills(s: Json) -> list[Path]:
+    """The steps that issue copies which products held back."""
+    return [path for path, step in steps(s) if step["op"]["op"] == "refill"]
+
+
 def exchange(s: Json, one: Path, two: Path) -> list[Edit]:
     return [Edit("replace", one, at(s, two)), Edit("replace", two, at(s, one))]
 

@@ -66,8 +66,9 @@ def check_rings(schedule: Schedule, rows: I64) -> None:
 
 
 def check_refills(schedule: Schedule, programs: list[Program]) -> None:
-    """(5) An agent never waits for a copy that it has not issued: what a product defers is issued before the next one
-    drains the same ring, and is no more than the ring holds."""
+    """(5) An agent never waits for a copy that it has not issued. It owes the copies that products deferred, in the order
+    of the drains; a product adds what it defers to nothing that is owed beyond that, and `refill` takes away. While one
+    slot is not owed, the next chunk is there or on its way."""
     warps = {r.name: (r.first, r.count) for r in schedule.roles}
     for stream in schedule.streams:
         able = stream.engine == "bulk" and stream.run_ahead
@@ -78,10 +79,10 @@ def check_refills(schedule: Schedule, programs: list[Program]) -> None:
                     require(warps[op.role] == warps[stream.role], "ring: refilled by others than its owners")
                     owed = max(0, owed - op.most)
                 elif isinstance(op, GemvOp) and op.stream == stream.name:
-                    require(owed == 0, "ring: drained before its refills are issued")
+                    require(owed < stream.slots, "ring: drained while all of its slots may be owed")
                     possible = not op.deferred or (able and op.deferred <= stream.slots)
                     require(possible, "ring: more refills deferred than it can do without")
-                    owed = op.deferred
+                    owed = max(owed, op.deferred)
 
 
 def check_positions(schedule: Schedule, programs: list[Program]) -> None:

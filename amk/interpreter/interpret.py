@@ -34,6 +34,7 @@ from amk.schedule_ir.layout import stream_layout
 from amk.schedule_ir.ops.base import Op, owned_groups
 from amk.schedule_ir.ops.begin import STATE
 from amk.schedule_ir.ops.gemv import GemvOp
+from amk.schedule_ir.ops.refill import RefillOp
 from amk.schedule_ir.schedule import Schedule
 from amk.weights.bfloat import Bits
 from amk.weights.quantised import Quantiser, nearest
@@ -170,6 +171,8 @@ class Machine:
         elif entry.gemv is not None:
             if (progress := self._multiply(agent, entry.gemv)) != "done":
                 return progress == "more"
+        elif entry.refill is not None:
+            self._refill(agent, entry.refill)
         elif not entry.silent and not self._execute(agent, entry):
             return False
         if step.signals:
@@ -267,6 +270,7 @@ class Machine:
                 ring.waiter = agent
                 return "blocked"
             more = drain.take()
+            ring.hold(op.deferred - drain.left)
             ahead = ring.drained + ring.stream.slots
             self._push(*ring.issue(ahead if ring.stream.run_ahead else min(ahead, ring.drained + drain.left)))
             if more:
@@ -274,6 +278,10 @@ class Machine:
         op.reference(agent.env(self._tables), self._geometry, agent)
         agent.drain = None
         return "done"
+
+    def _refill(self, agent: Agent, op: RefillOp) -> None:
+        if self._rings:
+            self._push(*self._rings[op.stream].rings[agent.worker][agent.entry.agent].refill(op.most))
 
     def _begin_drain(self, agent: Agent, op: GemvOp) -> Drain:
         env = agent.env(self._tables)

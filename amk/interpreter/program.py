@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from amk.interpreter.fault import Place
 from amk.schedule_ir.ops.gemv import GemvOp
+from amk.schedule_ir.ops.refill import RefillOp
 from amk.schedule_ir.ops.sync import BarrierOp, SignalOp, WaitOp
 from amk.schedule_ir.registers import registers_read
 from amk.schedule_ir.schedule import Node, Program, Schedule, Step
@@ -25,6 +26,7 @@ class Entry:
     path: tuple[int, ...]
     barrier: BarrierOp | None
     gemv: GemvOp | None
+    refill: RefillOp | None
     silent: bool
     epoch: int | None
 
@@ -77,6 +79,7 @@ class Flattener:
             path=path,
             barrier=op if isinstance(op, BarrierOp) else None,
             gemv=op if isinstance(op, GemvOp) else None,
+            refill=op if isinstance(op, RefillOp) else None,
             silent=isinstance(op, BarrierOp | WaitOp | SignalOp),
             epoch=self._now if registers_read(step, self._tagged) else None,
         )

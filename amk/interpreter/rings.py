@@ -1,6 +1,6 @@
 """Weight streams with every copy an event: rings, their slots, and the copies in flight.
 
-Issue of chunk j + slots follows the drain of chunk j; copies complete in any order. A chunk's identity is its number
+Issue of chunk j + slots follows the drain of chunk j, at once or as late as the owner says; copies complete in any order. A chunk's identity is its number
 in the packed buffer: the consumer computes from the layout which one its next tile must be, the producer only
 advances a pointer, so a disagreement between the two is seen at once.
 """
@@ -35,7 +35,8 @@ class Copy:
 
 
 class Ring:
-    """The private ring of one agent. `waiter` is the agent when it waits for its next chunk."""
+    """The private ring of one agent, which owes a refill for `owed` of the slots that it drained last. `waiter` is the
+    agent when it waits for its next chunk."""
 
     def __init__(self, stream: Stream, layout: StreamLayout, packed: Bits, worker: int, agent: int) -> None:
         self.stream, self.worker, self.agent = stream, worker, agent
@@ -47,7 +48,7 @@ class Ring:
         self._content = np.zeros((slots, self.slot_bytes // 2), np.uint16)
         self.tags = [NOTHING] * slots
         self._landed = [0] * slots
-        self.issued = self.drained = self.limit = 0
+        self.issued = self.drained = self.owed = self.limit = 0
         self.waiter: Any = None
 
     def _drain_starts(self, layout: StreamLayout) -> dict[DrainKey, int]:
@@ -62,16 +63,26 @@ class Ring:
         """A launch of `tokens` tokens: rings start empty, and nothing is fetched that the launch does not drain."""
         slots = self.stream.slots
         self.tags, self._landed = [NOTHING] * slots, [0] * slots
-        self.issued = self.drained = 0
+        self.issued = self.drained = self.owed = 0
         self.limit = self._per_token * tokens
         self.waiter = None
 
     def issue(self, until: int) -> list[Copy]:
-        """Start the copies of chunks up to `until`, as far as slots are free."""
-        until = min(until, self.drained + self.stream.slots, self.limit)
+        """Start the copies of chunks up to `until`, as far as slots are free and not held back."""
+        until = min(until, self.drained + self.stream.slots - self.owed, self.limit)
         out = [Copy(self, j) for j in range(self.issued, until)]
         self.issued = max(self.issued, until)
         return out
+
+    def hold(self, most: int) -> None:
+        """The refill of the slot that was drained last is held back, if at most so many are owed then."""
+        self.owed += self.owed < most
+
+    def refill(self, most: int) -> list[Copy]:
+        """Start copies that are owed, at most so many."""
+        count = min(self.owed, most)
+        self.owed -= count
+        return self.issue(self.issued + count)
 
     def land(self, number: int) -> int:
         """Copy `number` completes; returns its slot."""

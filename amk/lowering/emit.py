@@ -11,6 +11,7 @@ from collections.abc import Callable
 from amk.lowering.abi import COUNTER_STRIDE, Abi, abi, flat_index, member
 from amk.lowering.expression import expression
 from amk.lowering.lanes import lane_barriers, met_before
+from amk.lowering.owed import carries
 from amk.lowering.plan_constants import constant_array, identifier, plan_struct, ring_type
 from amk.lowering.step_struct import step_struct
 from amk.schedule_ir.expr import Expr
@@ -39,7 +40,7 @@ def emit(schedule: Schedule, *, trace: bool = False) -> str:
         + _stream_tables(schedule)
         + printer.layout.struct()
         + plan_struct(schedule)
-        + ring_type(schedule)
+        + ring_type(schedule, carries(schedule))
         + "using Ctx = amk::Context<Plan, Globals, Ring>;\n\n"
         + "".join(printer.structs)
         + "\n}  // namespace\n\n"

@@ -116,10 +116,12 @@ def _shares_struct(schedule: Schedule) -> str:
     )
 
 
-def ring_type(schedule: Schedule) -> str:
+def ring_type(schedule: Schedule, carries: bool = False) -> str:
+    """carries: see `owed`."""
     stream = schedule.streams[0]
     ahead = str(stream.run_ahead).lower()
     if stream.engine == "cp_async":
         return f"using Ring = amk::CopyRing<{stream.slots}, {stream.chunk_bytes}, {ahead}>;\n"
     fence = str(stream.refill_fence).lower()
-    return f"using Ring = amk::BulkRing<{stream.slots}, {stream.chunk_bytes}, {ahead}, {fence}>;\n"
+    owes = str(carries).lower()
+    return f"using Ring = amk::BulkRing<{stream.slots}, {stream.chunk_bytes}, {ahead}, {fence}, {owes}>;\n"

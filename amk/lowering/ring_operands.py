@@ -5,10 +5,10 @@ Property, with F the first mbarrier of the warp, S its first slot, b the bytes o
     copy        expects b bytes on F + 8 s and copies b bytes into S + b s, completing on F + 8 s, from the packed
                 weights
     drain       the wait goes on only when the copy has landed (`wait_loops`); what is waited for at F + 8 s is read at
-                S + b s before the warp's barrier, not behind it, and refilled
+                S + b s before the warp's barrier, not behind it, and refilled, unless a product begins with refills owed
     cp.async    the pieces of a group are b bytes side by side, in shared memory and in the packed weights; the slot
                 that is refilled is the one that was read
-Not read: that s runs through the slots in turn, and the parity.
+Not read: that s runs through the slots in turn, the parity, and which slot's turn it is where refills are owed.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from amk.lowering.affine import Form, added, constant, scaled
+from amk.lowering.owed import carries
 from amk.lowering.readback import Instruction, Kind
 from amk.lowering.skeleton import Part
 from amk.lowering.symbolic import Reading
@@ -102,6 +103,7 @@ class _BulkRing(_Ring):
         chunk = scaled(each, stream.chunk_bytes // _MBARRIER_BYTES)
         self.slots = added({"shared": 1, "": self.offsets[stream.ring]}, chunk)
         self.own = each
+        self.carries = carries(reading.schedule)
 
     def check(self, part: Part, instructions: tuple[Instruction, ...]) -> None:
         kinds = [i.kind for i in instructions]
@@ -150,7 +152,7 @@ class _BulkRing(_Ring):
         if not self.reading.loop(wait).holds():
             raise self.reading.refused(part.label, wait, "goes on although the copy has not landed")
         expect = next(i for i in rest if i.kind is Kind.MBARRIER_EXPECT)
-        if self.memory(wait, 1) != self.memory(expect, 1):
+        if not self.carries and self.memory(wait, 1) != self.memory(expect, 1):
             raise self.reading.refused(part.label, expect, "refills another slot than the one that was waited for")
         slot = added(self.memory(wait, 1), self.first, -1)
         if any(factor % _MBARRIER_BYTES for factor in slot.values()):

@@ -275,7 +275,7 @@ def held_back(model: ModelSpec, settings: Settings, target: Target, chunks: Chun
     """Refills that the product of each matrix defers: `held_refills` of a ring, where an agent drains twice as many.
 
     Behind a full ring of requests, what a worker publishes and polls waits for microseconds. A product of few chunks
-    has drained its ring before it could hold anything back.
+    has drained its ring before it could hold anything back. What is carried through a product leaves it a slot.
     """
     most = int(slots * settings.held_refills)
     if not target.has("bulk_copy") or not settings.run_ahead or not most:
@@ -287,6 +287,8 @@ def held_back(model: ModelSpec, settings: Settings, target: Target, chunks: Chun
             found[name] = most
         elif settings.paced and name in PACED and least >= PACED[name](most):
             found[name] = PACED[name](most)
+    if settings.carried:
+        found |= dict.fromkeys((model.graph.additions[-1], "qkv"), min(most, slots - 1))
     return found
 
 
@@ -302,7 +304,7 @@ def first_refills(model: ModelSpec, settings: Settings, chunks: Chunks, tables: 
         long = drained(model, settings, chunks[name], tables, name) >= LONG_RINGS * slots
         share = 1.0 if plain and long and largest(((model.layers, chunks),)) < 2 * SMALL_COPY else 0.5
         found[name] = round(count * (share if settings.first_refills is None else settings.first_refills))
-        if settings.paced and name in PACED:
+        if (settings.paced and name in PACED) or (settings.carried and name == "qkv"):
             found[name] = 1
     return found
 

@@ -144,7 +144,7 @@ class Author(Writer):
         )  # fmt: skip
         return [
             *self.wait(self.own("qkv"), (LAYER, gate), self.head_delta),
-            *(self.paced(held, 0, Step(op=rope)) if self.settings.paced else self.staged(held, Step(op=rope))),
+            *(self.paced(held, 0, Step(op=rope)) if self.spreads else self.staged(held, Step(op=rope))),
             self.barrier(),
             Step(op=attend),
             self.barrier(),

@@ -38,7 +38,8 @@ class Settings:
     for earlier keys and values before the query is there. held_refills: share of a ring that a long product refills
     only after its result is published, first_refills: share of these that go out then, the others once the next input
     is there; None: as decode.first_refills says. paced: the products of QKV and O hold refills back as well, which go
-    out one by one between the steps that follow. reduce_from: with this many splits the workers of a kv head reduce
+    out one by one between the steps that follow. carried: a layer's last product holds as many back as a long one does,
+    which are owed through QKV and go out one by one between the steps of attention. reduce_from: with this many splits the workers of a kv head reduce
     them, a slice each, before everybody reads the result; None: everybody reads all splits. handoff_dtype: of hidden
     states and attention outputs that cross SMs, None = bf16 in tagged words, f32 elsewhere. batch: sequences that are
     decoded together; splits are then always reduced. live: each at a position of its own.
@@ -87,6 +88,7 @@ class Settings:
     held_refills: float = 2 / 3
     first_refills: float | None = None
     paced: bool = False
+    carried: bool = False
     reduce_from: int | None = 8
     overlay: bool = True
     handoff_dtype: Literal["bf16", "f32"] | None = None

@@ -101,6 +101,11 @@ class Writer:
         return self.settings.k_parts or 1
 
     @property
+    def spreads(self) -> bool:
+        """Whether what QKV owes goes out between the steps of attention."""
+        return self.settings.paced or self.settings.carried
+
+    @property
     def layer(self) -> Expr:
         """The number of the layer."""
         return {"l": 1, "1": self.run.start} if self.run.start else LAYER
@@ -178,17 +183,17 @@ class Writer:
         return [*first, *result] if self.settings.refill_first else [*result, *first]
 
     def staged(self, name: MatrixName | None, *steps: Step) -> list[Step]:
-        """Stage the next input, and let the rest of what `name` held back go out. Behind it, so that what is read does
-        not queue behind copies, unless the settings say otherwise.
+        """Stage the next input, and let the rest of what `name` held back go out, unless it is owed through the next
+        product. Behind it, so that what is read does not queue behind copies, unless the settings say otherwise.
         """
-        if name is None:
+        if name is None or (self.settings.carried and name == self.graph.additions[-1]):
             return list(steps)
         rest = refilled(self.deferred(name) - self.run.first.get(name, 0))
         return [*rest, *steps] if self.settings.refill_early else [*steps, *rest]
 
     def paced(self, name: MatrixName | None, turn: int, *steps: Step) -> list[Step]:
         """`steps`, and behind them a refill that `name` holds back; behind the last turn all that are left."""
-        if name is None or not self.settings.paced:
+        if name is None or not self.spreads:
             return list(steps)
         left = self.deferred(name) - self.run.first.get(name, 0) - turn
         return [*steps, *refilled(max(0, left if turn == LAST_TURN else min(left, 1)))]

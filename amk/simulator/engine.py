@@ -321,10 +321,13 @@ class Engine:
             self._drained(state)
             return
         size, each = self.chunk_bytes[op.stream], self.chunk_time(op, act.layer)
-        amount, state.held_back = float(sum(share.chunks) * size), op.deferred
-        held = float(sum(min(n, op.deferred) for n in share.chunks) * size)
+        amount, owed = float(sum(share.chunks) * size), state.held_back
+        more = max(0, op.deferred - owed)
+        state.held_back += min(most, more)
+        held = float(sum(min(n, more) for n in share.chunks) * size)
         rate = amount / (most * each)
-        self.supply.begin_drain(state.number, amount, rate, c.copy_us, each, held)
+        before = float(owed * len(act.role) * size)
+        self.supply.begin_drain(state.number, amount, rate, c.copy_us, each, held, before)
 
     def chunk_time(self, op: GemvOp, layer: int) -> float:
         """Microseconds of a warp: narrow formats have as many columns to multiply as their chunk is wide."""
@@ -348,6 +351,7 @@ class Engine:
         act = self._act(state)
         op, role, share = act.op, act.role, state.group.shares[act.site]
         assert isinstance(op, GemvOp)
+        self.supply.end_drain(state.number)
         each = self.chunk_time(op, act.layer)
         free = state.began + max(share.chunks, default=0) * each
         late = max(0.0, self.now - free) if any(share.chunks) else 0.0

@@ -43,6 +43,7 @@ class Supply:
         self.room, self.level, self.fetch, self.allowed, self.need, self.direct = self.left
         self.allowed[:] = NEVER
         self.capacity = np.zeros(n)
+        self.owed = np.zeros(n)
         self.ahead = np.zeros(n, bool)
         self.drain = np.zeros(n)
         self.latency = latency
@@ -66,11 +67,18 @@ class Supply:
         self.most[group] = min(self.alone, most)
 
     def begin_drain(
-        self, group: int, amount: float, rate: float, copy_us: float = 0.0, chunk_us: float = 0.0, held: float = 0.0
-    ) -> None:
+        self, group: int, amount: float, rate: float, copy_us: float = 0.0, chunk_us: float = 0.0,
+        held: float = 0.0, owed: float = 0.0,
+    ) -> None:  # fmt: skip
         """copy_us + chunk_us: from the request of a copy until its slot is free again, if that limits the ring. What is
-        asked for again is a slot that was drained as a whole. held: bytes that are not asked for until `refill`."""
+        asked for again is a slot that was drained as a whole. held: bytes that are not asked for until `refill`, beside
+        those that were owed before, without which the ring does until `end_drain`."""
         self.need[group], self.drain[group] = amount, rate
+        if owed:
+            self.owed[group] = owed
+            self.capacity[group] -= owed
+            self.room[group] = max(0.0, self.capacity[group] - self.level[group])
+            self.allowed[group] = NEVER
         if copy_us + chunk_us:
             self.most[group] = min(self.alone, self.capacity[group] / (copy_us + chunk_us))
         self.slot[group] = chunk_us if self.ahead[group] else 0.0
@@ -80,6 +88,15 @@ class Supply:
             beyond = max(SPARE, self.capacity[group] - held)
             self.allowed[group] = max(0.0, amount - self.level[group] + beyond)
         self.changed = True
+
+    def end_drain(self, group: int) -> None:
+        """What was owed when the product began is still not asked for."""
+        if self.owed[group]:
+            self.allowed[group] = self.outstanding(group)
+            self.capacity[group] += self.owed[group]
+            self.room[group] = self.capacity[group] - self.level[group]
+            self.owed[group] = 0.0
+            self.changed = True
 
     def refill(self, group: int, amount: float = NEVER) -> None:
         """So many bytes of what the ring held back are asked for, or all."""

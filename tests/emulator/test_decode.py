@@ -36,6 +36,9 @@ CASES: dict[str, tuple[Any, str, FormatName, int, dict[str, Any]]] = {
     "bf16 sm_90a, tagged": (tiny_model(), "h200", "bf16", 4, {}),
     "bf16 sm_100a": (tiny_model(), "b200", "bf16", 4, {}),
     "int8 sm_120a": (PLAIN, "rtx5090", "int8", 4, WIDE),
+    "int8 sm_90a, refills owed through QKV": (
+        PLAIN, "h200", "int8", 4, WIDE | {"carried": True, "held_refills": 0.75, "first_refills": 0.0},
+    ),
     "int4 with zeros sm_89": (PLAIN, "l4", "int4-g64-zp", 4, WIDE),
     "fp8 sm_80, by software": (PLAIN, "a100", "fp8", 4, WIDE),
     "batch of 4, sm_89": (tiny_model(), "l4", "bf16", 8, {"batch": 4}),

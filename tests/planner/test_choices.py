@@ -33,7 +33,7 @@ BASE = replace(FAST, plan="search", warps=4, slots=3)
 CHOICES: list[dict[str, Any]] = [
     {"refill_first": True}, {"refill_early": True}, {"prefetch_at": "product"}, {"prefetch_at": "published"},
     {"attends": "spread"}, {"attends": "light"}, {"handoff": "narrow"}, {"pollers": "all"},
-    {"hint_at": "summed"}, {"hint_at": "drained"}, {"paced": True},
+    {"hint_at": "summed"}, {"hint_at": "drained"}, {"paced": True}, {"carried": True},
 ]  # fmt: skip
 TOGETHER: list[dict[str, Any]] = [
     {"refill_first": True, "refill_early": True, "prefetch_at": "product", "attends": "spread", "pollers": "all"},
@@ -62,7 +62,7 @@ def test_a_choice_is_another_kernel_that_is_safe(change: dict[str, Any], gpu: st
     assert verdict.safe, [diagnostic.message for diagnostic in verdict.diagnostics]
     held = any(isinstance(step.op, RefillOp) for step in steps_of(before.programs[0].body))
     assert held == load_target(gpu).has("bulk_copy"), "only bulk copies are held back"
-    idle = {"refill_first": not held, "refill_early": not held, "paced": not held}
+    idle = {"refill_first": not held, "refill_early": not held, "paced": not held, "carried": not held}
     idle |= dict.fromkeys(("pollers", "hint_at"), handoff == "fenced")
     assert (emit(after) != emit(before)) != any(idle.get(name, False) for name in change)
     assert step_ms(after, 200) > 0

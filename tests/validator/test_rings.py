@@ -72,7 +72,7 @@ def test_ring_and_mbarriers_each_need_their_own_room() -> None:
     assert short(stream.full) == ["ring"] and short(stream.ring) == ["full"]
 
 
-def test_refills_held_back_are_issued_before_the_next_product() -> None:
+def test_a_ring_is_never_owed_whole_when_a_product_begins() -> None:
     schedule = plan(load_model("llama3.2-1b"), load_target("h200"), max_context=256)
     held = [s.op for p in schedule.programs for s in steps_of(p.body) if isinstance(s.op, GemvOp) and s.op.deferred]
     assert {op.matrix for op in held} == {"gate_up", "lm_head"}
@@ -86,9 +86,20 @@ def test_refills_held_back_are_issued_before_the_next_product() -> None:
         programs = tuple(p.model_copy(update={"body": rewritten(p.body)}) for p in schedule.programs)
         return _codes(schedule.model_copy(update={"programs": programs}))
 
-    def too_many(step: Step) -> Step:
-        change = {"deferred": schedule.streams[0].slots + 1}
-        return step.model_copy(update={"op": step.op.model_copy(update=change)}) if step.op in held else step
+    slots = schedule.streams[0].slots
 
-    assert codes(lambda step: None if isinstance(step.op, RefillOp) else step) == {"AMK302"}
-    assert codes(too_many) == {"AMK302"}
+    def deferring(count: int, most: int) -> Callable[[Step], Step | None]:
+        """As many deferred by each that defers any, and at most so many issued at a time."""
+
+        def change(step: Step) -> Step | None:
+            if isinstance(step.op, RefillOp):
+                return step.model_copy(update={"op": step.op.model_copy(update={"most": most})}) if most else None
+            changed = {"op": step.op.model_copy(update={"deferred": count})}
+            return step.model_copy(update=changed) if step.op in held else step
+
+        return change
+
+    assert codes(deferring(slots + 1, 64)) == {"AMK302"}
+    assert codes(deferring(slots, 0)) == {"AMK302"}
+    assert not codes(deferring(slots - 1, 0)), "a slot goes round"
+    assert not codes(deferring(slots, 1)), "the rest is owed through the next product"

@@ -236,7 +236,8 @@ def wrong_refill(rng: Random) -> Mutant:
     base = draw(rng, ("tagged",))
     document = base.document
     path = rng.choice([p for p, s in steps(document) if s["op"]["op"] == "gemv"])
-    held = rng.randint(1, 4)
+    slots = rng.choice((2, 3, 4))
+    held = max(1, slots - rng.choice((-1, 0, 0, 0, 0, 1, 2)))
     most = max(1, held + rng.choice((-2, -1, 0, 0, 1, 60)))
     body = at(document, path[:-1])
     place = min(len(body), int(path[-1]) + rng.choice((1, 1, 2, 3, 5, 8, 12)))
@@ -246,5 +247,9 @@ def wrong_refill(rng: Random) -> Mutant:
         "waits": [],
         "signals": [],
     }
-    edits = [Edit("replace", (*path, "op", "deferred"), held), Edit("insert", (*path[:-1], place), refill)]
+    edits = [
+        Edit("replace", (*named(document, "streams", "weights"), "slots"), slots),
+        Edit("replace", (*path, "op", "deferred"), held),
+        Edit("insert", (*path[:-1], place), refill),
+    ]
     return base, edits + ([Edit("insert", (*path[:-1], place), refill)] if rng.random() < 0.3 else [])

@@ -81,7 +81,10 @@ CLASSES: tuple[Class, ...] = (
         32, "parity aliasing, two phases behind", partly(slots.repeated_tags, pipelines.two_phases_behind), flat=LAPS
     ),
     Class(33, "slot reused across tasks", partly(slots.undrained, pipelines.undrained), flat=LAPS),
-    Class(34, "refill after the wrong wait_group", partly(slots.wrong_refill, pipelines.wrong_group), flat=STORES),
+    Class(
+        34, "refill after the wrong wait_group", partly(slots.wrong_refill, pipelines.wrong_group), flat=STORES,
+        code="AMK302",
+    ),
     Class(35, "read wait before a global signal", pipelines.read_wait, flat=STORES),
     Class(36, "release before the barrier", rules.early_release, code="AMK501"),
     Class(37, "relaxed poll or signal", rules.relaxed_poll),

@@ -291,8 +291,9 @@ def _registers(spelled: Spelled) -> Iterator[str]:
 
 
 def _held_back(spelled: Spelled) -> Iterator[str]:
-    """A warp issues the copies that a product deferred, all of them, before its next product on that stream, which
-    would wait for them."""
+    """A warp that begins a product on a stream has a slot there whose copy it issued. Of a product's last chunks, as many
+    as it defers, no copy is issued; with the others one of those not yet issued is."""
+    slots = {s.name: s.slots for s in spelled.schedule.streams}
     for span in spelled.walks:
         held: Counter[str] = Counter()
         for segment in spelled.segments[span.start : span.stop]:
@@ -301,6 +302,6 @@ def _held_back(spelled: Spelled) -> Iterator[str]:
                 if isinstance(op, RefillOp):
                     held[op.stream] -= min(op.most, held[op.stream])
                 elif isinstance(op, GemvOp):
-                    if held[op.stream]:
+                    if held[op.stream] >= slots[op.stream]:
                         yield f"a product on {op.stream} waits for copies that its own warp holds back"
-                    held[op.stream] = op.deferred
+                    held[op.stream] = max(held[op.stream], op.deferred)

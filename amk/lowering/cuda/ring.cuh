@@ -8,7 +8,8 @@
 namespace amk {
 
 // Bulk copies that complete on one mbarrier per slot (sm_90 and later).
-template <int kGiven, int kBytes, bool kRunAhead, bool kFenced>
+// kCarries: a product may begin while refills are owed.
+template <int kGiven, int kBytes, bool kRunAhead, bool kFenced, bool kCarries>
 struct BulkRing {
   static constexpr bool kFence = kFenced && !ablation::kNoFence;
   // A deep ring has twice the slots in the bytes of all given ones but the last, which has the barriers.
@@ -21,7 +22,7 @@ struct BulkRing {
   int left;          // chunks still to issue in this launch
   int slot = 0;      // next slot to drain
   u32 parity = 0;
-  int held = 0;  // slots drained last whose refill is deferred
+  int held = 0;  // slots drained last whose refill is owed
 
   __device__ __forceinline__ void start(char* slots_, u64* full_, const char* source_, int per_token_, int tokens,
                                         int lane) {
@@ -80,26 +81,32 @@ struct BulkRing {
     return place(slot);
   }
 
+  // The slot whose refill is owed longest; the one that is being given back, if none is.
+  __device__ __forceinline__ int oldest() const {
+    const int s = slot - held;
+    return s < 0 ? s + kSlots : s;
+  }
+
   // After the last read of the slot; `remaining` chunks of the step come after this one. The refills of the step's last
   // kDeferred slots wait for refill(): what an agent hands to others does not queue behind copies that nobody needs yet.
+  // What was owed before counts: a refill goes out for each slot, the oldest first, until no more than that are deferred.
   template <int kDeferred>
   __device__ __forceinline__ void release(int, int remaining) {
     sync::warp_barrier();
-    if (remaining < kDeferred) {
+    if (remaining < kDeferred - (kCarries ? held : 0)) {
       ++held;
     } else if (kRunAhead || remaining >= kSlots) {
-      issue(slot, true);
+      issue(kCarries ? oldest() : slot, true);
     }
     if (++slot == kSlots) slot = 0, parity ^= 1;
   }
 
-  // The next `most` of the refills that release() deferred, oldest first.
+  // The next `most` of the refills that are owed, oldest first.
   __device__ __forceinline__ void refill(int most) {
     if constexpr (kFence) {
       if (sync::elected()) sync::fence_proxy_async_shared();
     }
-    int s = slot - held;
-    if (s < 0) s += kSlots;
+    int s = oldest();
     const int left_over = max(held - most, 0);
 #pragma unroll 1
     for (; held > left_over; --held) {

@@ -78,8 +78,11 @@ class GemvOp(Op):
     the batch, part is f32 [slots, batch, 8]: the weights are read once, whatever the batch. part is shared memory, or a
     global buffer [workers, slots, batch, 8] of which every worker has a slice. scales and sums are those of x's blocks
     (Staging), where the matrix is not in bf16. row_scales: where the chunks are codes only, the scales of
-    the matrix's rows; a sum is multiplied with its row's before it is written. The slots of the last `deferred` chunks
-    are refilled by the next `refill` step instead of at once.
+    the matrix's rows; a sum is multiplied with its row's before it is written. An agent owes a
+    refill for every slot that it has drained and not asked a copy into; the oldest is issued first. A drain with n
+    chunks of the step to come holds its refill back if at most deferred - n are then owed, and otherwise issues one.
+    So a step that owes nothing when it begins owes its last `deferred` chunks when it ends, and a step that begins
+    with more than it defers goes on owing as many.
 
     Where x of all columns does not fit, the product is done in k_parts steps. Step k_part has the columns
     [k * k_part / k_parts, k * (k_part + 1) / k_parts), of which x holds the values, and adds to the partial sums that

@@ -1,4 +1,4 @@
-"""Issue the copies that a stream held back at the end of a product."""
+"""Issue copies that products on a stream held back."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from amk.schedule_ir.ops.precondition import Need, only_stream, owners_of_ring
 
 
 class RefillOp(Op):
-    """Each agent issues the copies into the slots whose refill its last `gemv` on the stream deferred, at most `most`.
+    """Each agent issues the copies that it owes the stream's ring (`gemv`), the oldest first, at most `most`.
 
-    It comes before the next `gemv` on the stream, so a drain never waits for a copy that its own agent holds back. No
-    other agent touches the slots: for everybody else the copies are only slower.
+    What is left goes out in later steps. A drain never waits for a copy that its own agent holds back as long as a slot
+    of the ring is not owed when a `gemv` begins. No other agent touches the slots: for everybody else the copies are
+    only slower.
     """
 
     needs: ClassVar[tuple[Need, ...]] = (

@@ -85,35 +85,36 @@ def _ran(schedule: Schedule) -> list[list[Item]]:
 
 
 def _refilled(schedule: Schedule, stream: Stream, ran: list[list[Item]]) -> Iterator[Diagnostic]:
-    """Between a product that defers refills and the next product on the stream, its role issues all of them.
+    """An agent waits for copies that it has issued: of S slots fewer than S are owed a refill whenever it waits.
 
-    With that, the copies of a ring are still issued by its owner, after the slot's last read and before the owner's
-    next wait for any slot. ran: the steps that use rings, of each program in the order in which they run.
+    Copies are issued by the ring's owner in the order of its drains, each after the last read of its slot. So the next
+    S - n chunks are in the ring or in flight while n slots are owed. A product leaves the n that it begins with, or
+    deferred - r when r of its chunks are to come, if that is more: at most deferred - 1 before its last wait. What an
+    agent with few chunks owes may be less. ran: the steps that use rings, of each program in the order in which they
+    run; what is owed when a token begins is the same for every token but the first.
     """
     warps = {r.name: (r.first, r.count) for r in schedule.roles}
     for items in ran:
-        held: tuple[str | int, ...] | None = None
-        waiting = 0
+        owed = 0
         for item in items:
             op = item.step.op
             if isinstance(op, RefillOp) and op.stream == stream.name and warps[op.role] == warps[stream.role]:
-                waiting = max(0, waiting - op.most)
-                held = held if waiting else None
+                owed = max(0, owed - op.most)
             elif isinstance(op, GemvOp) and op.stream == stream.name:
-                if held is not None:
-                    message = "refills that this step defers are not issued before the next product"
-                    facts = (because("a warp then waits for copies that it holds back itself"),)
-                    help_ = "put a `refill` step that issues all of them between the two products"
-                    yield Diagnostic("AMK302", message, where=Where(path=json_pointer(held)), facts=facts, help=help_)
+                path = (*item.site.path, "op")
+                if owed >= stream.slots:
+                    message = f"this product begins while a warp may owe all {owed} slots of its ring a refill"
+                    facts = (because("the warp then waits for a copy that it holds back itself"),)
+                    help_ = "put a `refill` step between the product that defers them and this one"
+                    yield Diagnostic("AMK302", message, where=Where(path=json_pointer(path)), facts=facts, help=help_)
                     break
-                held = (*item.site.path, "op") if op.deferred else None
-                waiting = op.deferred
                 if op.deferred > stream.slots or (op.deferred and (stream.engine != "bulk" or not stream.run_ahead)):
                     message = (
                         f"{op.deferred} refills deferred on '{stream.name}', whose rings have {stream.slots} slots"
                     )
-                    yield finding("AMK302", message, (*item.site.path, "op"))
+                    yield finding("AMK302", message, path)
                     break
+                owed = max(owed, op.deferred)
 
 
 def _room(stream: Stream, buffers: dict[str, Buffer], agents: int, path: tuple[str | int, ...]) -> Iterator[Diagnostic]:
