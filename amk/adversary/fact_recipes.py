@@ -232,7 +232,7 @@ FACTS = [
         "34 refill after the wrong wait",
         "held",
         "AMK302",
-        "a product begins while every slot of a ring is owed a refill: its warp waits for a copy that it holds back itself",
+        "a product begins while every slot of a ring is owed a refill: its warp waits for a copy that it holds back",
         lambda s: [Edit("remove", path) for path in refills(s)[::-1]],
     ),
     Recipe(

@@ -66,9 +66,9 @@ def check_rings(schedule: Schedule, rows: I64) -> None:
 
 
 def check_refills(schedule: Schedule, programs: list[Program]) -> None:
-    """(5) An agent never waits for a copy that it has not issued. It owes the copies that products deferred, in the order
-    of the drains; a product adds what it defers to nothing that is owed beyond that, and `refill` takes away. While one
-    slot is not owed, the next chunk is there or on its way."""
+    """(5) An agent never waits for a copy that it has not issued. It issues copies in the order of its drains, and owes
+    at most what it owed before a product, or what that defers if that is more, less what `refill` issues. While a slot
+    is not owed, the next chunk is there or on its way."""
     warps = {r.name: (r.first, r.count) for r in schedule.roles}
     for stream in schedule.streams:
         able = stream.engine == "bulk" and stream.run_ahead

@@ -1,8 +1,8 @@
 """Weight streams with every copy an event: rings, their slots, and the copies in flight.
 
-Issue of chunk j + slots follows the drain of chunk j, at once or as late as the owner says; copies complete in any order. A chunk's identity is its number
-in the packed buffer: the consumer computes from the layout which one its next tile must be, the producer only
-advances a pointer, so a disagreement between the two is seen at once.
+Issue of chunk j + slots follows the drain of chunk j, at once or later; copies complete in any order. A chunk's
+identity is its number in the packed buffer: the consumer computes from the layout which one its next tile must be, the
+producer only advances a pointer, so a disagreement between the two is seen at once.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Property, with F the first mbarrier of the warp, S its first slot, b the bytes o
     copy        expects b bytes on F + 8 s and copies b bytes into S + b s, completing on F + 8 s, from the packed
                 weights
     drain       the wait goes on only when the copy has landed (`wait_loops`); what is waited for at F + 8 s is read at
-                S + b s before the warp's barrier, not behind it, and refilled, unless a product begins with refills owed
+                S + b s before the warp's barrier, not behind it, and refilled, unless refills are owed by then
     cp.async    the pieces of a group are b bytes side by side, in shared memory and in the packed weights; the slot
                 that is refilled is the one that was read
 Not read: that s runs through the slots in turn, the parity, and which slot's turn it is where refills are owed.

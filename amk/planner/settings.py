@@ -39,10 +39,11 @@ class Settings:
     only after its result is published, first_refills: share of these that go out then, the others once the next input
     is there; None: as decode.first_refills says. paced: the products of QKV and O hold refills back as well, which go
     out one by one between the steps that follow. carried: a layer's last product holds as many back as a long one does,
-    which are owed through QKV and go out one by one between the steps of attention. reduce_from: with this many splits the workers of a kv head reduce
-    them, a slice each, before everybody reads the result; None: everybody reads all splits. handoff_dtype: of hidden
-    states and attention outputs that cross SMs, None = bf16 in tagged words, f32 elsewhere. batch: sequences that are
-    decoded together; splits are then always reduced. live: each at a position of its own.
+    which are owed through QKV and go out one by one between the steps of attention. reduce_from: with this many splits
+    the workers of a kv head reduce them, a slice each, before everybody reads the result; None: everybody reads all
+    splits. handoff_dtype: of hidden states and attention outputs that cross SMs, None = bf16 in tagged words, f32
+    elsewhere. batch: sequences that are decoded together; splits are then always reduced. live: each at a position of
+    its own.
     rows: consecutive tokens of a sequence that a step reads, reduced
     likewise. k_parts: steps that the product of `down` is done in, so that its
     input fits; None: as few as leave comfortable rings. act_parts: parts that the product of `down` is done in, each of

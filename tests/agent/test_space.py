@@ -70,7 +70,7 @@ def test_every_knob_changes_the_lowered_kernel(workshop: Workshop) -> None:
     fast = replace(FAST, plan="search")
     for knob in knobs_of(fast):
         base = replace(fast, handoff="fenced") if knob.name == "handoff_dtype" else fast
-        maker = {"scales_apart": coded, "paced": longer, "carried": longer}.get(knob.name, large)
+        maker = {"scales_apart": coded, "paced": longer}.get(knob.name, large)
         made = [maker.make(replace(base, **{knob.name: value})) for value in knob.values]
         assert len({m.key for m in made if isinstance(m, Candidate)}) > 1, f"{knob.name} changes nothing"
 

@@ -82,7 +82,10 @@ CLASSES: tuple[Class, ...] = (
     ),
     Class(33, "slot reused across tasks", partly(slots.undrained, pipelines.undrained), flat=LAPS),
     Class(
-        34, "refill after the wrong wait_group", partly(slots.wrong_refill, pipelines.wrong_group), flat=STORES,
+        34,
+        "refill after the wrong wait_group",
+        partly(slots.wrong_refill, pipelines.wrong_group),
+        flat=STORES,
         code="AMK302",
     ),
     Class(35, "read wait before a global signal", pipelines.read_wait, flat=STORES),

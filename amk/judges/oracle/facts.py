@@ -262,12 +262,14 @@ _Named = tuple[str, str, int, int]
 
 
 def _named(op: Op) -> _Named | None:
-    """Name, matrix, and the layer as base + each * l (-1 without one); None for an op that touches nothing."""
+    """Name, matrix with the part of its columns, and the layer as base + each * l (-1 without one); None for an op that
+    touches nothing."""
     if type(op).accesses is Op.accesses:
         return None
     expr = getattr(op, "layer", getattr(op, "index", None))
     base, each = (-1, 0) if expr is None else (coefficient(expr, "1"), coefficient(expr, "l"))
-    return op.op, getattr(op, "matrix", ""), base, each
+    which = (getattr(op, "matrix", ""), *(f"part {part}" for part in (getattr(op, "k_part", 0),) if part))
+    return op.op, " ".join(which), base, each
 
 
 def _registers(spelled: Spelled) -> Iterator[str]:
@@ -291,8 +293,8 @@ def _registers(spelled: Spelled) -> Iterator[str]:
 
 
 def _held_back(spelled: Spelled) -> Iterator[str]:
-    """A warp that begins a product on a stream has a slot there whose copy it issued. Of a product's last chunks, as many
-    as it defers, no copy is issued; with the others one of those not yet issued is."""
+    """A warp that begins a product on a stream has a slot there whose copy it issued. With a product's chunks it
+    issues copies, but not with the last ones, until as many are missing as the product defers."""
     slots = {s.name: s.slots for s in spelled.schedule.streams}
     for span in spelled.walks:
         held: Counter[str] = Counter()

@@ -103,7 +103,7 @@ def _refilled(schedule: Schedule, stream: Stream, ran: list[list[Item]]) -> Iter
             elif isinstance(op, GemvOp) and op.stream == stream.name:
                 path = (*item.site.path, "op")
                 if owed >= stream.slots:
-                    message = f"this product begins while a warp may owe all {owed} slots of its ring a refill"
+                    message = f"when this product begins, a warp may have deferred the refills of all {owed} slots"
                     facts = (because("the warp then waits for a copy that it holds back itself"),)
                     help_ = "put a `refill` step between the product that defers them and this one"
                     yield Diagnostic("AMK302", message, where=Where(path=json_pointer(path)), facts=facts, help=help_)
