@@ -8,13 +8,13 @@ import pytest
 from amk.adversary.cases import RECIPES, base_schedule, make_case
 from amk.adversary.recipe import Recipe
 from amk.emulator.decode import run
-from amk.engine.cpu_engine import CpuEngine
-from amk.lowering.compile import compile_cuda
+from amk.engine.backends.cpu_engine import CpuEngine
+from amk.interpreter.fault import Deadlock
+from amk.interpreter.order import named_order
+from amk.lowering.compile import compile_ptx
 from amk.lowering.emit import emit
 from amk.lowering.stamp import stamped
 from amk.schedule_ir.codec import parse_schedule
-from amk.schedule_ir.machine.fault import Deadlock
-from amk.schedule_ir.machine.order import named_order
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.verify import verify
 from tests.cases import cases
@@ -49,7 +49,7 @@ def test_a_verdict_is_what_happens(recipe: Recipe, order: str) -> None:
 @pytest.mark.parametrize("recipe", OWED[:: cases(2, 1)], ids=lambda recipe: recipe.name)
 def test_the_kernel_ends_or_hangs_as_the_verdict_says(recipe: Recipe) -> None:
     schedule = schedule_of(make_case(recipe)["schedule"])
-    ptx = compile_cuda(stamped(emit(schedule), schedule), schedule.target.arch).ptx
+    ptx = compile_ptx(stamped(emit(schedule), schedule), schedule.target.arch)
     result = run(schedule, RandomTensors(schedule.model), ptx, prompts=[PROMPT], tokens=TOKENS, races=True)
     if recipe.status == "SAFE":
         assert result.ended and not result.faults

@@ -127,3 +127,14 @@ def test_heads_spread_or_served_by_those_that_stream_least() -> None:
     light = attention_tables(2, 2, load, "light")
     assert light["attn.head"] == (-1, 0, -1, 0, -1, 1, 1) and light["attn.serves"] == (0, 1, 0, 1, 0, 1, 1)
     assert light["attn.gate"] == (0, 0, 0, 0, 0, 1, 1)
+
+
+def test_refills_of_down_are_owed_through_qkv_and_no_other_product() -> None:
+    """They go out behind QKV, one at a time."""
+    schedule = planned(replace(BASE, carried=True, held_refills=2 / 3, first_refills=0.0), "h200")
+    found = order(schedule, RefillOp)
+    assert found == ["qkv", "refill", "refill", "o", "gate_up", "refill", "down", "lm_head", "refill"]
+    ops = [step.op for step in steps_of(schedule.programs[0].body)]
+    deferred = {op.matrix: op.deferred for op in ops if isinstance(op, GemvOp)}
+    assert deferred == {"qkv": 2, "o": 0, "gate_up": 2, "down": 2, "lm_head": 2} and schedule.streams[0].slots == 3
+    assert [op.most for op in ops if isinstance(op, RefillOp)] == [1, 1, 2, 2]
