@@ -11,6 +11,11 @@ what they access behind it. Each one of each subject's PTX is either
   `next`      no lane accesses memory that orders or is written between the barrier and the next M on any path: what is
               behind the barrier is behind that M, and so ordered after what is before;
   `previous`  the same from the last M on every path to the barrier;
+  `mbarriers` before it mbarriers are initialised, and nothing else is accessed since the last M; none is used before
+              the next M;
+  `no refill` a product whose ring does not run ahead, and in which no warp has more chunks than slots: no copy follows;
+  `one split` of `combine`, the first two barriers: with one split a lane reads and writes the weight of its own head
+              before the third (with two, each is needed, as tests/emulator/test_lanes_of_kernels.py shows);
   or *undecided*, which is a difference of the recorded run.
 
 What may stand between: loads of parameters and constants, which nothing writes; the watchdog's own words, by which no
@@ -25,7 +30,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 from amk.lowering.abi import abi
 from amk.lowering.emit import KERNEL
@@ -33,7 +38,9 @@ from amk.lowering.ptx_code import Code, Kernel, read_kernel
 from amk.lowering.readback import read_ptx
 from amk.lowering.roots import Roots
 from amk.lowering.skeleton import Part, check_synchronisation
-from amk.schedule_ir.schedule import Step, Wait
+from amk.models.matrices import MatrixName, matrix, share_table
+from amk.schedule_ir.ops.gemv import GemvOp
+from amk.schedule_ir.schedule import Schedule, Step, Wait
 from tests.lowering.edits.emulated import difference
 from tests.lowering.edits.judge import SUBJECTS, original, subject
 
@@ -42,6 +49,7 @@ NO_MEMORY = ("ld.param", "ld.const", "ld.global.nc")
 RELAXED = ("ld.relaxed.gpu.global.u32", "red.relaxed.gpu.global.add.u32")
 ACQUIRING = "ld.acquire.gpu.global.u32"
 ACCESSES = ("ld", "st", "atom", "red", "cp", "mbarrier", "fence", "membar", "prefetch", "discard")
+INIT = re.compile(r"mbarrier\.init|fence\.mbarrier_init")
 WATCHDOG, LOG = re.compile(r"_Z\w*dog"), frozenset({"abort_word", "loaded"})
 SLICES = 228
 
@@ -68,7 +76,11 @@ def cases(name: str) -> tuple[Case, ...]:
     """All barriers of the warp in a subject's kernel, in textual order."""
     ptx, kernel, _ = kernel_of(name)
     parts = check_synchronisation(subject(name), tuple(read_ptx(ptx)[KERNEL]))
-    what = {one.line: _what(part) for part, instructions in parts for one in instructions}
+    what: dict[int, str] = {}
+    for part, instructions in parts:
+        lines = [one.line for one in instructions if one.opcode == WARP_BARRIER]
+        several = isinstance(part.item, Step) and part.item.op.meets > 1 and not part.signals
+        what |= {line: _what(part) + (f", {n}" if several else "") for n, line in enumerate(lines, 1)}
     return tuple(Case(name, one.line, what[one.line]) for one in kernel.code if one.opcode == WARP_BARRIER)
 
 
@@ -78,7 +90,10 @@ def _what(part: Part) -> str:
     if not isinstance(part.item, Step):
         return "at the ring's start" if "ring" in part.label else "between two steps"
     orders = sorted({signal.order for signal in part.item.signals})
-    return f"before {' and '.join(orders)} signals" if part.signals else f"in {part.item.op.op}"
+    if part.signals:
+        return f"before {' and '.join(orders)} signals"
+    op = part.item.op
+    return f"in gemv of {op.matrix}" if isinstance(op, GemvOp) else f"in {op.op}"
 
 
 def _without(ptx: str, line: int) -> str:
@@ -90,10 +105,26 @@ def _without(ptx: str, line: int) -> str:
 def decided(case: Case) -> str:
     """`redundant: next`, `redundant: previous`, `needed: ` and what the emulator saw without it, or `undecided`."""
     ptx, kernel, roots = kernel_of(case.subject)
-    if proof := redundant(kernel, roots, kernel.by_line[case.line]):
+    proof = redundant(kernel, roots, kernel.by_line[case.line])
+    proof = proof or _of_plan(subject(case.subject), case.what)
+    if proof:
         return f"redundant: {proof}"
     seen = difference(case.subject, subject(case.subject), ptx, _without(ptx, case.line))
     return f"needed: {seen}" if seen else "undecided"
+
+
+def _of_plan(schedule: Schedule, what: str) -> str:
+    """The proof that rests on what the plan has: of a product without refills, of `combine` with one split."""
+    if what in ("in combine, 1", "in combine, 2") and schedule.kv.splits == 1:
+        return "one split"
+    stream = schedule.streams[0]
+    if what.startswith("in gemv of ") and not stream.run_ahead:
+        name = cast(MatrixName, what.removeprefix("in gemv of "))
+        agents = next(role.count for role in schedule.roles if role.name == stream.role)
+        groups = -(-max(schedule.tables[f"{share_table(name)}.count"]) // agents)
+        if groups * -(-matrix(schedule.model, name).k // stream.chunk(name, 0).columns) <= stream.slots:
+            return "no refill"
+    return ""
 
 
 def redundant(kernel: Kernel, roots: Roots, at: int) -> str:
@@ -106,7 +137,12 @@ def redundant(kernel: Kernel, roots: Roots, at: int) -> str:
 
     if _meets(kernel, at, kernel.successors, idle_behind):
         return "next"
-    return "previous" if _meets(kernel, at, kernel.predecessors.__getitem__, lambda one: _idle(one, roots)) else ""
+    before = kernel.predecessors.__getitem__
+    if _meets(kernel, at, before, lambda one: _idle(one, roots)):
+        return "previous"
+    starts = _meets(kernel, at, before, lambda one: _idle(one, roots) or INIT.match(one.opcode) is not None)
+    unused = _meets(kernel, at, kernel.successors, lambda one: not one.opcode.startswith(("mbarrier", "cp.async.bulk")))
+    return "mbarriers" if starts and unused else ""
 
 
 def _meets(kernel: Kernel, at: int, onward: Callable[[int], list[int]], idle: Callable[[Code], bool]) -> bool:
