@@ -25,6 +25,7 @@ from amk.weights.weight_format import FORMATS
 if TYPE_CHECKING:
     from amk.agent.journal.events import Limits
     from amk.agent.journal.state import State
+    from amk.agent.propose.transfer import Lessons
     from amk.agent.report.live import View
     from amk.agent.report.results import Results
     from amk.agent.run.runs import Plan
@@ -65,6 +66,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--jobs", type=int, metavar="N", help="processes that prove and compile (default: cores - 2; simulated: 1)"
     )
+    told = "tables of `amk export RUN --transfer FILE`: what paid in those runs, of whatever model and GPU, is tried"
+    parser.add_argument("--transfer", type=Path, nargs="+", metavar="FILE", help=told)
     parser.add_argument("--replay-run", help="run whose proposals --proposer replay repeats")
     parser.add_argument("--llm-model", help="language model for --proposer llm")
     parser.add_argument("--llm-price", metavar="IN/OUT", help="its price in dollars per million tokens")
@@ -97,6 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace, interrupts: Interrupts) -> int:
+    from amk.agent.propose import transfer
     from amk.agent.run import runs
 
     if arguments.gpus is not None and arguments.gpus < 1:
@@ -104,6 +108,7 @@ def _run(arguments: argparse.Namespace, interrupts: Interrupts) -> int:
     if arguments.jobs is not None and arguments.jobs < 1:
         raise AmkError(Diagnostic("AMK005", f"--jobs {arguments.jobs}: at least one is needed"))
     limits = _limits(arguments, None)
+    lessons = _lessons(arguments)
     folder = _chosen(arguments)
     if folder is None and arguments.proposer == "llm":
         _check_llm(arguments, limits)
@@ -114,6 +119,8 @@ def _run(arguments: argparse.Namespace, interrupts: Interrupts) -> int:
     plan = moved or _plan(arguments, limits)
     with runs.create(plan) if folder is None else Journal(folder) as journal:
         _same_problem(arguments, journal)
+        if lessons:
+            transfer.keep(journal.folder, lessons)
         if moved is not None:
             _to_measure(arguments, journal)
         if journal.state.run is not None:
@@ -322,6 +329,18 @@ def _same_kind(then: bool, now: bool) -> None:
     if then != now:
         message = "the run was started " + ("on the simulator" if then else "on a GPU") + ", which is not what is here"
         raise AmkError(Diagnostic("AMK703", message, help="start a new run; simulated and measured times do not mix"))
+
+
+def _lessons(arguments: argparse.Namespace) -> Lessons | None:
+    """The tables that a new run is given, as one. AMK005 where nobody would look at them."""
+    if arguments.transfer is None:
+        return None
+    if arguments.resume is not None or arguments.proposer not in ("portfolio", "llm"):
+        message = "--transfer is for a new run whose proposer is portfolio or llm; a resumed run has what it was given"
+        raise AmkError(Diagnostic("AMK005", message))
+    from amk.agent.propose.transfer import read
+
+    return read(arguments.transfer)
 
 
 def _recorded(arguments: argparse.Namespace) -> tuple[dict[str, Any], ...]:

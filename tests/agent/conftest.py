@@ -60,14 +60,14 @@ def workshop() -> Workshop:
     return Workshop(load_model("smollm2-135m"), load_target("h200"), CONTEXT)
 
 
-def start_run(journal: Journal, backend: Backend, limits: Limits, seed: int = 0) -> None:
+def start_run(journal: Journal, backend: Backend, limits: Limits, seed: int = 0, prior: bool = True) -> None:
     space = Space.around(PHASED)
     journal.append(
         RunStarted(
             run="test", model="smollm2-135m", target="h200", dtype="bf16", context=CONTEXT,
             positions=positions_within(CONTEXT), start="phased", settings=space.point(space.start), seed=seed,
             proposer="random", backend=backend.label, simulated=backend.simulated, limits=limits, manifest="",
-            version="",
+            version="", prior=prior,
         )
     )  # fmt: skip
     session = SessionStarted(

@@ -75,7 +75,7 @@ def night(
             memory.append((round(now, 1), resident_bytes(os.getpid())))
 
     with Journal(folder, lambda: time.monotonic() * speed) as journal:
-        start_run(journal, backend, Limits(minutes=60 * hours), 8)
+        start_run(journal, backend, Limits(minutes=60 * hours), 8, prior=not additive)
         gate = Gate(workshop, fences_kept, not_compiled)
         loop = Loop(
             journal, Space.around(PHASED), gate, (backend,), session.offline(proposer, prior=not additive), watch=watch

@@ -51,7 +51,8 @@ def run(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str,
 
 
 def test_search_runs_report_export_resume(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = run([*SEARCH, "--evals", "8"], capsys)
+    """By knobs, whose plans are SAFE whatever the quick certifier lets pass, because the export proves its best."""
+    code, out, err = run([*SEARCH, "--evals", "8", "--proposer", "knobs"], capsys)
     assert code == 0 and out.startswith("simulated: ") and "simulated: ended: 8 evaluations are used up" in out
     assert all("simulated" in line for line in err.splitlines())
     _, out, _ = run(["runs", "--format", "json"], capsys)
@@ -69,6 +70,17 @@ def test_search_runs_report_export_resume(data: Path, capsys: pytest.CaptureFixt
     assert run([*SEARCH, "--resume", name, "--evals", "10"], capsys)[0] == 0
     (row,) = json.loads(run(["runs", "--format", "json"], capsys)[1])["runs"]
     assert row["evaluations"] == 10
+    table = data / "lessons.json"
+    assert run(["export", name, "--transfer", str(table)], capsys)[0] == 0
+    lessons = json.loads(table.read_text())
+    assert lessons["lessons"][0]["model"] == "smollm2-135m"
+    lessons["lessons"][0]["knobs"] = {"wide_epilogue": 32}
+    table.write_text(json.dumps(lessons))
+    elsewhere = ["autoresearch", "--model", "smollm2-135m", "--gpu", "l4", "--start", "naive", "--max-context", "2048"]
+    assert run([*elsewhere, "--evals", "3", "--transfer", str(table)], capsys)[0] == 0
+    (row,) = [each for each in json.loads(run(["runs", "--format", "json"], capsys)[1])["runs"] if each["gpu"] == "l4"]
+    assert "transfer" in [each["proposer"] for each in row["proposers"]], "two arms are tried before it"
+    assert run([*elsewhere, "--resume", row["run"], "--transfer", str(table)], capsys)[0] == 2
 
 
 def test_a_limit_that_is_not_given_stays_what_it_was(data: Path, capsys: pytest.CaptureFixture[str]) -> None:

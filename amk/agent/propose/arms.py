@@ -1,19 +1,22 @@
-"""The default: several searches side by side, each asked as often as it earns.
+"""The default: several searches side by side, each asked as often as it earns now.
 
 An arm is a proposer that may have proposers of its own: the portfolio of those that turn knobs, structural search, what
-earlier runs found, a language model. Credit is gain per second of a device: the discounted sum of what an arm's
-proposals were faster than everything before them, over the seconds of their timed steps, chosen by an upper confidence
-bound; it is read from the journal, and no clock of the host is in it, so a run that is repeated or resumed deals as
-before. What was proposed and not measured yet counts as
-drawn. What the gate refuses took no device and costs an arm nothing, except that it took a judgement: a proposal of
-which nothing was measured counts as JUDGEMENT of a mean measurement.
+earlier runs found, a language model. Credit is gain per second of a device: what an arm's proposals were faster than
+everything before them, over the seconds of their timed steps, chosen by a discounted upper confidence bound (Garivier
+and Moulines, 2011). The discount is strong, because gains are not stationary: the first jump away from a naive plan is
+worth more than all that follows, and says nothing of whether its arm will find anything again. So an arm that found
+much hands over once its latest evaluations found nothing, and gets its turn again when the others find nothing either.
+
+Credit is read from the journal, and no clock of the host is in it, so a run that is repeated or resumed deals as
+before. What was proposed and not measured yet counts as an evaluation. What the gate refuses took no device and costs
+an arm little: a proposal of which nothing was measured counts as JUDGEMENT of a mean measurement.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import log, sqrt
+from math import inf, log, sqrt
 
 from amk.agent.device.measure import steps_of
 from amk.agent.journal.inbox import Suggestion
@@ -21,7 +24,8 @@ from amk.agent.journal.state import State, Trial
 from amk.agent.propose.base import Context, Proposer
 from amk.agent.propose.portfolio import gains
 
-DISCOUNT = 0.98
+DISCOUNT = 0.88
+"""Of what an evaluation says, with each later one: an arm stands for its latest eight or so."""
 EXPLORE = 0.05
 REWARD = 20.0
 """Of a log gain over everything before: 5% earns all."""
@@ -30,7 +34,7 @@ JUDGEMENT = 0.1
 
 @dataclass(frozen=True)
 class Arms:
-    """Proposals of a proposer that is no arm are those of the last arm, which has proposers of its own. What came from
+    """Proposals of a proposer that is no arm are those of the first arm, which has proposers of its own. What came from
     outside, or from a language model beside them, is no arm's."""
 
     arms: tuple[Proposer, ...]
@@ -45,24 +49,24 @@ class Arms:
     def order(self, state: State) -> list[Proposer]:
         """By upper confidence bound, best first; an arm that was never used comes before all."""
         names = [arm.name for arm in self.arms]
-        drawn, cost, reward = ([0.0] * len(names) for _ in range(3))
+        cost, reward = ([0.0] * len(names) for _ in range(2))
         typical, factor = _typical(state), 1.0
         for trial, gain in reversed(gains(state)):
             if trial.proposed.handle is not None:
                 continue
             who = trial.proposed.proposer
-            arm = names.index(who) if who in names else len(names) - 1
-            drawn[arm] += factor
-            if gain is not None or trial.closed:
-                cost[arm] += factor * max(JUDGEMENT, _seconds(trial) / typical)
-                reward[arm] += factor * min(1.0, max(0.0, REWARD * (gain or 0.0)))
-                factor *= DISCOUNT
-        total = 1.0 + sum(drawn)
+            arm = names.index(who) if who in names else 0
+            if gain is None and not trial.closed:
+                cost[arm] += factor
+                continue
+            share = max(JUDGEMENT, _seconds(trial) / typical)
+            cost[arm] += factor * share
+            reward[arm] += factor * min(1.0, max(0.0, REWARD * (gain or 0.0)))
+            factor *= DISCOUNT ** min(1.0, share)
+        total = 1.0 + sum(cost)
 
         def bound(arm: int) -> float:
-            if not drawn[arm]:
-                return float("inf")
-            return reward[arm] / (cost[arm] or 1.0) + EXPLORE * sqrt(log(total) / drawn[arm])
+            return reward[arm] / cost[arm] + EXPLORE * sqrt(log(total) / cost[arm]) if cost[arm] else inf
 
         return [self.arms[arm] for arm in sorted(range(len(names)), key=bound, reverse=True)]
 

@@ -1,4 +1,4 @@
-"""The best schedule of a run as files, certified again before they are written."""
+"""The best schedule of a run as files, certified again before they are written; what it found, for other runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Final
 from amk.agent.gate.certify import installed
 from amk.agent.journal.inbox import write_whole
 from amk.agent.journal.state import State
-from amk.agent.run.session import candidate_of
+from amk.agent.propose.transfer import learned, write
+from amk.agent.run.session import candidate_of, workshop_of
 from amk.report.diagnostic import AmkError, Diagnostic, Exit
 from amk.schedule_ir.codec import canonical_json
 from amk.validator.export.of_schedule import evidence
@@ -37,3 +38,11 @@ def export(state: State, output: Path) -> tuple[Path, Path]:
         write_whole(output.with_suffix(".verdict.json"), judgement.certificate)
     write_whole(output, canonical_json(best.schedule).decode("ascii"))
     return output, certificate
+
+
+def export_lessons(state: State, output: Path) -> int:
+    """Write what paid in the run, for `amk autoresearch --transfer`; how many lessons there are."""
+    assert state.run is not None
+    found = learned(state, workshop_of(state).space(state.run.start))
+    write(output, found)
+    return len(found.lessons)

@@ -39,6 +39,7 @@ from amk.agent.propose.structure import Structure
 from amk.agent.propose.surrogate import Surrogate
 from amk.agent.propose.sweep import Sweep
 from amk.agent.propose.talk import Bounds, Cassette
+from amk.agent.propose.transfer import Lesson, Transfer, given
 from amk.agent.propose.transport import Transport
 from amk.agent.report.html import render
 from amk.agent.report.result import Ablated, ablated
@@ -67,7 +68,9 @@ class LlmOptions:
     at_once: int = AT_ONCE
 
 
-def offline(name: str, recorded: tuple[dict[str, Any], ...] = (), prior: bool = True) -> Proposer:
+def offline(
+    name: str, recorded: tuple[dict[str, Any], ...] = (), prior: bool = True, lessons: tuple[Lesson, ...] = ()
+) -> Proposer:
     """A proposer that needs no network. Without `prior` none asks the simulator; AMK005 for the beam, which must."""
     if name == "beam" and not prior:
         raise AmkError(Diagnostic("AMK005", "the beam proposes by the simulator, which --no-prior forbids"))
@@ -87,7 +90,7 @@ def offline(name: str, recorded: tuple[dict[str, Any], ...] = (), prior: bool = 
         "replay": lambda: Replay(recorded),
         "knobs": turned,
         "structure": Structure,
-        "portfolio": lambda: Arms((Structure(), turned())),
+        "portfolio": lambda: Arms((turned(), Structure(), *((Transfer(lessons),) if lessons else ()))),
         "sweep": Sweep,
     }
     return simple[name]()
@@ -98,13 +101,14 @@ def proposer_for(
 ) -> Proposer:
     """AMK706 if a language model is asked for without its name, price or budget."""
     prior = journal.state.run is None or journal.state.run.prior
+    lessons = given(journal.folder)
     if name != "llm":
-        return offline(name, recorded, prior)
+        return offline(name, recorded, prior, lessons)
     if options.model is None or (journal.state.limits.dollars <= 0 and not options.replay):
         raise AmkError(Diagnostic("AMK706", "the proposer llm needs --llm-model and --max-dollars"))
     cassette = Cassette(journal.folder / CASSETTE, options.replay)
     transport = Transport(journal, price_of(options.model, options.price), cassette=cassette)
-    fallback = offline("portfolio", prior=prior)
+    fallback = offline("portfolio", prior=prior, lessons=lessons)
     return Llm(
         transport, options.model, fallback, program=options.program, bounds=Bounds(turns=options.turns),
         at_once=options.at_once,

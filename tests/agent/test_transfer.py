@@ -1,0 +1,84 @@
+"""What paid in one run is tried in another, of another model and GPU: knobs and edits, as far as they apply there."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from amk.agent.device.simulated import SimulatedBackend
+from amk.agent.gate.candidate import Workshop
+from amk.agent.propose.replay import Replay
+from amk.agent.propose.transfer import Lesson, Lessons, Transfer, given, keep, learned, read
+from amk.report.diagnostic import AmkError
+from amk.schedule_ir.model import load_model
+from amk.schedule_ir.target import load_target
+from tests.agent.conftest import CONTEXT, MakeLoop, looped
+
+UNAWAITED = {"do": "remove", "node": "decode/t/l/wait.qkv"}
+"""Quicker on the simulator. That it is wrong is for the verdict to say, which here looks at fences alone."""
+GONE = {"do": "remove", "node": "decode/t/l/no.such"}
+
+
+def lesson(**fields: object) -> Lesson:
+    return Lesson.model_validate({"model": "m", "gpu": "g", "simulated": True, "gain": 0.05} | fields)
+
+
+def test_what_paid_is_learned_and_made_again_elsewhere(make_loop: MakeLoop, tmp_path: Path) -> None:
+    edits = [json.dumps(UNAWAITED, sort_keys=True)]
+    loop = make_loop(Replay(({"edits": edits}, {"run_ahead": True, "edits": edits})), evals=2)
+    loop.run()
+    table = learned(loop.state, loop.space)
+    told = sorted((tuple(each.knobs), each.texts) for each in table.lessons)
+    assert told == [((), tuple(edits)), (("run_ahead",), tuple(edits))], "both are changes of the start"
+    gains = [each.gain for each in table.lessons]
+    assert gains == sorted(gains, reverse=True) and gains[-1] > 0.001
+    keep(tmp_path, table)
+    assert given(tmp_path) == table.lessons
+    elsewhere = Workshop(load_model("llama3.2-1b"), load_target("l4"), CONTEXT)
+    found = looped(elsewhere, tmp_path / "other", Transfer(given(tmp_path)), SimulatedBackend("l4"), evals=9)
+    found.run()
+    first, *rest = found.state.trials
+    assert first.proposed.operator == "all" and first.proposed.edits == tuple(edits)
+    assert first.proposed.settings["run_ahead"] is True and first.gated is not None and first.gated.verdict == "passed"
+    assert found.state.best_score < 0 and len({t.proposed.operator for t in (first, *rest)}) == len(rest) + 1
+    assert list(Transfer(table.lessons).ask(found.context())) == []
+
+
+def test_what_does_not_apply_is_left_out(make_loop: MakeLoop) -> None:
+    """A place that is not there, a knob and a value that this space has not, and what the best has already."""
+    loop = make_loop(evals=1)
+    context = loop.context()
+    own = loop.space.start.run_ahead
+    for nothing in ({"edits": (GONE,)}, {"knobs": {"no_such": 1, "warps": 7}}, {"knobs": {"run_ahead": own}}):
+        assert list(Transfer((lesson(**nothing),)).ask(context)) == []
+    mixed = lesson(edits=(GONE, UNAWAITED), knobs={"warps": 7, "run_ahead": not own})
+    (asked,) = Transfer((mixed,)).ask(context)
+    assert asked.edits == (UNAWAITED,) and context.space.changes(
+        context.space.parse(asked.settings), context.space.start
+    ) == {"run_ahead": not own}
+
+
+def test_the_worthiest_lesson_has_its_way(make_loop: MakeLoop) -> None:
+    context = make_loop(evals=1).context()
+    less, more = lesson(knobs={"wide_epilogue": 16}, gain=0.01), lesson(knobs={"wide_epilogue": 32}, gain=0.02)
+    (asked,) = Transfer((more, less)).ask(context)
+    assert asked.operator == "all" and asked.settings["wide_epilogue"] == 32
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"edits": [{"do": "conjure"}]},
+        {"gain": -0.1},
+        {"gain": "much"},
+        {"knobs": {"warps": [1]}},
+        {"more": 1},
+    ],
+)
+def test_a_table_that_is_none_is_refused(tmp_path: Path, wrong: dict[str, object]) -> None:
+    content = Lessons(lessons=(lesson(knobs={"warps": 8}),)).model_dump(mode="json")
+    content["lessons"][0] |= wrong
+    (path := tmp_path / "t.json").write_text(json.dumps(content))
+    with pytest.raises(AmkError) as caught:
+        read([path])
+    assert caught.value.diagnostics[0].code in ("AMK005", "AMK002")
