@@ -6,7 +6,7 @@ take beyond the sum is their interaction: negative where they help each other.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -27,9 +27,8 @@ def both(one: Item, other: Item) -> Both:
 
 @dataclass
 class Base:
-    """A plan that is or was the best. keys: the kernel of every single change; pairs: scores of two changes."""
+    """A plan that is or was the best. pairs: scores of two changes."""
 
-    keys: dict[Item, str]
     pairs: dict[Both, float] = field(default_factory=dict)
 
 
@@ -40,11 +39,15 @@ class Effects:
     scores: dict[Settings, float] = field(default_factory=dict)
     by_key: dict[str, float] = field(default_factory=dict)
     bases: dict[Settings, Base] = field(default_factory=dict)
+    kernel: Callable[[Settings], str | None] = lambda _: None
+    """The key of the kernel that a plan lowers to; asked where a plan has no score of its own, because it may cost a
+    lowering."""
     _open: list[int] = field(default_factory=list)
     _seen: int = 0
 
     def update(self, progress: Progress) -> None:
         trials, fresh = progress.state.trials, {}
+        self.kernel = progress.workshop.key
         self._open += range(self._seen, len(trials))
         self._seen = len(trials)
         if not self.scores:
@@ -61,16 +64,17 @@ class Effects:
         plans = [mark.index for mark in progress.state.curve if not trials[mark.index].edited]
         for base in (progress.space.start, *(progress.history.settings[index] for index in plans)):
             if base not in self.bases:
-                self.bases[base] = Base(kernels(progress, base))
+                self.bases[base] = Base()
                 self._place(progress, base, self.scores)
 
     def worth(self, base: Settings, change: Item) -> float | None:
         """Log time of `base` with a single change, relative to `base`; None if it has no score. Another plan of the
         same kernel has its score."""
         name, value = change
-        score = self.scores.get(moved(base, {name: value}))
-        if score is None:
-            score = self.by_key.get(self.bases[base].keys.get(change, ""))
+        changed = moved(base, {name: value})
+        score = self.scores.get(changed)
+        if score is None and (key := self.kernel(changed)) is not None:
+            score = self.by_key.get(key)
         return None if score is None else score - self.scores[base]
 
     def averaged(self, base: Settings) -> dict[Item, float]:
@@ -100,13 +104,3 @@ class Effects:
             changed = list(progress.space.changes(settings, base).items())
             if len(changed) == 2:
                 self.bases[base].pairs[both(*changed)] = self.scores[settings]
-
-
-def kernels(progress: Progress, base: Settings) -> dict[Item, str]:
-    """The kernel of every single change that can be planned."""
-    found = {}
-    for settings in progress.space.neighbours(base):
-        if (key := progress.workshop.key(settings)) is not None:
-            (change,) = progress.space.changes(settings, base).items()
-            found[change] = key
-    return found

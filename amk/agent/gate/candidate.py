@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol, Self
 
@@ -142,6 +143,10 @@ class Workshop:
             if len(self._keys) > KEPT_KEYS:
                 self._keys.popitem(last=False)
         return self._keys[settings]
+
+    def remember(self, keys: Mapping[Settings, str]) -> None:
+        """Keys that are known already: a journal has those of its proposals."""
+        self._keys.update(keys)
 
     def numbers(self, settings: Settings) -> Settings:
         """A preset with what is best for this model, as users get it."""

@@ -62,7 +62,7 @@ class Arms:
             share = max(JUDGEMENT, _seconds(trial) / typical)
             cost[arm] += factor * share
             reward[arm] += factor * min(1.0, max(0.0, REWARD * (gain or 0.0)))
-            factor *= DISCOUNT ** min(1.0, share)
+            factor *= DISCOUNT if trial.evaluated else DISCOUNT**JUDGEMENT
         total = 1.0 + sum(cost)
 
         def bound(arm: int) -> float:

@@ -227,7 +227,9 @@ def report_of(state: State, whole: bool = True, workshop: Workshop | None = None
     assert run is not None
     history = History(made_of(run).space(run.start))
     history.update(state)
-    context = Context(history.space, state, history, workshop or workshop_of(state), run.seed)
+    workshop = workshop or workshop_of(state)
+    workshop.remember({history.settings[t.index]: t.key for t in state.trials if t.key is not None and not t.edited})
+    context = Context(history.space, state, history, workshop, run.seed)
     survey = context.surroundings.survey(context)
     best = candidate_of(state, state.best)
     changes: tuple[list[Ablated], int] = [], 0

@@ -1,0 +1,99 @@
+"""Arms of the default: who is asked next follows from what each earned lately. The journals are made up."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from amk.agent.journal.events import Decided, Gated, LeaseReserved, Measured, Proposed
+from amk.agent.journal.inbox import Suggestion
+from amk.agent.journal.state import State
+from amk.agent.propose.arms import Arms
+from amk.agent.propose.base import Context
+
+
+@dataclass(frozen=True)
+class Arm:
+    name: str
+
+    def ask(self, context: Context) -> Sequence[Suggestion]:
+        return []
+
+
+ARMS = Arms((Arm("knobs"), Arm("structure")))
+
+
+def first(state: State) -> str:
+    return ARMS.order(state)[0].name
+
+
+def evaluated(state: State, who: str, score: float) -> None:
+    """A trial whose log time is `score` relative to the start."""
+    index = len(state.trials)
+    state.apply(Proposed(index=index, proposer=who, settings={}), float(index))
+    state.apply(Gated(index=index, verdict="passed", key=str(index)), float(index))
+    place = {"index": index, "phase": "screen", "attempt": 1, "seconds": 1.0, "device": "d"}
+    times = {"log_ratios": (score,) * 6, "candidate_ms": (1.0,), "incumbent_ms": (1.0,), "against": -1}
+    state.apply(LeaseReserved.model_validate(place), float(index))
+    state.apply(Measured.model_validate(place | times), float(index))
+    best = min((t.score for t in state.trials if t.score is not None), default=0.0)
+    kept = "kept" if score < best else "rejected"
+    state.apply(Decided(index=index, outcome=kept, reason="r", log_gain=-score, score=score), float(index))
+
+
+def refused(state: State, who: str) -> None:
+    index = len(state.trials)
+    state.apply(Proposed(index=index, proposer=who, settings={}), float(index))
+    state.apply(Gated(index=index, verdict="unsafe", key=str(index), codes=("AMK302",)), float(index))
+
+
+def test_what_jumped_hands_over_once_it_finds_nothing_more() -> None:
+    """The jump of the knobs is worth twenty times what an edit may gain, and yet the edits get their turn, and keep it
+    as long as they gain."""
+    state = State()
+    assert first(state) == "knobs"
+    evaluated(state, "beam", -0.4)
+    assert first(state) == "structure", "nothing is known of it"
+    refused(state, "structure")
+    assert first(state) == "knobs"
+    idle = 0
+    while first(state) == "knobs":
+        evaluated(state, "local", -0.3)
+        idle += 1
+    assert 3 <= idle <= 8
+    for number in range(4):
+        evaluated(state, "structure", -0.42 - 0.02 * number)
+        assert first(state) == "structure"
+    fruitless = 0
+    while first(state) == "structure":
+        evaluated(state, "structure", -0.4)
+        fruitless += 1
+    assert 3 <= fruitless <= 12, "then the knobs have another try"
+
+
+def test_arms_that_find_nothing_take_turns() -> None:
+    state, used = State(), []
+    for _ in range(40):
+        used.append(first(state))
+        evaluated(state, used[-1], 0.1)
+    assert 15 <= used.count("knobs") <= 25
+
+
+def test_a_refusal_costs_an_arm_little() -> None:
+    """It takes no device: an arm of which half is refused is asked for more proposals, not for fewer evaluations."""
+    state, used = State(), []
+    for _ in range(60):
+        used.append(first(state))
+        if used[-1] == "structure" and used.count("structure") % 2:
+            refused(state, "structure")
+        else:
+            evaluated(state, used[-1], 0.1)
+    measured = [t.proposed.proposer for t in state.trials if t.evaluated]
+    assert abs(measured.count("structure") - measured.count("knobs")) <= 8
+
+
+def test_proposals_that_are_open_count_as_drawn() -> None:
+    """Two dozen wait for a device at once: not all of one arm."""
+    state = State()
+    for index in range(24):
+        state.apply(Proposed(index=index, proposer=first(state), settings={}), float(index))
+    used = [t.proposed.proposer for t in state.trials]
+    assert used.count("knobs") == used.count("structure") == 12
