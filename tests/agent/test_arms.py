@@ -51,9 +51,6 @@ def test_what_jumped_hands_over_once_it_finds_nothing_more() -> None:
     state = State()
     assert first(state) == "knobs"
     evaluated(state, "beam", -0.4)
-    assert first(state) == "structure", "nothing is known of it"
-    refused(state, "structure")
-    assert first(state) == "knobs"
     idle = 0
     while first(state) == "knobs":
         evaluated(state, "local", -0.3)

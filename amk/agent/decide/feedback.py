@@ -10,9 +10,8 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from math import exp, sqrt
+from statistics import median
 from typing import Any
-
-import numpy as np
 
 from amk.agent.decide.rulings import promised
 from amk.agent.journal.events import Measured
@@ -104,7 +103,8 @@ def _last(trial: Trial) -> Measured | None:
 
 
 def _error(measured: Measured) -> float:
-    ratios = np.array(measured.log_ratios)
+    ratios = measured.log_ratios
     if len(ratios) < 2:
         return 1.0
-    return float(SPREAD * np.median(np.abs(ratios - np.median(ratios))) / sqrt(len(ratios)))
+    middle = median(ratios)
+    return SPREAD * median(abs(ratio - middle) for ratio in ratios) / sqrt(len(ratios))

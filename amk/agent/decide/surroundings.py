@@ -31,7 +31,6 @@ from amk.agent.decide import keep as decide
 from amk.agent.decide.effects import Effects, Item, Knobs, both
 from amk.agent.decide.progress import Progress
 from amk.agent.decide.rulings import promise
-from amk.agent.gate.design import Design
 from amk.agent.journal.events import Surveyed
 from amk.agent.journal.state import START
 from amk.planner.settings import Settings
@@ -273,8 +272,7 @@ def sum_of(one: Single, other: Single) -> float | None:
 
 def fate(progress: Progress, settings: Settings) -> Fate:
     """How a point was settled."""
-    if settings in progress.history.seen:
-        index = progress.history.designs.index(Design(settings))
+    if (index := progress.history.seen.get(settings)) is not None:
         return "tried" if progress.state.trials[index].closed else "pending"
     if settings == progress.space.start:
         return "duplicate"

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf, log, sqrt
+from math import log, sqrt
 
 from amk.agent.device.measure import steps_of
 from amk.agent.journal.inbox import Suggestion
@@ -34,10 +34,11 @@ JUDGEMENT = 0.1
 
 @dataclass(frozen=True)
 class Arms:
-    """Proposals of a proposer that is no arm are those of the first arm, which has proposers of its own. What came from
-    outside, or from a language model beside them, is no arm's."""
+    """nested: the arm that has proposers of its own. Whatever no other proposed is its. What came from outside, or
+    from a language model beside them, is no arm's."""
 
     arms: tuple[Proposer, ...]
+    nested: str = "knobs"
     name: str = "portfolio"
 
     def ask(self, context: Context) -> Sequence[Suggestion]:
@@ -47,7 +48,7 @@ class Arms:
         return []
 
     def order(self, state: State) -> list[Proposer]:
-        """By upper confidence bound, best first; an arm that was never used comes before all."""
+        """By upper confidence bound, best first, and in their order while nothing is known of any."""
         names = [arm.name for arm in self.arms]
         cost, reward = ([0.0] * len(names) for _ in range(2))
         typical, factor = _typical(state), 1.0
@@ -55,7 +56,7 @@ class Arms:
             if trial.proposed.handle is not None:
                 continue
             who = trial.proposed.proposer
-            arm = names.index(who) if who in names else 0
+            arm = names.index(who if who in names else self.nested)
             if gain is None and not trial.closed:
                 cost[arm] += factor
                 continue
@@ -66,7 +67,8 @@ class Arms:
         total = 1.0 + sum(cost)
 
         def bound(arm: int) -> float:
-            return reward[arm] / cost[arm] + EXPLORE * sqrt(log(total) / cost[arm]) if cost[arm] else inf
+            known = max(cost[arm], JUDGEMENT)
+            return reward[arm] / known + EXPLORE * sqrt(log(total) / known)
 
         return [self.arms[arm] for arm in sorted(range(len(names)), key=bound, reverse=True)]
 

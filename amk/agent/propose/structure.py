@@ -39,8 +39,9 @@ STACKED = 2
 """Edits that are tried on top of a child."""
 ADDS = 0.0005
 """Simulated log gain of such an edit at which it stays."""
-HOPELESS = -0.01
-"""Simulated log gain below which a child is not proposed."""
+HOPELESS = {True: ADDS, False: -0.01}
+"""Simulated log gain below which a child is not proposed, where the simulator measures and where a device does: what
+the simulator says is what it will say again, but not what a device will."""
 PAYS = 0.001
 """Measured log gain of an edit over its parent that is worth merging."""
 EXPLORE = 0.3
@@ -94,10 +95,12 @@ class Structure:
     def _best(self, context: Context, parents: Sequence[Elite], rng: np.random.Generator, looks: int) -> Looked | None:
         """The best of so many."""
         found: list[Looked] = []
+        run = context.state.run
+        least = HOPELESS[run.simulated and run.prior] if run is not None else 0.0
         for _ in range(TRIES):
             child = self._child(context, parents, rng)
             gain = None if child is None else self._gain(context, child)
-            if child is None or gain is None or gain < HOPELESS:
+            if child is None or gain is None or gain < least:
                 continue
             found.append((gain, child))
             if gain >= CLEAR or len(found) == looks:

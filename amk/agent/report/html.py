@@ -26,6 +26,7 @@ from amk.agent.report.svg import best_curve
 from amk.report.timeline_html import content_policy, html
 from amk.simulator.predict import predict
 from amk.simulator.timeline import timeline_of
+from amk.version import __version__
 
 FRAMES = "frame-src 'self'"
 """The timeline's document is part of the page."""
@@ -93,9 +94,18 @@ def render(
         _trials(state),
     ]
     title = escape(f"amk autoresearch {run.run}")
-    head = f'<meta charset="utf-8">{_PHONE}<title>{title}</title><style>{_STYLE}</style>'
+    whole = stamp(state) if best is not None else ""
+    head = f'<meta charset="utf-8">{whole}{_PHONE}<title>{title}</title><style>{_STYLE}</style>'
     policy = f'<meta http-equiv="Content-Security-Policy" content="{escape(content_policy())}; {FRAMES}">'
     return f"<!doctype html><html lang=en><head>{head}{policy}</head><body>{''.join(sections)}</body></html>\n"
+
+
+def stamp(state: State) -> str:
+    """What a report of all that the journal has now says in its head: nothing is ever taken from a journal, so its
+    length tells it. Another version may tell it otherwise."""
+    assert state.run is not None
+    content = escape(f"{__version__} {state.run.run} {state.events}", quote=True)
+    return f'<meta name="amk-journal" content="{content}">'
 
 
 def _notice(state: State) -> str:

@@ -41,7 +41,7 @@ from amk.agent.propose.sweep import Sweep
 from amk.agent.propose.talk import Bounds, Cassette
 from amk.agent.propose.transfer import Lesson, Transfer, given
 from amk.agent.propose.transport import Transport
-from amk.agent.report.html import render
+from amk.agent.report.html import render, stamp
 from amk.agent.report.result import Ablated, ablated
 from amk.agent.run import runs
 from amk.agent.run.loop import Loop
@@ -53,6 +53,7 @@ PROPOSERS = (
 )  # fmt: skip
 CASSETTE = "llm.jsonl"
 REPORT = "report.html"
+HEAD = 1000
 WORKER_LOG = "worker-{}.log"
 
 
@@ -90,7 +91,7 @@ def offline(
         "replay": lambda: Replay(recorded),
         "knobs": turned,
         "structure": Structure,
-        "portfolio": lambda: Arms((turned(), Structure(), *((Transfer(lessons),) if lessons else ()))),
+        "portfolio": lambda: Arms((*((Transfer(lessons),) if lessons else ()), turned(), Structure())),
         "sweep": Sweep,
     }
     return simple[name]()
@@ -215,6 +216,17 @@ def write_report(folder: Path, state: State, whole: bool = True, workshop: Works
     path = folder / REPORT
     write_whole(path, report_of(state, whole, workshop))
     return path
+
+
+def kept_report(folder: Path, state: State) -> str | None:
+    """The whole report that lies in the run's folder, if it tells all that the journal has."""
+    path = folder / REPORT
+    try:
+        with open(path, encoding="utf-8") as file:
+            head = file.read(HEAD)
+            return head + file.read() if stamp(state) in head else None
+    except (OSError, ValueError):
+        return None
 
 
 def report_of(state: State, whole: bool = True, workshop: Workshop | None = None) -> str:
