@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.ops import BarrierOp, SignalOp, WaitOp
 from amk.schedule_ir.schedule import Schedule
@@ -168,12 +169,16 @@ class Words:
         return found
 
     def _state(self, name: str, program: int, item: int) -> _Written:
-        """Of the words that the item's iteration writes."""
+        """Of the words that the item's iteration writes. AMK009 outside of the loop that their tags count."""
         key = name, program, item
         found = self.states.get(key)
         if found is None:
             env = Env(loops=self.window.items[program][item].loops, worker=0)
-            tag = env.eval_int(self.tagged[name].tag or 0)
+            try:
+                tag = env.eval_int(self.tagged[name].tag or 0)
+            except KeyError as loop:
+                message = f"the tags of '{name}' count loop {loop}, and a step outside of it uses them"
+                raise AmkError(Diagnostic("AMK009", message)) from None
             found = self.states[key] = self.state.setdefault((name, tag), _Written())
         return found
 

@@ -207,12 +207,12 @@ def test_a_search_of_edits_learns_and_repeats_nothing(make_loop: MakeLoop) -> No
 
 
 def test_an_arm_that_earns_nothing_is_asked_less(make_loop: MakeLoop) -> None:
-    """One arm proposes what the gate refuses, the first change of the other pays: once that is measured, only the other
+    """One arm proposes what cannot be made, the first change of the other pays: once that is measured, only the other
     is asked, as long as it has something new."""
-    idle = Scripted([[{**HELD, "node": f"decode/t/no.{n}"}] for n in range(6)], name="idle")
-    arms = Arms((idle, Replay(tuple({"run_ahead": True, "wide_epilogue": n} for n in (16, 32, 64, 256)))))
+    idle = Scripted([[{**HELD, "node": f"decode/t/no.{n}"}] for n in range(60)], name="idle")
+    arms = Arms((idle, Replay(tuple({"run_ahead": True, "kv_block": n} for n in (16, 32, 64, 128, 256)))))
     loop = make_loop(arms, evals=3)
     loop.run()
     by_arm = [t.proposed.proposer for t in loop.state.trials]
-    assert by_arm[:2] == ["idle", "replay"] and by_arm[3:6] == ["replay"] * 3, by_arm
+    assert by_arm.count("idle") < 20 and by_arm[-1] == "replay", by_arm
     assert loop.state.curve and [arm.name for arm in arms.order(loop.state)] == ["replay", "idle"]

@@ -143,9 +143,9 @@ class Flat(Simulator):
 
 def test_a_night_of_identical_candidates_through_the_loop_keeps_none(make_loop: MakeLoop) -> None:
     backend = SimulatedBackend("h200", 3, Flat(), Noise("heavy", 0.006))
-    loop = make_loop(RandomDraw(), backend, evals=200)
+    loop = make_loop(RandomDraw(), backend, evals=100)
     loop.run()
-    assert loop.state.evals == 200 and loop.state.best == START
+    assert loop.state.evals == 100 and loop.state.best == START
 
 
 def test_what_lost_its_screen_is_decided_before_anything_else_is_measured(make_loop: MakeLoop) -> None:
@@ -157,7 +157,7 @@ def test_what_lost_its_screen_is_decided_before_anything_else_is_measured(make_l
             waiting.extend(t.index for t in loop.state.open_trials if lost(loop.state, t))
             return super().measure(job, incumbent, candidate)
 
-    loop = make_loop(RandomDraw(), Watching("h200", 0), evals=30)
+    loop = make_loop(RandomDraw(), Watching("h200", 0), evals=20)
     loop.gate.patience = 8
     loop.run()
     assert sum("screen" in t.measured for t in loop.state.trials) > 10 and not waiting

@@ -1,8 +1,6 @@
 """Every offline proposer: within the space, nothing twice, the same again after a resume, better than nothing."""
 
 from math import log
-from pathlib import Path
-from statistics import median
 
 import pytest
 
@@ -38,36 +36,32 @@ def default_gain(workshop: Workshop) -> float:
     return score(PHASED) - score(FAST)
 
 
+EVALS = {"leap": 45, "surrogate": 25, "local": 25, "evolution": 25, "combine": 25, "knobs": 16, "beam": 12}
+"""The beam asks the simulator first; `leap` changes much at once, and its own times alone say what each is worth."""
+
+
 @pytest.mark.parametrize("name", INFORMED)
 def test_a_proposer_improves_the_phased_plan_and_repeats_nothing(
     make_loop: MakeLoop, name: str, default_gain: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`leap` changes much at once and learns what each change is worth from its own times alone: more of them."""
+    """A third of what is known to be there: what one draw of a proposer finds is chance, how fast each gets to a good
+    plan is a record of many seeds (`tests.agent.time_to_best`)."""
     monkeypatch.setattr(beam, "EXPANSIONS", 24)
-    evals = 75 if name == "leap" else 30
-    loop = make_loop(offline(name), SimulatedBackend("h200", 1, noise=Noise("quiet")), evals=evals)
+    loop = make_loop(offline(name), SimulatedBackend("h200", 1, noise=Noise("quiet")), evals=EVALS[name])
     loop.run()
     assert default_gain > log(1.05), "there is something to find"
-    assert -loop.state.best_score > 0.45 * default_gain
+    assert -loop.state.best_score > default_gain / 3
     verdicts = [t.gated.verdict for t in loop.state.trials if t.gated]
     assert "duplicate" not in verdicts and "impossible" not in verdicts
-    assert loop.state.evals == evals
+    assert loop.state.evals == EVALS[name]
 
 
-def test_blind_draws_find_part_of_the_gain_and_repeat_nothing(
-    make_loop: MakeLoop, tmp_path: Path, default_gain: float
-) -> None:
-    """What 25 of them find is chance, so three seeds speak for it."""
-    found = []
-    for seed in range(3):
-        device = SimulatedBackend("h200", 1, noise=Noise("quiet"))
-        loop = make_loop(offline("random"), device, evals=25, seed=seed, folder=tmp_path / str(seed))
-        loop.run()
-        found.append(-loop.state.best_score / default_gain)
-        verdicts = [t.gated.verdict for t in loop.state.trials if t.gated]
-        assert "duplicate" not in verdicts and "impossible" not in verdicts
-        assert loop.state.evals == 25
-    assert median(found) > 0.4
+def test_blind_draws_repeat_nothing_and_learn_which_values_are_refused(make_loop: MakeLoop) -> None:
+    loop = make_loop(offline("random"), evals=40)
+    loop.run()
+    verdicts = [t.gated.verdict for t in loop.state.trials if t.gated]
+    assert "duplicate" not in verdicts and "impossible" not in verdicts
+    assert loop.state.evals == 40 and 0 < verdicts.count("unsafe") <= 4
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -78,13 +72,6 @@ def test_a_fresh_proposer_continues_as_the_old_one_would(
     loop = make_loop(offline(name), evals=4)
     loop.run()
     assert list(offline(name).ask(loop.context())) == list(loop.proposer.ask(loop.context()))
-
-
-def test_refused_values_are_learned(make_loop: MakeLoop) -> None:
-    loop = make_loop(offline("random"), evals=40)
-    loop.run()
-    refused = [t.index for t in loop.state.trials if t.gated and t.gated.verdict == "unsafe"]
-    assert 0 < len(refused) <= 4
 
 
 def test_the_bandit_tries_every_arm_and_then_the_best(make_loop: MakeLoop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,6 +87,6 @@ def test_the_bandit_tries_every_arm_and_then_the_best(make_loop: MakeLoop, monke
 def test_comparison_at_equal_budgets(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(beam, "EXPANSIONS", FEW)
     problem = Perturbed(workshop, Space.around(PHASED), fences_kept, (128, 2047))
-    results = [run_one(lambda n=n: offline(n), problem, s, 10) for n in ("random", "beam") for s in (0, 1)]
-    assert all(len(r.curve) == 11 and r.curve[0] == 0.0 for r in results)
-    assert {row[0] for row in table(results, (5, 10))} == {"random", "beam"}
+    results = [run_one(lambda n=n: offline(n), problem, s, 6) for n in ("random", "beam") for s in (0,)]
+    assert all(len(r.curve) == 7 and r.curve[0] == 0.0 for r in results)
+    assert {row[0] for row in table(results, (3, 6))} == {"random", "beam"}

@@ -39,7 +39,7 @@ def test_knobs_that_matter_are_told_from_those_that_do_not(seed: int) -> None:
 
 def test_from_the_most_promising_neighbours_promise_more(make_loop: MakeLoop) -> None:
     """And what is found does not depend on how often it is asked: rates are those of a whole number of blocks."""
-    loop = make_loop(offline("local"), evals=30)
+    loop = make_loop(offline("local"), evals=18)
     loop.run()
     context = loop.context()
     model = Process.fit(context, context.scored())

@@ -182,7 +182,7 @@ worlds = st.builds(
 orders = st.lists(st.integers(0, 997), min_size=1, max_size=40).map(tuple)
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(worlds, st.integers(0, 8), orders)
 def test_what_is_unsettled_is_on_its_way_or_proposed_next(world: World, ahead: int, order: tuple[int, ...]) -> None:
     """When the sweep has nothing to propose, all that it waits for is under way at that time: once that is decided it

@@ -32,6 +32,17 @@ def small(settings: Settings = FAST, **changes: Any) -> Schedule:
     return plan(tiny("small", **sizes), H200, settings=settings, max_context=4096)
 
 
+def test_a_tag_that_has_no_value_where_it_is_used_is_refused() -> None:
+    """An edit may ask for it; that it is UNSAFE the verdict says later than a search asks for the time."""
+    made = small(replace(FAST, handoff="tagged"))
+    odd = [
+        b.model_copy(update={"tag": {"1": 1, "l": 1, "t": 5}}) if b.name == "best_value" else b for b in made.buffers
+    ]
+    with pytest.raises(AmkError) as caught:
+        step_ms(made.model_copy(update={"buffers": tuple(odd)}), 128)
+    assert caught.value.diagnostics[0].code == "AMK009"
+
+
 @pytest.mark.parametrize("model", VARIANTS, ids=lambda m: m.name)
 @pytest.mark.parametrize("settings", [FAST, NAIVE, replace(FAST, head_handoff=True)], ids=["fast", "naive", "heads"])
 def test_every_variant_ends_and_its_phases_add_up(model: Any, settings: Settings) -> None:
