@@ -17,7 +17,7 @@ from amk.agent.report.html import render
 from amk.agent.report.live import View, line
 from amk.agent.report.result import ablated
 from amk.agent.report.results import metrics
-from amk.agent.run.session import candidate_of, report_of
+from amk.agent.run.session import candidate_of, kept_report, report_of, write_report
 from amk.simulator.predict import step_ms
 from tests.agent import long_night
 from tests.agent.conftest import MakeLoop
@@ -58,6 +58,26 @@ def test_a_real_run_renders_with_curve_timeline_and_diff(make_loop: MakeLoop) ->
             < whole.index('aria-label="timeline"')
             < whole.index("from the start to the best")
         )
+
+
+def test_a_whole_report_is_kept_until_the_journal_has_more(make_loop: MakeLoop, tmp_path: Path) -> None:
+    """So `amk report` plans and simulates nothing: 1,000 evaluations are told in little processor time."""
+    loop = make_loop(evals=2)
+    loop.run()
+    state = loop.state
+    for i in range(len(state.trials), 1000):
+        state.apply(Proposed(index=i, proposer="p", settings={"warps": 8}, why="w" * 60), float(i))
+        state.apply(Gated(index=i, verdict="passed", key=str(i)), float(i))
+        state.apply(Decided(index=i, outcome="rejected", reason="r", log_gain=-0.1, score=0.1), float(i))
+    assert kept_report(tmp_path, state) is None
+    write_report(tmp_path, state, whole=False)
+    assert kept_report(tmp_path, state) is None, "it does not tell all"
+    path = write_report(tmp_path, state, workshop=loop.gate.workshop)
+    before = time.process_time()
+    assert kept_report(tmp_path, state) == path.read_text()
+    assert time.process_time() - before < 0.2
+    state.apply(Proposed(index=1000, proposer="p", settings={"warps": 8}), 1000.0)
+    assert kept_report(tmp_path, state) is None
 
 
 def test_changes_are_taken_out_of_the_best_one_by_one(make_loop: MakeLoop) -> None:
