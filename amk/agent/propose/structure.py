@@ -39,9 +39,8 @@ STACKED = 2
 """Edits that are tried on top of a child."""
 ADDS = 0.0005
 """Simulated log gain of such an edit at which it stays."""
-HOPELESS = {True: ADDS, False: -0.01}
-"""Simulated log gain below which a child is not proposed, where the simulator measures and where a device does: what
-the simulator says is what it will say again, but not what a device will."""
+HOPELESS = -0.01
+"""Simulated log gain below which a child is not proposed."""
 PAYS = 0.001
 """Measured log gain of an edit over its parent that is worth merging."""
 EXPLORE = 0.3
@@ -62,20 +61,29 @@ class Child:
 
 
 Looked = tuple[float, Child]
-"""Simulated log gain over the parent, and the child."""
+"""Simulated log gain over the parent, or over the best where only that counts, and the child."""
 
 
 @dataclass
 class Structure:
+    """alone: no other proposer is asked when this one is silent. Beside others it proposes, where the simulator
+    measures, only what the simulator calls faster than the best: that is what it will say again. Elsewhere a child that
+    gains over a slower parent is worth its measurement, because its edits may help the best."""
+
     name: str = "structure"
+    alone: bool = True
     archive: Archive = field(default_factory=Archive)
     _ms: dict[str, float] = field(default_factory=dict)
+    _behind: dict[int, float] = field(default_factory=dict)
+    """How far parents are behind the best (log), where that counts."""
 
     def ask(self, context: Context) -> Sequence[Suggestion]:
         rng = context.rng(self.name)
         elites = self.archive.elites(context)
         run = context.state.run
         looks = LOOKS[run.simulated] if run is not None and run.prior else 1
+        sure = not self.alone and run is not None and run.simulated and run.prior
+        self._behind = {each.index: each.score - elites[0].score for each in elites} if sure else {}
         if (best := self._best(context, elites, rng, looks)) is None:
             return []
         for _ in range(STACKED if looks > 1 else 0):
@@ -93,17 +101,18 @@ class Structure:
         return further[0], replace(last, other=last.other or child.other, operator=operator, why=why)
 
     def _best(self, context: Context, parents: Sequence[Elite], rng: np.random.Generator, looks: int) -> Looked | None:
-        """The best of so many."""
+        """The best of so many; None if none is worth a proposal."""
         found: list[Looked] = []
-        run = context.state.run
-        least = HOPELESS[run.simulated and run.prior] if run is not None else 0.0
+        least = ADDS if self._behind else HOPELESS
         for _ in range(TRIES):
             child = self._child(context, parents, rng)
             gain = None if child is None else self._gain(context, child)
-            if child is None or gain is None or gain < least:
+            if child is None or gain is None:
                 continue
-            found.append((gain, child))
-            if gain >= CLEAR or len(found) == looks:
+            looks -= 1
+            gain -= self._behind.get(child.parent, 0.0)
+            found += [(gain, child)] if gain >= least else []
+            if gain >= CLEAR or not looks:
                 break
         return max(found, key=lambda each: each[0], default=None)
 

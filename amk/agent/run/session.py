@@ -91,7 +91,7 @@ def offline(
         "replay": lambda: Replay(recorded),
         "knobs": turned,
         "structure": Structure,
-        "portfolio": lambda: Arms((*((Transfer(lessons),) if lessons else ()), turned(), Structure())),
+        "portfolio": lambda: Arms((*((Transfer(lessons),) if lessons else ()), turned(), Structure(alone=False))),
         "sweep": Sweep,
     }
     return simple[name]()
