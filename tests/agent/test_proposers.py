@@ -1,6 +1,8 @@
 """Every offline proposer: within the space, nothing twice, the same again after a resume, better than nothing."""
 
 from math import log
+from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -36,24 +38,30 @@ def default_gain(workshop: Workshop) -> float:
     return score(PHASED) - score(FAST)
 
 
-EVALS = {"leap": 45, "surrogate": 25, "local": 25, "evolution": 25, "combine": 25, "knobs": 16, "beam": 12}
+SHARE = 1 / 3
+EVALS = {"leap": 45, "surrogate": 25, "local": 30, "evolution": 25, "combine": 25, "knobs": 16, "beam": 12}
 """The beam asks the simulator first; `leap` changes much at once, and its own times alone say what each is worth."""
 
 
 @pytest.mark.parametrize("name", INFORMED)
 def test_a_proposer_improves_the_phased_plan_and_repeats_nothing(
-    make_loop: MakeLoop, name: str, default_gain: float, monkeypatch: pytest.MonkeyPatch
+    make_loop: MakeLoop, tmp_path: Path, name: str, default_gain: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A third of what is known to be there: what one draw of a proposer finds is chance, how fast each gets to a good
-    plan is a record of many seeds (`tests.agent.time_to_best`)."""
-    monkeypatch.setattr(beam, "EXPANSIONS", 24)
-    loop = make_loop(offline(name), SimulatedBackend("h200", 1, noise=Noise("quiet")), evals=EVALS[name])
-    loop.run()
+    """What one seed of blind steps finds is chance, so local search has three and their median counts: of twenty, one
+    found less than this, and half more than twice the default's gain. How fast each gets to a good plan is a record
+    (`tests.agent.time_to_best`)."""
+    monkeypatch.setattr(beam, "EXPANSIONS", 12)
+    found = []
+    for seed in range(3 if name == "local" else 1):
+        device, folder = SimulatedBackend("h200", 1, noise=Noise("quiet")), tmp_path / str(seed)
+        loop = make_loop(offline(name), device, evals=EVALS[name], seed=seed, folder=folder)
+        loop.run()
+        found.append(-loop.state.best_score)
+        verdicts = [t.gated.verdict for t in loop.state.trials if t.gated]
+        assert "duplicate" not in verdicts and "impossible" not in verdicts
+        assert loop.state.evals == EVALS[name]
     assert default_gain > log(1.05), "there is something to find"
-    assert -loop.state.best_score > default_gain / 3
-    verdicts = [t.gated.verdict for t in loop.state.trials if t.gated]
-    assert "duplicate" not in verdicts and "impossible" not in verdicts
-    assert loop.state.evals == EVALS[name]
+    assert median(found) > SHARE * default_gain
 
 
 def test_blind_draws_repeat_nothing_and_learn_which_values_are_refused(make_loop: MakeLoop) -> None:

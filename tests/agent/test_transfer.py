@@ -9,9 +9,9 @@ from amk.agent.device.simulated import SimulatedBackend
 from amk.agent.gate.candidate import Workshop
 from amk.agent.propose.replay import Replay
 from amk.agent.propose.transfer import Lesson, Lessons, Transfer, given, keep, learned, read
+from amk.models.model import load_model
 from amk.report.diagnostic import AmkError
-from amk.schedule_ir.model import load_model
-from amk.schedule_ir.target import load_target
+from amk.targets.target import load_target
 from tests.agent.conftest import CONTEXT, MakeLoop, looped
 
 UNAWAITED = {"do": "remove", "node": "decode/t/l/wait.qkv"}

@@ -5,6 +5,7 @@ import json
 from dataclasses import replace
 from math import exp, prod
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -186,15 +187,16 @@ def test_settings_of_which_no_plan_is_safe_are_not_simulated() -> None:
 
 
 def test_a_beam_without_a_start_falls_back_to_draws() -> None:
-    """With a start that cannot be planned the beam is empty."""
+    """With a start that cannot be planned the beam is empty. Draws come after the opening and a cycle, both of which
+    look at every knob; most seeds find a plan among the first draws."""
     start = replace(FAST, warps=16, chunk_bytes=16384, slots=24, workers=4000)
-    made = Search(PROBLEM, start)
-    made.limit = 10
-    made.presets = lambda: []  # type: ignore[method-assign]
-    for _ in itertools.islice(made.rounds(), 240):
-        if made.best is not None:
-            break
-    assert made.best is not None
+    rounds = []
+    for seed in range(5):
+        made = Search(PROBLEM, start, seed)
+        made.limit = 10
+        made.presets = lambda: []  # type: ignore[method-assign]
+        rounds.append(next(number for number, _ in enumerate(made.rounds()) if made.best is not None))
+    assert median(rounds) <= 1 + 2 * len(made.space.knobs)
 
 
 def test_a_model_that_does_not_fit_is_refused() -> None:

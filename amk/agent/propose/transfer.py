@@ -30,9 +30,9 @@ from amk.agent.propose.base import Context
 from amk.planner.settings import Settings
 from amk.planner.space import OutsideSpaceError, Space, Value, moved
 from amk.report.diagnostic import AmkError, Diagnostic, Where
+from amk.report.json_file import read_json
 from amk.report.schema import schema_error
 from amk.schedule_ir.edits.apply import apply
-from amk.schedule_ir.json_file import read_json
 from amk.schedule_ir.schedule import Schedule
 
 PAYS: Final = 0.001
