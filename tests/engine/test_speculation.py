@@ -139,7 +139,7 @@ def test_what_needs_logits_is_guessed_too(
 ) -> None:
     if "regex" in options:
         pytest.importorskip("llguidance")
-    given = {"max_tokens": 20} | options
+    given = {"max_tokens": 11} | options
     wanted, found = plain.generate(PROMPT, **given), guessing.generate(PROMPT, **given)
     assert (found.tokens, found.text, found.finish) == (wanted.tokens, wanted.text, wanted.finish)
     assert found.usage.drafted_tokens > 0
