@@ -5,7 +5,8 @@
     python -m tests.agent.structural_search merge OTHER... --record structural-search.json
     python -m tests.agent.structural_search show --record structural-search.json
 
-Runs are spread over processes, and the record is written after each; what is under way when the time is over is lost.
+Runs are spread over processes, and the record is written after each; what is under way when the time is over is lost. A
+record goes on with the runs that it has not: after a change of the search begin another file.
 
 `portfolio` is the default, in which structural search and the knobs share the evaluations; `knobs` is the portfolio of
 those that turn knobs. Both may ask the simulator, whose noise-free times are the truth here: what is compared is the
