@@ -39,9 +39,11 @@ def test_nothing_is_launched_behind_a_stopped_launch_until_a_reset(
 
 
 def test_a_launch_has_no_more_tokens_than_are_proved(launched: tuple[cuda_engine.CudaEngine, list[int]]) -> None:
-    """`output` has room for so many, and their tags differ."""
+    """`output` has room for so many, and their tags differ; the context has room for more."""
     engine, tokens = launched
-    most = engine.schedule.launch.max_tokens
+    most = 4
+    few = engine.schedule.launch.model_copy(update={"max_tokens": most})
+    engine.schedule = engine.schedule.model_copy(update={"launch": few})
     engine.step(most)
     with pytest.raises(AmkError, match="AMK901"):
         engine.step(most + 1)

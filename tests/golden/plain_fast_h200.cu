@@ -129,7 +129,7 @@ struct Plan {
   };
   using Hidden = O;
 };
-using Ring = amk::BulkRing<13, 2048, true, true>;
+using Ring = amk::BulkRing<13, 2048, true, true, false>;
 using Ctx = amk::Context<Plan, Globals, Ring>;
 
 struct S0 {

@@ -139,7 +139,7 @@ struct Plan {
   };
   using Hidden = O;
 };
-using Ring = amk::BulkRing<52, 512, true, true>;
+using Ring = amk::BulkRing<52, 512, true, true, false>;
 using Ctx = amk::Context<Plan, Globals, Ring>;
 
 struct S0 {
