@@ -65,6 +65,7 @@ def small(kind: str = "fenced") -> Json:
         (22, "evidence/146/0", "SAFE"),
         (22, "evidence/216/4", "SAFE"),
         (22, "evidence/315/3", "SAFE"),
+        (34, "1547/21", "UNSAFE"),  # defers more refills than its rings have slots
     ],
 )
 def test_mutants_on_which_the_judges_once_differed(number: int, seed: str, status: str) -> None:

@@ -293,8 +293,9 @@ def _registers(spelled: Spelled) -> Iterator[str]:
 
 
 def _held_back(spelled: Spelled) -> Iterator[str]:
-    """A warp that begins a product on a stream has a slot there whose copy it issued. With a product's chunks it
-    issues copies, but not with the last ones, until as many are missing as the product defers."""
+    """Whenever a warp waits for a chunk of a product, there is a slot whose copy it issued. With a product's chunks it
+    issues copies, but not with the last ones, until as many are missing as the product defers: all but one of them
+    when it waits for the last chunk."""
     slots = {s.name: s.slots for s in spelled.schedule.streams}
     for span in spelled.walks:
         held: Counter[str] = Counter()
@@ -304,6 +305,6 @@ def _held_back(spelled: Spelled) -> Iterator[str]:
                 if isinstance(op, RefillOp):
                     held[op.stream] -= min(op.most, held[op.stream])
                 elif isinstance(op, GemvOp):
-                    if held[op.stream] >= slots[op.stream]:
+                    if max(held[op.stream], op.deferred - 1) >= slots[op.stream]:
                         yield f"a product on {op.stream} waits for copies that its own warp holds back"
                     held[op.stream] = max(held[op.stream], op.deferred)
