@@ -167,11 +167,13 @@ def test_a_launch_that_fails_fails_every_text_in_it_and_no_later_one() -> None:
         return step(tokens)
 
     backend.engine.step = failing  # type: ignore[method-assign]
-    backend._expected = 2
-    with ThreadPoolExecutor(2) as pool:
-        tasks = [pool.submit(backend.extend, prompt, 2, GREEDY, ()) for prompt in ((3, 4), (5, 6))]
+    backend._expected, prompts = 5, [(3, 4), (5, 6), (7, 8), (9, 10), (11, 12)]
+    with ThreadPoolExecutor(5) as pool:
+        tasks = [pool.submit(backend.extend, prompt, 2, GREEDY, ()) for prompt in prompts]
         errors = [task.exception() for task in tasks]
-    assert [str(error) for error in errors] == ["lost", "lost"]
+    assert sorted(str(error) for error in errors) == ["None", "None", "lost", "lost", "lost"]
+    for prompt, task, error in zip(prompts, tasks, errors, strict=True):
+        assert error is not None or task.result() == alone(prompt)[:2]
     assert backend.extend((3, 4), 2, GREEDY, ()) == alone((3, 4))[:2]
 
 

@@ -80,11 +80,16 @@ class Seats(ABC, Generic[A]):
         with self._turn:
             self._asks.append(ask)
             self._turn.notify_all()
-            while not (ask.answered or ask.error):
-                if self._computing:
-                    self._turn.wait()
-                else:
-                    self._lead()
+            try:
+                while not (ask.answered or ask.error):
+                    if self._computing:
+                        self._turn.wait()
+                    else:
+                        self._lead()
+            except BaseException as error:
+                ask.error = error
+                self._leave()
+                raise
         self._told.cached = ask.cached
         if ask.error is not None:
             raise ask.error
@@ -95,8 +100,8 @@ class Seats(ABC, Generic[A]):
         self._turn.wait_for(lambda: not self._computing)
 
     def _lead(self) -> None:
-        """One pass for all who ask; the lock is held but for the pass."""
-        self._computing = True
+        """One pass for all who have a seat; the lock is held but for the pass. Who waits for a seat shares no fault."""
+        self._computing, busy = True, list[Seat[A]]()
         try:
             self._turn.wait_for(lambda: len(self._asks) >= self._expected, self._patience)
             self._seat()
@@ -110,7 +115,7 @@ class Seats(ABC, Generic[A]):
             for seat in busy:
                 seat.used = self._clock
         except BaseException as error:
-            for ask in self._asks:
+            for ask in [seat.ask for seat in busy if seat.ask is not None] or self._asks:
                 ask.error = error
             for seat in () if self.keeps else self._seats:
                 seat.read = ()
