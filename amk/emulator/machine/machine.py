@@ -14,7 +14,7 @@ from amk.emulator.arithmetic.bits import link
 from amk.emulator.machine.report import Fault, faults_of
 from amk.emulator.machine.schedule_loop import FINISHED, OUT_OF_BUDGET, STALLED, advance, look_again
 from amk.emulator.memory import state, touched
-from amk.emulator.memory.clocks import NOW_KNOWN, PARTS, VECTORS
+from amk.emulator.memory.clocks import LANE_KINDS, PARTS
 from amk.emulator.memory.global_memory import KINDS, Allocation, Memory
 from amk.emulator.memory.state import PAGE, Grid, fill_registers
 from amk.emulator.ptx.program import GLOBAL_BASE, Program
@@ -173,11 +173,12 @@ class Machine:
         threads, watched = PARTS * warps, total if self.races else 1
         vectors = max(2, self.limits.megabytes * 1_000_000 // 4 // (8 * threads)) if self.races else 2
         sizes: dict[str, tuple[int, ...]] = {
-            "clocks": (warps, VECTORS, threads), "barrier_clocks": (self.blocks, 16, threads), "agents": (warps,),
+            "clocks": (warps, threads), "barrier_clocks": (self.blocks, 16, threads), "agents": (warps,),
             "commits": (warps, 64), "committed": (warps,), "pool": (vectors, threads), "free": (vectors,),
             "sync_of": (watched // 4 + 2,), "written": (watched,), "seen": (watched,), "spread": (2 * warps,),
-            "proxied": (warps, threads), "moments": (warps,), "ordered": (warps,), "lane_vectors": (warps, 33),
-            "lanes_known": (warps, 32, 32), "waited": (warps, 32), "fenced_at": (warps, 2, 32),
+            "proxied": (warps, threads), "moments": (warps,), "ordered": (warps,),
+            "lane_vectors": (warps, LANE_KINDS, 33), "lanes_known": (warps, 32, 32), "waited": (warps, 32),
+            "fenced_at": (warps, 2, 32),
         }  # fmt: skip
         return {name: np.zeros(size, np.int64) for name, size in sizes.items()} | {
             name: np.zeros(watched, np.uint8) for name in ("before", "before_undefined")
@@ -189,12 +190,12 @@ class Machine:
         before = int(max(grid.moments.max(), grid.agents.max())) + 1
         for array in (grid.clocks, grid.barrier_clocks, grid.committed, grid.lanes_known, grid.waited, grid.fenced_at):
             array[:] = 0
-        held = grid.lane_vectors[:, :32][grid.lane_vectors[:, :32] > 0] - 1
+        held = grid.lane_vectors[:, :, :32][grid.lane_vectors[:, :, :32] > 0] - 1
         count = int(grid.numbers[state.FREE_COUNT])
         grid.free[count : count + len(held)] = held
         grid.numbers[state.FREE_COUNT] += len(held)
         grid.lane_vectors[:] = 0
-        grid.clocks[:, NOW_KNOWN, : 4 * warps] = before
+        grid.clocks[:, : 4 * warps] = before
         grid.moments[:], grid.ordered[:] = before + 1, before + 1
         grid.agents[:], grid.spread[:], grid.proxied[:] = before, before, 0
         grid.numbers[state.LAUNCHED] = before

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from amk.emulator.arithmetic.bits import as_f32, below, bits32, compiled, separate, sign_extended, zero_extended
 from amk.emulator.memory.cells import at, byte_at, byte_to, half_at, half_to, to, word_at, word_to
-from amk.emulator.memory.clocks import live_lanes
-from amk.emulator.memory.happens_before import ordered_read, ordered_write, watch
+from amk.emulator.memory.clocks import live_lanes, tick
+from amk.emulator.memory.happens_before import ordered_read, ordered_write, tagged, watch
 from amk.emulator.memory.state import (
     ALLOCATIONS,
     ASLEEP,
@@ -254,6 +254,8 @@ def store(grid: int, warp: int, pc: int, mask: int, block: int) -> None:
                 byte_to(at(grid, UNDEFINED_BYTES), spot + byte, bad >> byte & 1)
             if bad and (not shared):
                 fault(grid, UNDEFINED, warp, pc, lane, row, 1, address + part * size)
+    if at(grid, RACES) and tagged(word, 0, 1):
+        tick(grid, warp)
     effect(grid, warp, block, SHARED if shared else GLOBAL, strength != WEAK)
 
 

@@ -11,13 +11,12 @@ Property: what a lane did is known to another lane of its warp behind a barrier 
     here they do not.
 Assumes: of what several lanes release between two meetings, only the last lane's is known, unless one instruction of
     all lanes arrives at one mbarrier; a barrier of some lanes tells other warps nothing: both are stricter than PTX.
-    Relaxed reads that a fence turns into acquires, and reads that a tagged word says to be over, count for the whole
-    warp, which is laxer.
-Cost: a warp has one vector, and a lane a second one between an acquire of its own and the next meeting.
+Cost: a warp has one vector, and a lane another one between an acquire of its own and the next meeting.
 
 A vector has, for W warps: W clocks up to which all lanes of a warp are known; W of their copies; 2 W up to which reads
-are over; W words (clock << 6 | lane) up to which a single lane is known. An epoch is clock << 38 | lane << 32 |
-thread << 19 | pc: thread W + w stands for the copies of warp w, lane MANY for several lanes, NOBODY for a bulk copy.
+are over; W words (clock << 6 | lane) up to which a single lane is known; W words (clock << 32 | lanes) up to which the
+reads of some lanes are over. An epoch is clock << 38 | lane << 32 | thread << 19 | pc: thread W + w stands for the
+copies of warp w, lane MANY for several lanes, NOBODY for a bulk copy.
 """
 
 from __future__ import annotations
@@ -40,17 +39,21 @@ from amk.emulator.memory.state import (
     POOL,
     POOL_ROOM,
     POOL_USED,
+    PROXIED,
     RACES,
     WAITED,
     WARP_COUNT,
 )
 
-NOW_KNOWN, LOOKED, FENCED = 0, 1, 3
-"""Vectors of a warp: what all its lanes know; what relaxed reads would give if a fence followed (of global, of shared
+OWN, LOOKED, FENCED = 0, 1, 3
+"""Vectors of a lane: what it alone knows; what its relaxed reads would give if a fence followed (of global, of shared
 memory); what happened before its last fence (the same two)."""
-VECTORS = 5
-PARTS = 5
+PROXY_FENCED = 5
+"""And what happened before its last proxy fence, until its warp meets."""
+LANE_KINDS = 6
+PARTS = 6
 """Words of a vector for each warp."""
+ALL_LANES = (1 << 32) - 1
 THREAD_BITS, PC_BITS, LANE_AT, CLOCK_AT = 13, 19, 32, 38
 MANY, NOBODY = 32, 33
 LAST_CLOCK = (1 << 63 - CLOCK_AT) - 2
@@ -77,8 +80,26 @@ def epoch_of(clock: int, lane: int, thread: int, pc: int) -> int:
 
 
 @compiled
-def vector(grid: int, warp: int, which: int) -> int:
-    return at(grid, CLOCKS) + 8 * PARTS * at(grid, WARP_COUNT) * (VECTORS * warp + which)
+def vector(grid: int, warp: int) -> int:
+    """What all lanes of a warp know."""
+    return at(grid, CLOCKS) + 8 * PARTS * at(grid, WARP_COUNT) * warp
+
+
+@compiled
+def proxied(grid: int, warp: int) -> int:
+    """What happened before the last proxy fence that all lanes of a warp know."""
+    return at(grid, PROXIED) + 8 * PARTS * at(grid, WARP_COUNT) * warp
+
+
+@compiled
+def vectors_of_lanes(grid: int, warp: int, kind: int) -> int:
+    """For each lane 1 + the number of its vector, then a bit for each lane that has one."""
+    return at(grid, LANE_VECTORS) + 8 * 33 * (LANE_KINDS * warp + kind)
+
+
+@compiled
+def lanes_with(grid: int, warp: int, kind: int) -> int:
+    return at(vectors_of_lanes(grid, warp, kind), 32)
 
 
 @compiled
@@ -101,10 +122,32 @@ def live_lanes(grid: int, warp: int) -> int:
 
 
 @separate
+def lanes_over(grid: int, into: int, thread: int, word: int) -> None:
+    """A vector learns up to which clock the reads of some lanes of a warp are over. Where neither word has all of the
+    other's, the earlier clock holds for the lanes of both."""
+    warps = at(grid, WARP_COUNT)
+    old, every = at(into, 5 * warps + thread), at(into, 2 * warps + thread)
+    if old >> 32 <= every:
+        old = 0
+    if word >> 32 <= every:
+        word = 0
+    if old >> 32 > word >> 32:
+        old, word = word, old
+    if old == 0 or old & ALL_LANES & ~word == 0:
+        to(into, 5 * warps + thread, word)
+    else:
+        to(into, 5 * warps + thread, old | word & ALL_LANES)
+
+
+@separate
 def join(grid: int, into: int, of: int) -> None:
-    for thread in range(PARTS * at(grid, WARP_COUNT)):
+    warps = at(grid, WARP_COUNT)
+    for thread in range(5 * warps):
         if at(of, thread) > at(into, thread):
             to(into, thread, at(of, thread))
+    for thread in range(warps):
+        if at(of, 5 * warps + thread):
+            lanes_over(grid, into, thread, at(of, 5 * warps + thread))
 
 
 @separate
@@ -116,6 +159,19 @@ def clear(grid: int, one: int) -> None:
 @compiled
 def raise_to(row: int, index: int, value: int) -> None:
     to(row, index, max(at(row, index), value))
+
+
+@compiled
+def reads_over(grid: int, one: int, epoch: int) -> bool:
+    """Whether a vector knows that a read of a warp's lane, or of several, is over."""
+    warps, thread, clock = at(grid, WARP_COUNT), thread_of(epoch), clock_of(epoch)
+    if clock <= at(one, 2 * warps + thread):
+        return True
+    if thread >= warps:
+        return False
+    word, lane = at(one, 5 * warps + thread), lane_of(epoch)
+    wanted = ALL_LANES if lane == MANY else 1 << lane
+    return clock <= word >> 32 and word & wanted == wanted
 
 
 @separate
@@ -172,7 +228,7 @@ def of_one(grid: int, one: int, epoch: int) -> bool:
 @separate
 def known(grid: int, warp: int, lane: int, epoch: int) -> bool:
     """Whether what the epoch stands for happened before the lane's present."""
-    now, thread, by, clock = vector(grid, warp, NOW_KNOWN), thread_of(epoch), lane_of(epoch), clock_of(epoch)
+    now, thread, by, clock = vector(grid, warp), thread_of(epoch), lane_of(epoch), clock_of(epoch)
     if clock <= at(now, thread):
         return True
     if thread == warp:
@@ -182,7 +238,7 @@ def known(grid: int, warp: int, lane: int, epoch: int) -> bool:
         return True
     if thread < threads and of_one(grid, now, epoch):
         return True
-    number = at(at(grid, LANE_VECTORS), 33 * warp + lane)
+    number = at(vectors_of_lanes(grid, warp, OWN), lane)
     if number == 0:
         return False
     own = pooled(grid, number - 1)
@@ -190,9 +246,9 @@ def known(grid: int, warp: int, lane: int, epoch: int) -> bool:
 
 
 @separate
-def lane_vector(grid: int, warp: int, lane: int) -> int:
-    """The vector of what the lane alone knows."""
-    row = at(grid, LANE_VECTORS) + 8 * 33 * warp
+def lane_vector(grid: int, warp: int, lane: int, kind: int) -> int:
+    """A vector of the lane, made if it has none."""
+    row = vectors_of_lanes(grid, warp, kind)
     if at(row, lane) == 0:
         to(row, lane, fresh(grid) + 1)
         to(row, 32, at(row, 32) | 1 << lane)
@@ -200,18 +256,18 @@ def lane_vector(grid: int, warp: int, lane: int) -> int:
 
 
 @separate
-def join_lanes(grid: int, warp: int, mask: int, into: int) -> None:
-    """Join what each of these lanes alone knows."""
-    row = at(grid, LANE_VECTORS) + 8 * 33 * warp
+def join_lanes(grid: int, warp: int, mask: int, kind: int, into: int) -> None:
+    """Join vectors of these lanes."""
+    row = vectors_of_lanes(grid, warp, kind)
     for lane in range(32):
         if (at(row, 32) & mask) >> lane & 1:
             join(grid, into, pooled(grid, at(row, lane) - 1))
 
 
 @separate
-def forget_lanes(grid: int, warp: int) -> None:
+def forget_lanes(grid: int, warp: int, kind: int) -> None:
     """Every lane knows what each alone knew."""
-    row = at(grid, LANE_VECTORS) + 8 * 33 * warp
+    row = vectors_of_lanes(grid, warp, kind)
     for lane in range(32):
         if at(row, 32) >> lane & 1:
             free(grid, at(row, lane) - 1)
@@ -222,9 +278,9 @@ def forget_lanes(grid: int, warp: int) -> None:
 @separate
 def all_to(grid: int, warp: int, mask: int, into: int) -> None:
     """Join what these lanes, which are all of the warp, know and have done."""
-    join(grid, into, vector(grid, warp, NOW_KNOWN))
-    if at(at(grid, LANE_VECTORS), 33 * warp + 32):
-        join_lanes(grid, warp, mask, into)
+    join(grid, into, vector(grid, warp))
+    if lanes_with(grid, warp, OWN):
+        join_lanes(grid, warp, mask, OWN, into)
     raise_to(into, warp, moment(grid, warp))
     if at(at(grid, COMMITTED), warp):
         least = LAST_CLOCK
@@ -237,8 +293,8 @@ def all_to(grid: int, warp: int, mask: int, into: int) -> None:
 @separate
 def one_to(grid: int, warp: int, lane: int, into: int) -> None:
     """Join what the lane knows and has done."""
-    join(grid, into, vector(grid, warp, NOW_KNOWN))
-    number = at(at(grid, LANE_VECTORS), 33 * warp + lane)
+    join(grid, into, vector(grid, warp))
+    number = at(vectors_of_lanes(grid, warp, OWN), lane)
     if number:
         join(grid, into, pooled(grid, number - 1))
     raise_to(into, 4 * at(grid, WARP_COUNT) + warp, moment(grid, warp) << 6 | lane)
@@ -256,13 +312,24 @@ def some_meet(grid: int, warp: int, mask: int) -> None:
         for lane in range(32):
             if mask >> lane & 1:
                 to(rows, 32 * lane + other, latest)
-    if at(at(grid, LANE_VECTORS), 33 * warp + 32) & mask:
-        number = fresh(grid)
-        join_lanes(grid, warp, mask, pooled(grid, number))
-        for lane in range(32):
-            if mask >> lane & 1:
-                join(grid, lane_vector(grid, warp, lane), pooled(grid, number))
-        free(grid, number)
+    for kind in (OWN, PROXY_FENCED):
+        if lanes_with(grid, warp, kind) & mask:
+            number = fresh(grid)
+            join_lanes(grid, warp, mask, kind, pooled(grid, number))
+            for lane in range(32):
+                if mask >> lane & 1:
+                    join(grid, lane_vector(grid, warp, lane, kind), pooled(grid, number))
+            free(grid, number)
+
+
+@separate
+def all_know(grid: int, warp: int) -> None:
+    """The warp's vector has what each lane alone knew; so have its proxy fences."""
+    if lanes_with(grid, warp, OWN):
+        forget_lanes(grid, warp, OWN)
+    if lanes_with(grid, warp, PROXY_FENCED):
+        join_lanes(grid, warp, ALL_LANES, PROXY_FENCED, proxied(grid, warp))
+        forget_lanes(grid, warp, PROXY_FENCED)
 
 
 @separate
@@ -271,9 +338,8 @@ def lanes_meet(grid: int, warp: int, mask: int) -> None:
     if not at(grid, RACES):
         return
     if live_lanes(grid, warp) & ~mask == 0:
-        all_to(grid, warp, mask, vector(grid, warp, NOW_KNOWN))
-        if at(at(grid, LANE_VECTORS), 33 * warp + 32):
-            forget_lanes(grid, warp)
+        all_to(grid, warp, mask, vector(grid, warp))
+        all_know(grid, warp)
     else:
         some_meet(grid, warp, mask)
     next_moment(grid, warp)
@@ -300,5 +366,5 @@ def leave(grid: int, warp: int, block: int, number: int) -> None:
     """A warp that has waited goes on."""
     if not at(grid, RACES):
         return
-    join(grid, vector(grid, warp, NOW_KNOWN), barrier_vector(grid, block, number))
-    forget_lanes(grid, warp)
+    join(grid, vector(grid, warp), barrier_vector(grid, block, number))
+    all_know(grid, warp)

@@ -25,7 +25,7 @@ from amk.emulator.memory.clocks import (
     LOOKED,
     MANY,
     NOBODY,
-    NOW_KNOWN,
+    OWN,
     PC_BITS,
     all_to,
     clear,
@@ -34,18 +34,19 @@ from amk.emulator.memory.clocks import (
     free,
     fresh,
     join,
-    join_lanes,
     known,
     lane_of,
     lane_vector,
-    live_lanes,
+    lanes_over,
     moment,
     one_to,
     pooled,
     raise_to,
+    reads_over,
     thread_of,
     tick,
     vector,
+    vectors_of_lanes,
 )
 from amk.emulator.memory.state import (
     AGENTS,
@@ -57,7 +58,6 @@ from amk.emulator.memory.state import (
     CONST_AT,
     CONSTANT,
     FENCED_AT,
-    LANE_VECTORS,
     LAUNCHED,
     NON_COHERENT_READ,
     PAGE,
@@ -97,10 +97,10 @@ def strong(word: int) -> bool:
 @separate
 def over(grid: int, warp: int, lane: int, epoch: int) -> bool:
     """Whether a read is over at the lane's present."""
-    half = 2 * at(grid, WARP_COUNT)
-    return clock_of(epoch) <= at(vector(grid, warp, NOW_KNOWN), half + thread_of(epoch)) or known(
-        grid, warp, lane, epoch
-    )
+    if known(grid, warp, lane, epoch) or reads_over(grid, vector(grid, warp), epoch):
+        return True
+    own = at(vectors_of_lanes(grid, warp, OWN), lane)
+    return own != 0 and reads_over(grid, pooled(grid, own - 1), epoch)
 
 
 @compiled
@@ -236,20 +236,26 @@ def tagged(word: int, place: int, shared: int) -> bool:
 @separate
 def hand_over(grid: int, warp: int, lane: int, place: int) -> None:
     """Tell readers of this tagged word which reads are over. Its second half has the vector, as an mbarrier's has."""
-    row, half = released(grid, place + 4, False), 2 * at(grid, WARP_COUNT)
-    own = at(at(grid, LANE_VECTORS), 33 * warp + lane)
+    row, warps = released(grid, place + 4, False), at(grid, WARP_COUNT)
+    own = at(vectors_of_lanes(grid, warp, OWN), lane)
     for source in range(2 if own else 1):
-        of = pooled(grid, own - 1) if source else vector(grid, warp, NOW_KNOWN)
-        for thread in range(half):
-            raise_to(row, half + thread, max(at(of, thread), at(of, half + thread)))
-    raise_to(row, half + warp, moment(grid, warp))
+        of = pooled(grid, own - 1) if source else vector(grid, warp)
+        for thread in range(2 * warps):
+            raise_to(row, 2 * warps + thread, max(at(of, thread), at(of, 2 * warps + thread)))
+        for thread in range(warps):
+            one, some = at(of, 4 * warps + thread), at(of, 5 * warps + thread)
+            if one:
+                lanes_over(grid, row, thread, one >> 6 << 32 | 1 << (one & 63))
+            if some:
+                lanes_over(grid, row, thread, some)
+    lanes_over(grid, row, warp, moment(grid, warp) << 32 | 1 << lane)
 
 
 @separate
 def acquired(grid: int, warp: int, lane: int, place: int, everybody: bool) -> None:
     """The lane, or every lane of the warp at once, learns what was released at a word."""
     if at(at(grid, SYNC_OF), place >> 2):
-        take(grid, vector(grid, warp, NOW_KNOWN) if everybody else lane_vector(grid, warp, lane), place)
+        take(grid, vector(grid, warp) if everybody else lane_vector(grid, warp, lane, OWN), place)
 
 
 @separate
@@ -263,9 +269,9 @@ def ordered_read(grid: int, warp: int, pc: int, lane: int, place: int, everybody
         acquired(grid, warp, lane, place, everybody)
     elif tagged(word, place, at(grid, SHARED_AT)):
         for part in range(at(word, 2) >> 16 & 15):
-            take(grid, vector(grid, warp, NOW_KNOWN), place + 8 * part + 4)
-    else:
-        take(grid, vector(grid, warp, LOOKED + (1 if inside else 0)), place)
+            acquired(grid, warp, lane, place + 8 * part + 4, False)
+    elif at(at(grid, SYNC_OF), place >> 2):
+        take(grid, lane_vector(grid, warp, lane, LOOKED + (1 if inside else 0)), place)
 
 
 @separate
@@ -282,14 +288,30 @@ def ordered_write(grid: int, warp: int, pc: int, lane: int, place: int) -> None:
     if tagged(word, place, at(grid, SHARED_AT)):
         for part in range(at(word, 2) >> 16 & 15):
             hand_over(grid, warp, lane, place + 8 * part)
-        tick(grid, warp)
     fenced = at(at(grid, FENCED_AT), 64 * warp + 32 * (1 if inside else 0) + lane)
     if wide and fenced:
         row = released(grid, place, replaces)
-        join(grid, row, vector(grid, warp, FENCED + (1 if inside else 0)))
+        join(grid, row, lane_vector(grid, warp, lane, FENCED + (1 if inside else 0)))
         raise_to(row, 4 * at(grid, WARP_COUNT) + warp, fenced << 6 | lane)
     elif replaces and at(at(grid, SYNC_OF), place >> 2):
         clear(grid, pooled(grid, at(at(grid, SYNC_OF), place >> 2) - 1))
+
+
+@separate
+def lane_fence(grid: int, warp: int, lane: int, first: int) -> None:
+    """For words of shared memory (1), or of global memory too (0): what the lane has looked at is acquired, and what it
+    knows may be released."""
+    for inside in range(first, 2):
+        looked = at(vectors_of_lanes(grid, warp, LOOKED + inside), lane)
+        if looked:
+            join(grid, lane_vector(grid, warp, lane, OWN), pooled(grid, looked - 1))
+    own = at(vectors_of_lanes(grid, warp, OWN), lane)
+    for inside in range(first, 2):
+        fenced = lane_vector(grid, warp, lane, FENCED + inside)
+        join(grid, fenced, vector(grid, warp))
+        if own:
+            join(grid, fenced, pooled(grid, own - 1))
+        to(at(grid, FENCED_AT), 64 * warp + 32 * inside + lane, moment(grid, warp))
 
 
 @separate
@@ -297,21 +319,9 @@ def fence(grid: int, warp: int, mode: int, mask: int) -> None:
     """fence.acq_rel and fence.sc of these lanes; of scope cta only for words in shared memory."""
     if mode not in (isa.F_CTA, isa.F_GPU):
         return
-    for inside in range(1 if mode == isa.F_CTA else 0, 2):
-        looked = vector(grid, warp, LOOKED + inside)
-        if live_lanes(grid, warp) & ~mask == 0:
-            join(grid, vector(grid, warp, NOW_KNOWN), looked)
-        else:
-            for lane in range(32):
-                if mask >> lane & 1:
-                    join(grid, lane_vector(grid, warp, lane), looked)
-    for inside in range(1 if mode == isa.F_CTA else 0, 2):
-        fenced = vector(grid, warp, FENCED + inside)
-        join(grid, fenced, vector(grid, warp, NOW_KNOWN))
-        join_lanes(grid, warp, mask, fenced)
-        for lane in range(32):
-            if mask >> lane & 1:
-                to(at(grid, FENCED_AT), 64 * warp + 32 * inside + lane, moment(grid, warp))
+    for lane in range(32):
+        if mask >> lane & 1:
+            lane_fence(grid, warp, lane, 1 if mode == isa.F_CTA else 0)
     tick(grid, warp)
 
 

@@ -95,21 +95,21 @@ class Grid:
     groups: Words  # [w, 32], groups committed
     told: Bytes  # [n], faults already told of an instruction, a bit a kind
     mbarriers: Bytes  # one for each 8 bytes of shared memory: whether an mbarrier stands there
-    clocks: Words  # [w, 5, 5 w], see `clocks`; short up to `before_undefined` where no races are looked for
-    barrier_clocks: Words  # [b, 16, 5 w]
+    clocks: Words  # [w, 6 w], see `clocks`; short up to `before_undefined` where no races are looked for
+    barrier_clocks: Words  # [b, 16, 6 w]
     agents: Words  # [w], clock of the warp's copies
     commits: Words  # [w, 64], that clock when a group was committed
     committed: Words  # [w], groups
-    pool: Words  # [., 5 w], vectors
+    pool: Words  # [., 6 w], vectors
     free: Words  # [.], numbers of vectors that are free again
     sync_of: Words  # [m / 4], 1 + the vector released at this word
     written: Words  # [m], epoch of the last write
     seen: Words  # [m], epoch of the last read, or -1 - the vector of epochs of several
     spread: Words  # [2 w], clock up to which strong loads see a thread's stores
-    proxied: Words  # [w, 5 w], what happened before the warp's last proxy fence
+    proxied: Words  # [w, 6 w], what happened before the last proxy fence that all lanes know
     moments: Words  # [w], clock of the warp's present
     ordered: Words  # [w], that clock when something last ordered the warp's stores for others
-    lane_vectors: Words  # [w, 33], 1 + the vector of what a lane alone knows, then a bit for each lane that has one
+    lane_vectors: Words  # [w, 6, 33], of each kind 1 + the vector of a lane, then a bit for each lane that has one
     lanes_known: Words  # [w, 32, 32], clock up to which a lane knows another by barriers of some lanes
     waited: Words  # [w, 32], clock of the warp's small copies up to which a lane has waited for its own
     fenced_at: Words  # [w, 2, 32], clock of a lane's last fence for words of global, of shared memory

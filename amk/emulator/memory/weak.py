@@ -16,18 +16,21 @@ from __future__ import annotations
 from amk.emulator.arithmetic.bits import compiled, separate
 from amk.emulator.memory.cells import at, byte_at, byte_to, to
 from amk.emulator.memory.clocks import (
-    PARTS,
     PC_BITS,
+    PROXY_FENCED,
     all_to,
     clock_of,
     known,
+    lane_vector,
     live_lanes,
     moment,
     of_one,
     one_to,
     pooled,
+    proxied,
     thread_of,
     tick,
+    vectors_of_lanes,
 )
 from amk.emulator.memory.happens_before import strong, watched
 from amk.emulator.memory.state import (
@@ -41,7 +44,6 @@ from amk.emulator.memory.state import (
     LAUNCHED,
     MEMORY,
     ORDERED,
-    PROXIED,
     PROXY,
     RACES,
     SEEN,
@@ -151,15 +153,9 @@ def looks_changed(grid: int) -> None:
         to(at(grid, BLOCKS), 2 * block, at(at(grid, BLOCKS), 2 * block) + 1)
 
 
-@compiled
-def proxied(grid: int, warp: int) -> int:
-    """The vector of what happened before the warp's last proxy fence."""
-    return at(grid, PROXIED) + 8 * PARTS * at(grid, WARP_COUNT) * warp
-
-
 @separate
 def proxy_fence(grid: int, warp: int, mask: int) -> None:
-    """Of these lanes: each for what it knows and has done."""
+    """Of these lanes: each for what it knows and has done, and for the others once they meet."""
     if not at(grid, RACES):
         return
     if live_lanes(grid, warp) & ~mask == 0:
@@ -167,17 +163,23 @@ def proxy_fence(grid: int, warp: int, mask: int) -> None:
     else:
         for lane in range(32):
             if mask >> lane & 1:
-                one_to(grid, warp, lane, proxied(grid, warp))
+                one_to(grid, warp, lane, lane_vector(grid, warp, lane, PROXY_FENCED))
     tick(grid, warp)
 
 
 @compiled
-def fenced_off(grid: int, warp: int, epoch: int) -> bool:
-    """Whether an access is of the copies' proxy, of an earlier launch, or before the warp's last proxy fence."""
-    thread, fenced = thread_of(epoch), proxied(grid, warp)
-    if thread >= at(grid, WARP_COUNT) or clock_of(epoch) <= max(at(fenced, thread), at(grid, LAUNCHED)):
+def within(grid: int, fenced: int, epoch: int) -> bool:
+    return clock_of(epoch) <= at(fenced, thread_of(epoch)) or of_one(grid, fenced, epoch)
+
+
+@separate
+def fenced_off(grid: int, warp: int, lane: int, epoch: int) -> bool:
+    """Whether an access is of the copies' proxy, of an earlier launch, or before the last proxy fence that the lane
+    knows of."""
+    if thread_of(epoch) >= at(grid, WARP_COUNT) or clock_of(epoch) <= at(grid, LAUNCHED):
         return True
-    return of_one(grid, fenced, epoch)
+    own = at(vectors_of_lanes(grid, warp, PROXY_FENCED), lane)
+    return within(grid, proxied(grid, warp), epoch) or (own != 0 and within(grid, pooled(grid, own - 1), epoch))
 
 
 @separate
@@ -187,12 +189,12 @@ def behind_fence(grid: int, warp: int, pc: int, lane: int, place: int, size: int
         return
     for byte in range(place, place + size):
         last, seen = at(at(grid, WRITTEN), byte), at(at(grid, SEEN), byte)
-        if last and not fenced_off(grid, warp, last):
+        if last and not fenced_off(grid, warp, lane, last):
             fault(grid, PROXY, warp, pc, lane, byte, last, 1 if writes else 0)
-        if writes and seen > 0 and not fenced_off(grid, warp, seen):
+        if writes and seen > 0 and not fenced_off(grid, warp, lane, seen):
             fault(grid, PROXY, warp, pc, lane, byte, seen, 3)
         if writes and seen < 0:
             for thread in range(at(grid, WARP_COUNT)):
                 read = at(pooled(grid, -1 - seen), thread)
-                if read and not fenced_off(grid, warp, read):
+                if read and not fenced_off(grid, warp, lane, read):
                     fault(grid, PROXY, warp, pc, lane, byte, read, 3)
