@@ -159,3 +159,127 @@ def test_a_slot_is_refilled_by_one_lane_behind_the_reads_of_all() -> None:
     behind = looked_by_one.replace("@!%p3 bra W1;", "@!%p3 bra W1;\nMET:\nBEHIND")
     assert kinds(behind.replace("BEHIND", EVERYBODY), 1, 1) == set()
     assert kinds(behind.replace("BEHIND", ""), 1, 1) == {"race"}
+
+
+TAG_SEEN = """
+mul.wide.u32 %rd5, %r2, 4;
+add.u64 %rd6, %rd1, %rd5;
+@%p1 bra WRITER;
+READ
+BEFORE
+@!%p2 st.relaxed.gpu.global.b64 [%rd1+256], 4294967297;
+bra END;
+WRITER:
+@%p2 bra MET;
+LOOK: ld.relaxed.gpu.global.b64 %rd7, [%rd1+256];
+setp.eq.u64 %p3, %rd7, 0;
+@%p3 bra LOOK;
+MET:
+BEHIND
+WRITE
+END:
+"""
+READ_BY = {"one": "@!%p2 ld.global.u32 %r11, [%rd1];", "all": "ld.global.u32 %r11, [%rd6];"}
+WRITE_BY = {
+    "one": "@!%p2 st.global.u32 [%rd1], 9;",
+    "all": "st.global.u32 [%rd6], 9;",
+    "other": "setp.ne.u32 %p4, %r2, 1;\n@!%p4 st.global.u32 [%rd1], 9;",
+}
+
+
+@pytest.mark.parametrize(
+    ("read", "before", "behind", "write", "ordered"),
+    [
+        ("one", "", "", "one", True),
+        ("one", "", "", "other", False),
+        ("one", "", EVERYBODY, "other", True),
+        ("all", "", EVERYBODY, "all", False),
+        ("all", EVERYBODY, "", "all", False),
+        ("all", EVERYBODY, EVERYBODY, "all", True),
+        ("one", "", "shfl.sync.idx.b32 %r9|%p5, %r2, 0, 31, -1;", "other", False),
+    ],
+)
+def test_a_tagged_word_speaks_of_its_lanes_reads_to_the_lane_that_sees_it(
+    read: str, before: str, behind: str, write: str, ordered: bool
+) -> None:
+    body = TAG_SEEN.replace("READ\n", READ_BY[read] + "\n").replace("BEFORE", before)
+    body = body.replace("BEHIND", behind).replace("WRITE\n", WRITE_BY[write] + "\n")
+    assert kinds(body) == (set() if ordered else {"race"})
+
+
+@pytest.mark.parametrize(("meets", "ordered"), [(EVERYBODY, True), ("", False)])
+def test_tagged_words_of_all_lanes_speak_of_the_reads_of_all(meets: str, ordered: bool) -> None:
+    """Each lane reads a word and tells it by a tagged one; each of the other warp sees one and writes another's word."""
+    body = f"""
+mul.wide.u32 %rd5, %r2, 4;
+add.u64 %rd6, %rd1, %rd5;
+mul.wide.u32 %rd7, %r2, 8;
+add.u64 %rd8, %rd1, %rd7;
+xor.b32 %r20, %r2, 7;
+mul.wide.u32 %rd9, %r20, 4;
+add.u64 %rd10, %rd1, %rd9;
+@%p1 bra WRITER;
+ld.global.u32 %r11, [%rd6];
+st.relaxed.gpu.global.b64 [%rd8+128], 4294967297;
+bra END;
+WRITER:
+ld.relaxed.gpu.global.b64 %rd11, [%rd8+128];
+setp.eq.u64 %p3, %rd11, 0;
+@%p3 bra WRITER;
+{meets}
+st.global.u32 [%rd10], 9;
+END:
+"""
+    assert kinds(body) == (set() if ordered else {"race"})
+
+
+APART = """
+@%p1 bra READER;
+@!%p2 st.global.u32 [%rd1], 7;
+BEFORE
+setp.ne.u32 %p4, %r2, SIGNALS;
+@!%p4 red.relaxed.gpu.global.add.u32 [%rd1+256], 1;
+bra END;
+READER:
+@%p2 bra MET;
+LOOK: ld.relaxed.gpu.global.u32 %r10, [%rd1+256];
+setp.eq.u32 %p3, %r10, 0;
+@%p3 bra LOOK;
+MET:
+BEHIND
+setp.ne.u32 %p4, %r2, READS;
+@!%p4 ld.global.u32 %r11, [%rd1];
+END:
+"""
+FENCE, FENCE_OF_ONE, FENCE_OF_OTHER = (f"{lane} fence.acq_rel.gpu;" for lane in ("", "@!%p2", "@%p2"))
+
+
+@pytest.mark.parametrize(
+    ("before", "signals", "behind", "reads", "ordered"),
+    [
+        (FENCE_OF_ONE, 0, FENCE_OF_ONE, 0, True),
+        (FENCE_OF_OTHER, 0, FENCE_OF_ONE, 0, False),
+        (FENCE, 1, FENCE, 0, False),
+        (EVERYBODY + FENCE, 1, FENCE, 0, True),
+        (FENCE_OF_ONE, 0, FENCE_OF_OTHER, 0, False),
+        (FENCE_OF_ONE, 0, FENCE, 1, False),
+        (FENCE_OF_ONE, 0, FENCE + EVERYBODY, 1, True),
+        (FENCE_OF_ONE, 0, EVERYBODY + FENCE, 1, False),
+    ],
+)
+def test_a_fence_turns_what_its_own_lane_did_into_a_release_or_an_acquire(
+    before: str, signals: int, behind: str, reads: int, ordered: bool
+) -> None:
+    body = APART.replace("BEFORE", before).replace("BEHIND", behind)
+    body = body.replace("SIGNALS", str(signals)).replace("READS", str(reads))
+    assert kinds(body) == (set() if ordered else {"race"})
+
+
+@pytest.mark.parametrize(("fences", "ordered"), [("@!%p2", True), ("@%p2", False), ("", True)])
+def test_a_proxy_fence_is_of_the_lane_that_copies_or_of_one_that_it_met(fences: str, ordered: bool) -> None:
+    body = BULK.replace("BAR", EVERYBODY + "\nFENCE\nMEET")
+    body = body.replace("fence.proxy.async.shared::cta;", "").replace(
+        "FENCE", f"{fences} fence.proxy.async.shared::cta;"
+    )
+    assert kinds(body.replace("MEET", ""), 1, 1) == (set() if ordered else {"proxy"})
+    assert kinds(body.replace("MEET", EVERYBODY), 1, 1) == set()
