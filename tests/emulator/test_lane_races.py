@@ -209,7 +209,7 @@ def test_a_tagged_word_speaks_of_its_lanes_reads_to_the_lane_that_sees_it(
 
 @pytest.mark.parametrize(("meets", "ordered"), [(EVERYBODY, True), ("", False)])
 def test_tagged_words_of_all_lanes_speak_of_the_reads_of_all(meets: str, ordered: bool) -> None:
-    """Each lane reads a word and tells it by a tagged one; each of the other warp sees one and writes another's word."""
+    """Each lane reads a word and tells it by a tagged one; each of the other warp sees one and writes another word."""
     body = f"""
 mul.wide.u32 %rd5, %r2, 4;
 add.u64 %rd6, %rd1, %rd5;

@@ -4,8 +4,8 @@ Property: a store stays with its warp until something orders it. A load by anoth
     unless the store happened before it; a strong load (relaxed, acquire, volatile) gets the new content once it has
     spread as well, which it does when no warp can run without it, at once in an eager order, and at drawn times in a
     drawn one. Atomics act on memory itself. A non-coherent load never sees what the launch has written.
-    A bulk copy that reads or overwrites bytes that threads have accessed in the launch needs a fence.proxy.async of its
-    warp behind these accesses.
+    A bulk copy that reads or overwrites bytes that threads have accessed in the launch needs a fence.proxy.async behind
+    these accesses, of its lane or of one that this lane has met since.
 Assumes: clocks of `happens_before`. Of several stores without order in between, a load sees all or none. A
     fence.proxy.async of another warp than the one that issues the copy does not count, which is stricter than PTX.
 Cost: two more bytes a byte of memory; while every store is ordered, one comparison a byte loaded.
