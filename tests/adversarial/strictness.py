@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from amk.adversary.neighbourhood.account import kind_of, reason_of
+from amk.adversary.neighbourhood.account import NEEDLESS, kind_of, reason_of
 from amk.report.codes import TITLES
 
 HEAD = """# What is refused and no run refutes
@@ -41,6 +41,9 @@ def rendered(record: dict[str, Any], name: str) -> tuple[str, list[str]]:
         kind: sum(_stand(row) for code, row in rows if kind_of(code) == kind) for kind in ("unseen", "policy", "open")
     }
     page += f"\n{kinds['unseen']:,} stand unseen, {kinds['policy']:,} by policy, {kinds['open']:,} without a reason.\n"
+    page += "\nKnown to be refused needlessly:\n\n" + "".join(
+        f"* {code}: {what}. Kept: {why}.\n" for code, what, why in NEEDLESS
+    )
     return page, [code for code, row in rows if _stand(row) and not reason_of(code)]
 
 
