@@ -16,12 +16,13 @@ from dataclasses import asdict, dataclass, replace
 from multiprocessing import get_context
 
 import torch
+from torch import Tensor
 
 from amk.bench.accuracy import relative_error, within_tolerance
 from amk.bench.ceiling import read_ceiling
 from amk.bench.contestants import parse, schedule_of
 from amk.bench.decode_bench import needed_bytes, own
-from amk.bench.device_packing import Packings, streamed
+from amk.bench.device_packing import packing_key, streamed
 from amk.bench.subject import Subject
 from amk.bench.times import Times
 from amk.bench.timing import race
@@ -29,9 +30,18 @@ from amk.bench.torch_model import TorchWeights
 from amk.engine.admission.admission import AdmittedKernel, admit, admitted
 from amk.lowering.kernel import build
 from amk.lowering.launch import Device
+from amk.models.matrices import MATRICES, matrix
+from amk.prefill.views import view
 from amk.report.diagnostic import AmkError
+from amk.schedule_ir.schedule import Schedule
 
 SEED = 20
+BF16 = 2
+PASSING = 24
+"""Bytes an element of the largest matrix: six arrays of f32 while it is quantised, three of f64 in the reference."""
+
+Entrant = tuple[str, AdmittedKernel]
+"""Changes of the default plan, and the kernel."""
 
 
 @dataclass(frozen=True)
@@ -58,23 +68,28 @@ def made(arguments: argparse.Namespace, changes: str) -> AdmittedKernel | str:
         return str(error)
 
 
-def contest(arguments: argparse.Namespace, contestants: Sequence[tuple[str, AdmittedKernel]]) -> list[Result]:
-    """All contestants loaded at once, one race per position."""
-    weights = TorchWeights.random(contestants[0][1].schedule.model, SEED, drawn=arguments.drawn or None)
-    stream = streamed(contestants[0][1].schedule, weights)
-    packings = Packings()
+def contest(
+    arguments: argparse.Namespace, base: Entrant, others: Sequence[Entrant]
+) -> tuple[list[Result], Sequence[Entrant]]:
+    """One race per position of the base and as many others as GPU memory holds, but one; and those who were left over.
+
+    Matrices are drawn when they are needed, so that the memory is the contestants'.
+    """
+    weights = TorchWeights.random(base[1].schedule.model, SEED, drawn=True)
+    stream = streamed(base[1].schedule, weights)
     subjects: list[Subject] = []
-    for _, kernel in contestants:
-        packed = packings.of(kernel.schedule, weights)
-        subjects.append(Subject.random(kernel, SEED, weights, stream, packed))
-        torch.cuda.empty_cache()  # the next one's buffers are not torch's
-    packings.kept.clear()
+    for _, kernel in (base, *others):
+        torch.cuda.empty_cache()
+        if len(subjects) > 1 and torch.cuda.mem_get_info()[0] < needed_memory(kernel.schedule):
+            break
+        subjects.append(Subject.random(kernel, SEED, weights, stream, _packed_already(kernel.schedule, subjects)))
+    entered, left = (base, *others)[: len(subjects)], others[len(subjects) - 1 :]
     found: list[Result] = []
     for pos in arguments.positions:
         checked = _checked(subjects, pos)
         runners = [replace(own(s, pos, arguments.tokens), name=str(i)) for i, s in enumerate(subjects)]
         times = race(runners, arguments.steps)
-        for i, (changes, kernel) in enumerate(contestants):
+        for i, (changes, kernel) in enumerate(entered):
             subjects[i].engine.check()
             used = kernel.resources
             ratio = times[str(i)].ms / times["0"].ms
@@ -84,7 +99,23 @@ def contest(arguments: argparse.Namespace, contestants: Sequence[tuple[str, Admi
     del subjects, weights, stream
     gc.collect()
     torch.cuda.empty_cache()
-    return found
+    return found, left
+
+
+def needed_memory(schedule: Schedule) -> int:
+    """Bytes that one more contestant takes at most, with what packing and checking it take for a while."""
+    buffers = sum(buffer.bytes for buffer in schedule.buffers if buffer.space == "global")
+    model = schedule.model
+    caches = 2 * BF16 * model.layers * schedule.caches * schedule.kv.context * model.head_dim
+    largest = max(shape.rows * shape.k for shape in (matrix(model, name) for name in MATRICES))
+    return buffers + caches + PASSING * largest
+
+
+def _packed_already(schedule: Schedule, subjects: Sequence[Subject]) -> Tensor | None:
+    """The packed weights of a contestant that has just those."""
+    key = packing_key(schedule)
+    same = next((subject for subject in subjects if packing_key(subject.schedule) == key), None)
+    return None if same is None else view(same.engine, same.schedule.streams[0].source)
 
 
 def _checked(subjects: list[Subject], pos: int) -> list[tuple[float, float, bool]]:
@@ -112,27 +143,33 @@ def table(results: Sequence[Result]) -> str:
     return "\n".join(lines)
 
 
+def compared(arguments: argparse.Namespace, kernels: Sequence[AdmittedKernel | str]) -> int:
+    """Race the kernels of the base and of all changes, print and record the results: 0 if all are correct, else 1."""
+    every = list(zip([arguments.base, *arguments.changes], kernels, strict=True))
+    for changes, kernel in every:
+        if isinstance(kernel, str):
+            print(f"left out: {changes or 'default'}: {kernel}", flush=True)
+    base, *others = [(changes, kernel) for changes, kernel in every if isinstance(kernel, AdmittedKernel)]
+    ceiling, schedule = read_ceiling(Device.open()), base[1].schedule
+    least = [(needed_bytes(schedule, pos) - schedule.target.l2_bytes) / ceiling / 1e6 for pos in arguments.positions]
+    print(f"read ceiling {ceiling:.0f} GB/s; floor {', '.join(f'{ms:.4f}' for ms in least)} ms", flush=True)
+    left: Sequence[Entrant] = others
+    found: list[Result] = []
+    while left:
+        results, left = contest(arguments, base, left)
+        print(table(results), flush=True)
+        found += results
+        if arguments.record:
+            arguments.record.write_text(json.dumps([asdict(r) for r in found], indent=1), encoding="utf-8")
+    return 0 if all(r.correct for r in found) else 1
+
+
 def main(argv: Sequence[str]) -> int:
     arguments = parse(argv, __doc__)
     every = [arguments.base, *arguments.changes]
     with ProcessPoolExecutor(arguments.processes, mp_context=get_context("spawn")) as pool:
         kernels = list(pool.map(made, [arguments] * len(every), every))
-    for changes, kernel in zip(every, kernels, strict=True):
-        if isinstance(kernel, str):
-            print(f"left out: {changes or 'default'}: {kernel}", flush=True)
-    entered = [(c, k) for c, k in zip(every, kernels, strict=True) if isinstance(k, AdmittedKernel)]
-    ceiling, schedule = read_ceiling(Device.open()), entered[0][1].schedule
-    least = [(needed_bytes(schedule, pos) - schedule.target.l2_bytes) / ceiling / 1e6 for pos in arguments.positions]
-    print(f"read ceiling {ceiling:.0f} GB/s; floor {', '.join(f'{ms:.4f}' for ms in least)} ms", flush=True)
-    base, *others = entered
-    found: list[Result] = []
-    for first in range(0, len(others), arguments.at_once - 1):
-        results = contest(arguments, [base, *others[first : first + arguments.at_once - 1]])
-        print(table(results), flush=True)
-        found += results
-    if arguments.record:
-        arguments.record.write_text(json.dumps([asdict(r) for r in found], indent=1), encoding="utf-8")
-    return 0 if all(r.correct for r in found) else 1
+    return compared(arguments, kernels)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from amk.bench.device_quantise import packed_chunks, quantised
-from amk.bench.torch_model import Drawn, TorchWeights, each
+from amk.bench.torch_model import Drawn, TorchWeights
 from amk.models.matrices import MATRICES, ROWS_PER_GROUP, MatrixName, matrix, scale_buffer, scale_shape
 from amk.schedule_ir.layout import chunk_places, stream_layout
 from amk.schedule_ir.memory import Stream
@@ -108,35 +108,31 @@ def _encoded(rows: Tensor, chunk: Chunk) -> Tensor:
     return tiles.permute(0, 2, 3, 1, 4).reshape(-1, ROWS_PER_GROUP * chunk.columns).view(torch.uint8)
 
 
-def _rounded(_: int, rows: Tensor) -> Tensor:
-    return rows.bfloat16()
-
-
 def _rounded_of(layers: Sequence[Tensor], layer: int) -> Tensor:
     return layers[layer].bfloat16()
 
 
-def _values_of(stream: Stream, name: MatrixName, layer: int, rows: Tensor) -> Tensor:
+def _values_of(stream: Stream, name: MatrixName, layers: Sequence[Tensor], layer: int) -> Tensor:
     """The numbers that the chunks of a matrix stand for."""
-    chunk = stream.chunk(name, layer)
+    rows, chunk = layers[layer], stream.chunk(name, layer)
     return rows if chunk.format == "bf16" else quantised(rows, chunk.weights).values(chunk.weights)
 
 
 def streamed(schedule: Schedule, weights: TorchWeights, rounded_kept: bool = True) -> tuple[TorchWeights, TorchWeights]:
     """The weights that the schedule's stream stands for: exactly (f32 where quantised), and rounded to bf16.
 
-    Both are `weights` itself when the stream is all bf16. rounded_kept: otherwise a matrix is rounded when it is asked
-    for, which saves its memory and takes as long as reading it.
+    Both are `weights` itself when the stream is all bf16. The exact matrices would take twice the memory of the
+    weights, so each is made when it is asked for, which takes as long as reading it. rounded_kept: the rounded ones are
+    not, unless the weights themselves are drawn.
     """
     stream = schedule.streams[0]
-    exact = dict(weights.matrices)
     coded = [name for name in MATRICES if any(chunk.format != "bf16" for chunk in stream.kinds(name))]
     if not coded:
         return weights, weights
+    exact, rounded = dict(weights.matrices), dict(weights.matrices)
     for name in coded:
-        exact[name] = each(partial(_values_of, stream, name), exact[name])
-    if rounded_kept:
-        rounded = {name: each(_rounded, layers) for name, layers in exact.items()}
-    else:
-        rounded = {name: Drawn(partial(_rounded_of, layers), len(layers)) for name, layers in exact.items()}
+        layers = weights.matrices[name]
+        exact[name] = Drawn(partial(_values_of, stream, name, layers), len(layers))
+        drawn = Drawn(partial(_rounded_of, exact[name]), len(layers))
+        rounded[name] = list(drawn) if rounded_kept and not isinstance(layers, Drawn) else drawn
     return replace(weights, matrices=exact), replace(weights, matrices=rounded)

@@ -51,6 +51,7 @@ class Subject:
         """
         schedule = kernel.schedule
         weights = weights or TorchWeights.random(schedule.model, seed)
+        torch.cuda.empty_cache()  # the engine's buffers are not torch's
         engine = CudaEngine(kernel, Device.open())
         load_constants(engine, weights, packed)
         original = weights

@@ -32,13 +32,6 @@ class Drawn(Sequence[Tensor]):
         return self._make(layer)
 
 
-def each(make: Callable[[int, Tensor], Tensor], matrices: Sequence[Tensor]) -> Sequence[Tensor]:
-    """`make` of (layer, matrix) for all layers, drawn where the matrices are."""
-    if isinstance(matrices, Drawn):
-        return Drawn(lambda layer: make(layer, matrices[layer]), len(matrices))
-    return [make(layer, rows) for layer, rows in enumerate(matrices)]
-
-
 @dataclass
 class TorchWeights:
     """Weights in torch's layout, bf16 [rows, k]: matrices[name][layer]; gate rows stand before up rows."""

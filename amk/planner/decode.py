@@ -287,8 +287,8 @@ def held_back(model: ModelSpec, settings: Settings, target: Target, chunks: Chun
             found[name] = most
         elif settings.paced and name in PACED and least >= PACED[name](most):
             found[name] = PACED[name](most)
-    if settings.carried:
-        found |= dict.fromkeys((model.graph.additions[-1], "qkv"), min(most, slots - 1))
+    if settings.carried is not None:
+        found |= dict.fromkeys((model.graph.additions[-1], "qkv"), min(int(slots * settings.carried), slots - 1))
     return found
 
 
@@ -304,7 +304,7 @@ def first_refills(model: ModelSpec, settings: Settings, chunks: Chunks, tables: 
         long = drained(model, settings, chunks[name], tables, name) >= LONG_RINGS * slots
         share = 1.0 if plain and long and largest(((model.layers, chunks),)) < 2 * SMALL_COPY else 0.5
         found[name] = round(count * (share if settings.first_refills is None else settings.first_refills))
-        if (settings.paced and name in PACED) or (settings.carried and name == "qkv"):
+        if (settings.paced and name in PACED) or (settings.carried is not None and name == "qkv"):
             found[name] = 1
     return found
 

@@ -38,16 +38,15 @@ class Settings:
     for earlier keys and values before the query is there. held_refills: share of a ring that a long product refills
     only after its result is published, first_refills: share of these that go out then, the others once the next input
     is there; None: as decode.first_refills says. paced: the products of QKV and O hold refills back as well, which go
-    out one by one between the steps that follow. carried: a layer's last product holds as many back as a long one does,
-    which are owed through QKV and go out one by one between the steps of attention. reduce_from: with this many splits
-    the workers of a kv head reduce them, a slice each, before everybody reads the result; None: everybody reads all
-    splits. handoff_dtype: of hidden states and attention outputs that cross SMs, None = bf16 in tagged words, f32
-    elsewhere. batch: sequences that are decoded together; splits are then always reduced. live: each at a position of
-    its own.
-    rows: consecutive tokens of a sequence that a step reads, reduced
-    likewise. k_parts: steps that the product of `down` is done in, so that its
-    input fits; None: as few as leave comfortable rings. act_parts: parts that the product of `down` is done in, each of
-    which waits for the activations of its own columns only. scales_apart: chunks hold no scales where a row has one.
+    out one by one between the steps that follow. carried: share of a ring that a layer's last product holds back and
+    owes through QKV; it goes out one by one between the steps of attention. reduce_from: with this many splits the
+    workers of a kv head reduce them, a slice each, before everybody reads the result; None: everybody reads all splits.
+    handoff_dtype: of hidden states and attention outputs that cross SMs, None = bf16 in tagged words, f32 elsewhere.
+    batch: sequences that are decoded together; splits are then always reduced. live: each at a position of its own.
+    rows: consecutive tokens of a sequence that a step reads, reduced likewise. k_parts: steps that the product of
+    `down` is done in, so that its input fits; None: as few as leave comfortable rings. act_parts: parts that the
+    product of `down` is done in, each of which waits for the activations of its own columns only. scales_apart: chunks
+    hold no scales where a row has one.
 
     Order of steps that do not need each other: refill_first: the refills that a product held back go out before its
     result is published, not after it. refill_early: the rest of them before the next input is staged, not after it.
@@ -89,7 +88,7 @@ class Settings:
     held_refills: float = 2 / 3
     first_refills: float | None = None
     paced: bool = False
-    carried: bool = False
+    carried: float | None = None
     reduce_from: int | None = 8
     overlay: bool = True
     handoff_dtype: Literal["bf16", "f32"] | None = None

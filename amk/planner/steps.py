@@ -103,7 +103,7 @@ class Writer:
     @property
     def spreads(self) -> bool:
         """Whether what QKV owes goes out between the steps of attention."""
-        return self.settings.paced or self.settings.carried
+        return self.settings.paced or self.settings.carried is not None
 
     @property
     def layer(self) -> Expr:
@@ -186,7 +186,7 @@ class Writer:
         """Stage the next input, and let the rest of what `name` held back go out, unless it is owed through the next
         product. Behind it, so that what is read does not queue behind copies, unless the settings say otherwise.
         """
-        if name is None or (self.settings.carried and name == self.graph.additions[-1]):
+        if name is None or (self.settings.carried is not None and name == self.graph.additions[-1]):
             return list(steps)
         rest = refilled(self.deferred(name) - self.run.first.get(name, 0))
         return [*rest, *steps] if self.settings.refill_early else [*steps, *rest]

@@ -37,7 +37,7 @@ CASES: dict[str, tuple[Any, str, FormatName, int, dict[str, Any]]] = {
     "bf16 sm_100a": (tiny_model(), "b200", "bf16", 4, {}),
     "int8 sm_120a": (PLAIN, "rtx5090", "int8", 4, WIDE),
     "int8 sm_90a, refills owed through QKV": (
-        PLAIN, "h200", "int8", 4, WIDE | {"carried": True, "held_refills": 0.75, "first_refills": 0.0},
+        PLAIN, "h200", "int8", 4, WIDE | {"carried": 0.75, "held_refills": 0.75, "first_refills": 0.0},
     ),
     "int4 with zeros sm_89": (PLAIN, "l4", "int4-g64-zp", 4, WIDE),
     "fp8 sm_80, by software": (PLAIN, "a100", "fp8", 4, WIDE),

@@ -102,7 +102,7 @@ CASES: dict[str, tuple[ModelSpec, dict[str, Any]]] = {
     ),
     "refills owed through QKV": (
         tiny_model(ffn=160),
-        {"carried": True, "held_refills": 1.0, "first_refills": 0.0, "slots": 3, "workers": 5, "warps": 2},
+        {"carried": 1.0, "held_refills": 1.0, "first_refills": 0.0, "slots": 3, "workers": 5, "warps": 2},
     ),
     "arrays overlaid": (tiny_model(), {"overlay": True}),
     "naive": (tiny_model(), {"handoff": "fenced", "head_handoff": False, "run_ahead": False, "wide_epilogue": 0}),

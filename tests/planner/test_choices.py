@@ -33,7 +33,7 @@ BASE = replace(FAST, plan="search", warps=4, slots=3)
 CHOICES: list[dict[str, Any]] = [
     {"refill_first": True}, {"refill_early": True}, {"prefetch_at": "product"}, {"prefetch_at": "published"},
     {"attends": "spread"}, {"attends": "light"}, {"handoff": "narrow"}, {"pollers": "all"},
-    {"hint_at": "summed"}, {"hint_at": "drained"}, {"paced": True}, {"carried": True},
+    {"hint_at": "summed"}, {"hint_at": "drained"}, {"paced": True}, {"carried": 0.5},
 ]  # fmt: skip
 TOGETHER: list[dict[str, Any]] = [
     {"refill_first": True, "refill_early": True, "prefetch_at": "product", "attends": "spread", "pollers": "all"},
@@ -131,7 +131,7 @@ def test_heads_spread_or_served_by_those_that_stream_least() -> None:
 
 def test_refills_of_down_are_owed_through_qkv_and_no_other_product() -> None:
     """They go out behind QKV, one at a time."""
-    schedule = planned(replace(BASE, carried=True, held_refills=2 / 3, first_refills=0.0), "h200")
+    schedule = planned(replace(BASE, carried=2 / 3, held_refills=2 / 3, first_refills=0.0), "h200")
     found = order(schedule, RefillOp)
     assert found == ["qkv", "refill", "refill", "o", "gate_up", "refill", "down", "lm_head", "refill"]
     ops = [step.op for step in steps_of(schedule.programs[0].body)]
