@@ -1,21 +1,22 @@
 """Baseline `compile`: torch.compile with the recipe of gpt-fast, for one token of each sequence.
 
-The recipe: a static cache with the position as a tensor, the whole step in one graph, coordinate descent tuning, which
-also turns products with one row into generated reductions. Attention is either written as such products, so that the
-compiler generates it too, or the library's scaled_dot_product_attention over a cache that ends at the position, which
-needs no mask. Which of generated and library products, and which attention, is faster depends on model and position:
-all four are compiled and the fastest is the baseline. The cache is as long as the position needs, which favours the
-baseline too. The step is captured in a CUDA graph by us instead of by mode="reduce-overhead": the same kernels, without
-the copies of inputs that this mode makes for tensors it does not own.
+The recipe: a static cache with the position as a tensor, the whole step in one graph (of large models: one graph for
+all layers), coordinate descent tuning, which also turns products with one row into generated reductions. Attention is
+either written as such products, so that the compiler generates it too, or the library's scaled_dot_product_attention
+over a cache that ends at the position, which needs no mask. Which of generated and library products, and which
+attention, is faster depends on model and position: all four are compiled and the fastest is the baseline. The cache is
+as long as the position needs, which favours the baseline too. The step is captured in a CUDA graph by us instead of by
+mode="reduce-overhead": the same kernels, without the copies of inputs that this mode makes for tensors it does not
+own.
 """
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -34,6 +35,9 @@ CACHE_UNIT = 64
 GENERATED = {"coordinate_descent_tuning": True, "max_autotune_pointwise": True}
 LIBRARY = {"coordinate_descent_tuning": False}
 Options = dict[str, bool]
+WHOLE = 16
+"""Layers of a model whose step is one graph. Of more, compiling all of them takes minutes a variant, and what is fused
+across the border of two layers is an addition."""
 Attention = Literal["products", "sdpa"]
 
 
@@ -65,6 +69,15 @@ LOOSE = 3.0
 """A baseline with more than this many times the error of torch's own forward computes something else."""
 
 Caches = tuple[list[Tensor], list[Tensor]]
+
+
+class Layer(NamedTuple):
+    """What one layer reads beside the caches; products: by matrix, as `StaticModel.times` takes them."""
+
+    products: Mapping[str, Any]
+    norms: tuple[Tensor, Tensor]
+    bias: Tensor | None
+    head_norms: tuple[Tensor, Tensor] | None
 
 
 @dataclass
@@ -102,27 +115,54 @@ class StaticModel:
 
         Appends to caches, [batch * kv_heads, length, head_dim] a layer.
         """
+        return self.by_layers(self.decoded, self.chosen, token, pos, caches)
+
+    def by_layers(
+        self, decoded: Callable[..., Tensor], chosen: Callable[..., Tensor], token: Tensor, pos: Tensor, caches: Caches
+    ) -> Tensor:
+        """`step` by `decoded` and `chosen`, which do what those of the model do."""
         h = F.embedding(token, self.weights.embedding)
-        for layer in range(self.weights.model.layers):
-            h = h + self._attention(self._norm(h, 2 * layer), layer, pos, caches)
-            gate, up = self.linear("gate_up", layer, self._norm(h, 2 * layer + 1)).chunk(2, dim=-1)
-            h = h + self.linear("down", layer, F.silu(gate) * up)
-        return alone(self.linear("lm_head", 0, self._norm(h, 2 * self.weights.model.layers)))
+        for number, cache in enumerate(zip(*caches, strict=True)):
+            h = decoded(h, self.layer(number), pos, *cache)
+        return chosen(h, self.norms[-1], self.product("lm_head", 0))
 
-    def linear(self, name: str, layer: int, x: Tensor) -> Tensor:
-        return F.linear(x, self.weights.matrices[name][layer])
+    def layer(self, number: int) -> Layer:
+        """What only this layer reads."""
+        return Layer(
+            {name: self.product(name, number) for name in ("qkv", "o", "gate_up", "down")},
+            (self.norms[2 * number], self.norms[2 * number + 1]),
+            self.bias[number] if self.bias else None,
+            self.head_norms[number] if self.head_norms else None,
+        )
 
-    def _norm(self, h: Tensor, index: int) -> Tensor:
-        return F.rms_norm(h, (h.shape[-1],), self.norms[index], self.weights.model.rms_eps)
+    def decoded(self, h: Tensor, layer: Layer, pos: Tensor, k_cache: Tensor, v_cache: Tensor) -> Tensor:
+        """The hidden state behind a layer. Nothing in it tells the layer's number: compiled once, it is all of them."""
+        h = h + self._attention(self._norm(h, layer.norms[0]), layer, pos, k_cache, v_cache)
+        gate, up = self.times("gate_up", layer.products["gate_up"], self._norm(h, layer.norms[1])).chunk(2, dim=-1)
+        return h + self.times("down", layer.products["down"], F.silu(gate) * up)
 
-    def _attention(self, x: Tensor, layer: int, pos: Tensor, caches: Caches) -> Tensor:
-        model, (k_cache, v_cache) = self.weights.model, (caches[0][layer], caches[1][layer])
-        qkv = self.linear("qkv", layer, x)
-        if self.bias:
-            qkv = qkv + self.bias[layer]
+    def chosen(self, h: Tensor, norm: Tensor, head: Any) -> Tensor:
+        """The logits."""
+        return alone(self.times("lm_head", head, self._norm(h, norm)))
+
+    def product(self, name: str, layer: int) -> Any:
+        """What `times` multiplies with."""
+        return self.weights.matrices[name][layer]
+
+    def times(self, name: str, product: Any, x: Tensor) -> Tensor:
+        return F.linear(x, product)
+
+    def _norm(self, h: Tensor, norm: Tensor) -> Tensor:
+        return F.rms_norm(h, (h.shape[-1],), norm, self.weights.model.rms_eps)
+
+    def _attention(self, x: Tensor, layer: Layer, pos: Tensor, k_cache: Tensor, v_cache: Tensor) -> Tensor:
+        model = self.weights.model
+        qkv = self.times("qkv", layer.products["qkv"], x)
+        if layer.bias is not None:
+            qkv = qkv + layer.bias
         q, k, v = heads_of(qkv, model)
-        if self.head_norms:
-            q_norm, k_norm = self.head_norms[layer]
+        if layer.head_norms is not None:
+            q_norm, k_norm = layer.head_norms
             q = F.rms_norm(q, (model.head_dim,), q_norm, model.rms_eps)
             k = F.rms_norm(k, (model.head_dim,), k_norm, model.rms_eps)
         rotation = self.cos[pos], self.sin[pos]
@@ -130,13 +170,14 @@ class StaticModel:
         k_cache[:, pos] = k.unsqueeze(1)
         v_cache[:, pos] = v.unsqueeze(1)
         if self.attention == "sdpa":
-            return self.linear("o", layer, self._library_attention(q, k_cache, v_cache).reshape(len(x), -1))
+            found = self._library_attention(q, k_cache, v_cache)
+            return self.times("o", layer.products["o"], found.reshape(len(x), -1))
         group = model.heads // model.kv_heads
         keys, values = (c.repeat_interleave(group, dim=0) for c in (k_cache, v_cache))
         scores = torch.matmul(q.unsqueeze(1) * model.head_dim**-0.5, keys.transpose(1, 2))
         future = torch.arange(k_cache.shape[1], device=pos.device) > pos
         share = scores.float().masked_fill(future, float("-inf")).softmax(-1).to(v.dtype)
-        return self.linear("o", layer, torch.matmul(share, values).reshape(len(x), -1))
+        return self.times("o", layer.products["o"], torch.matmul(share, values).reshape(len(x), -1))
 
     def _library_attention(self, q: Tensor, k_cache: Tensor, v_cache: Tensor) -> Tensor:
         """Over all of the cache, whose last position is the current one."""
@@ -159,12 +200,15 @@ def static_caches(subject: Subject, pos: int, length: int) -> Caches:
 
 
 def compiled_step(model: StaticModel, options: Options) -> Callable[[Tensor, Tensor, Caches], Tensor]:
-    """The step as one compiled graph; nothing of an earlier compilation is kept."""
+    """The step compiled as one graph, or in two, of a layer and of the logits, where there are many layers; nothing of
+    an earlier compilation is kept.
+    """
     torch._dynamo.reset()
-    function: Callable[[Tensor, Tensor, Caches], Tensor] = torch.compile(
-        model.step, fullgraph=True, dynamic=False, options=options
-    )
-    return function
+    made = partial(torch.compile, fullgraph=True, dynamic=False, options=options)
+    if model.weights.model.layers <= WHOLE:
+        function: Callable[[Tensor, Tensor, Caches], Tensor] = made(model.step)
+        return function
+    return partial(model.by_layers, made(model.decoded), made(model.chosen))
 
 
 def compiled(subject: Subject, pos: int, first_token: int, torch_error: float, reference: Tensor) -> Contestant:

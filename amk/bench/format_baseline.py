@@ -120,8 +120,10 @@ class FormatModel(StaticModel):
     products: dict[str, list[Product]] = field(default_factory=dict)
     emulating: bool = False
 
-    def linear(self, name: str, layer: int, x: Tensor) -> Tensor:
-        product = self.products[name][layer]
+    def product(self, name: str, layer: int) -> Product:
+        return self.products[name][layer]
+
+    def times(self, name: str, product: Product, x: Tensor) -> Tensor:
         return product.emulated(x) if self.emulating else product.times(x)
 
 

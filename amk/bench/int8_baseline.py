@@ -108,9 +108,13 @@ class Int8Model(StaticModel):
     int8: dict[str, list[Int8Matrix]] | None = None
     shapes: dict[str, Shape] | None = None
 
-    def linear(self, name: str, layer: int, x: Tensor) -> Tensor:
-        assert self.int8 is not None and self.shapes is not None
-        return self.int8[name][layer].times(x, self.shapes[name])
+    def product(self, name: str, layer: int) -> Int8Matrix:
+        assert self.int8 is not None
+        return self.int8[name][layer]
+
+    def times(self, name: str, product: Int8Matrix, x: Tensor) -> Tensor:
+        assert self.shapes is not None
+        return product.times(x, self.shapes[name])
 
 
 def int8_compiled(subject: Subject, pos: int, first_token: int, torch_error: float, reference: Tensor) -> Contestant:

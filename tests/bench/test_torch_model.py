@@ -201,6 +201,35 @@ def test_the_step_compiles_as_one_graph() -> None:
     torch.testing.assert_close(results[0], results[1], rtol=2e-2, atol=2e-2)
 
 
+@pytest.mark.parametrize("model", VARIANTS, ids=names)
+@pytest.mark.parametrize("form", ["bf16", "fp8"])
+def test_many_layers_are_compiled_once(form: FormatName, model: ModelSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two graphs, of a layer and of the logits, compute the step."""
+    from torch._dynamo.testing import CompileCounter
+
+    from amk.bench.device_quantise import quantised as quantise
+    from amk.bench.format_baseline import FormatModel, Fp8Matrix
+
+    weights = torch_model.TorchWeights.random(model, 5, device="cpu")
+    static: Any = compile_baseline.StaticModel.of(weights, CONTEXT, torch.bfloat16)
+    if form == "fp8":
+        static = FormatModel.of(weights, CONTEXT, torch.bfloat16)
+        static.products = {
+            name: [Fp8Matrix.of(quantise(rows, weight_format("fp8"))) for rows in each]
+            for name, each in weights.matrices.items()
+        }
+    counter, compiler = CompileCounter(), torch.compile
+    monkeypatch.setattr(compile_baseline, "WHOLE", 1)
+    monkeypatch.setattr(torch, "compile", lambda step, options, **how: compiler(step, backend=counter, **how))
+    results = []
+    for step in (compile_baseline.compiled_step(static, {}), static.step):
+        cache = tuple([layer.clone() for layer in each] for each in caches(model, torch.bfloat16))
+        with torch.no_grad():
+            results.append([step(torch.tensor([t]), torch.tensor([p]), cache) for p, t in enumerate((5, 100))])
+    assert model.layers > 1 and counter.frame_count == 2
+    torch.testing.assert_close(results[0], results[1], rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("name", ["qkv", "o", "gate_up", "down", "lm_head"])
 def test_every_row_is_packed_where_the_layout_says(name: Any) -> None:
     schedule = plan(RAGGED, load_target("h200"), max_context=64, workers=3)
