@@ -142,7 +142,8 @@ def times_of(values: dict[str, Any]) -> Times:
 
 def power_of(values: dict[str, Any]) -> Power:
     """What `asdict` made of it."""
-    return Power(**(values | {"throttled": tuple(str(why) for why in values["throttled"])}))
+    numbers = _numbers(values, "joules", "watts", "sm_mhz", "least_sm_mhz", "memory_mhz")
+    return Power(**(values | numbers | {"throttled": tuple(str(why) for why in values["throttled"])}))
 
 
 def _numbers(values: dict[str, Any], *names: str) -> dict[str, Any]:

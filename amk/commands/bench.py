@@ -34,7 +34,7 @@ BASELINES = ("cublas-graph", "compile", "int8", "fp8", "int4", "pdl-graph")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--table", metavar="NAME", help="the cases of a table and what they must reach: h200, or a file"
+        "--table", metavar="NAME", help="the cases of a table and what they must reach: h100, h200, or a file"
     )
     parser.add_argument(
         "--cases",

@@ -103,11 +103,13 @@ def test_power_clocks_cards_and_variants_come_back_from_the_record(tmp_path: Pat
 
 
 def test_a_record_holds_what_is_not_a_number(tmp_path: Path) -> None:
-    made = replace(row(BASE, 3.5, correct=False), error=math.nan, kl=math.inf, torch_error=-math.inf)
+    drawn = {"amk": Power(math.nan, math.inf, 1980, 1980, 2619)}
+    made = replace(row(BASE, 3.5, correct=False), error=math.nan, kl=math.inf, torch_error=-math.inf, power=drawn)
     file = tmp_path / "rows.json"
     Record.open(file).add(made, {})
     again = Record.open(file).find(BASE)
     assert again is not None and math.isnan(again.error) and again.kl == math.inf and again.torch_error == -math.inf
+    assert math.isnan(again.power["amk"].joules) and again.power["amk"].watts == math.inf
     Record.open(file).add(row(replace(BASE, run=2), 3.6), {})
     assert len(Record.open(file).rows()) == 2
 
@@ -123,8 +125,9 @@ def test_other_programs_say_how_they_were_timed_and_where_they_are_from() -> Non
     assert best is not None and best.ms == min(other.ms for other in table.cases[0].others)
 
 
-def test_every_quantised_case_has_a_rival_of_its_own_format() -> None:
-    for case in load_table("h200").cases:
+@pytest.mark.parametrize("name", ["h100", "h200"])
+def test_every_quantised_case_has_a_rival_of_its_own_format(name: str) -> None:
+    for case in load_table(name).cases:
         codes = weight_format(case.dtype).codes
         assert codes == "bf16" or codes in case.baselines
 
@@ -135,8 +138,9 @@ def test_what_was_not_measured_is_open() -> None:
     assert cells(one)[-1] == "not measured"
 
 
-def test_the_shipped_table_is_planned_as_it_says() -> None:
-    table = load_table("h200")
+@pytest.mark.parametrize("name", ["h100", "h200"])
+def test_the_shipped_table_is_planned_as_it_says(name: str) -> None:
+    table = load_table(name)
     assert len({case.case for case in table.cases}) == len(table.cases)
     assert {case.of for case in table.cases} - {None} <= {case.case for case in table.cases}
     for case in table.cases:
@@ -146,7 +150,7 @@ def test_the_shipped_table_is_planned_as_it_says() -> None:
             assert schedule.kv.context == case.context
             assert schedule.weights_label.startswith(case.dtype)
     with pytest.raises(AmkError, match="AMK005"):
-        table.cases[0].model_copy(update={"settings": {"magic": 1}}).schedule("h200")
+        table.cases[0].model_copy(update={"settings": {"magic": 1}}).schedule(name)
 
 
 def test_charts_against_position_and_batch() -> None:
