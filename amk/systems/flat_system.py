@@ -116,6 +116,8 @@ class TooNarrow:
 def too_narrow(system: FlatSystem) -> list[TooNarrow]:
     """Counters that are used across more than their scope reaches (PTX ISA, scopes: what is outside sees nothing)."""
     block = system.block
+    if not (system.place != system.place[:1]).any():
+        return []
     counter = np.concatenate((block.wait_counter, block.signal_counter))
     event = np.concatenate((block.wait_event, block.signal_event))
     order = np.lexsort((event, counter))

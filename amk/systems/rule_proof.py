@@ -403,14 +403,11 @@ def with_order(columns: Json, pairs: list[Pair]) -> Json:
         more[x].add((x, 1))
         more[y].add((x, 0))
     names = ("buffer", "lo", "hi", "kind", "value", "delta")
-    made: dict[str, list[int]] = {name: [] for name in names}
-    first = [0]
-    for event in range(len(columns["access_first"]) - 1):
-        start, end = columns["access_first"][event : event + 2]
-        for name in names:
-            made[name] += columns[f"access_{name}"][start:end]
-        for byte, kind in sorted(more.get(event, ())):
-            for name, entry in zip(names, (buffer, byte, byte + 1, kind, value, 0), strict=True):
-                made[name].append(entry)
-        first.append(len(made["lo"]))
-    return {**columns, "access_first": first, **{f"access_{name}": made[name] for name in names}}
+    rows = list(zip(*(columns[f"access_{name}"] for name in names), strict=True))
+    first, made = [0], []
+    for event, (start, end) in enumerate(pairwise(columns["access_first"])):
+        made += rows[start:end]
+        made += [(buffer, byte, byte + 1, kind, value, 0) for byte, kind in sorted(more.get(event, ()))]
+        first.append(len(made))
+    split = {f"access_{name}": [row[place] for row in made] for place, name in enumerate(names)}
+    return {**columns, "access_first": first, **split}

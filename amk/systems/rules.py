@@ -78,11 +78,12 @@ def mixed(block: System, rules: Rules) -> str | None:
     stored[block.signal_counter[rules.signal == STORE]] = True
     equal = np.zeros(block.counters, dtype=bool)
     equal[block.wait_counter[rules.wait == EQUAL]] = True
-    if (waits != np.isin(rules.wait, (PARITY, NEXT_PHASE))).any():
+    bytes_ = (rules.signal == EXPECT) | (rules.signal == COMPLETE) | (rules.signal == ONLY_EXPECT)
+    if (waits != ((rules.wait == PARITY) | (rules.wait == NEXT_PHASE))).any():
         return "waits for a parity or the next phase are for barriers, others for what is none"
-    if (~signals & np.isin(rules.signal, (EXPECT, COMPLETE, ONLY_EXPECT))).any():
+    if (~signals & bytes_).any():
         return "bytes are expected and completed at barriers alone"
-    if (block.signal_amount[np.isin(rules.signal, (EXPECT, COMPLETE, ONLY_EXPECT))] >= MOST_BYTES).any():
+    if (block.signal_amount[bytes_] >= MOST_BYTES).any():
         return f"an mbarrier counts fewer than {MOST_BYTES:,} bytes"
     if (stored & phased).any() or (equal & ~stored).any():
         return "a value is stored to a flag, and only a flag is waited for to be equal"
@@ -98,6 +99,8 @@ def mixed(block: System, rules: Rules) -> str | None:
 def crowded(block: System, rules: Rules, scope: I64, place: I64) -> str | None:
     """More named barriers in a CTA than there are: barriers of one CTA whose phases are waited for by arriving."""
     rows = np.flatnonzero((rules.wait == NEXT_PHASE) & (scope[block.wait_counter] == CTA))
+    if len(set(block.wait_counter[rows].tolist())) <= NAMED:
+        return None
     where = place[block.agent_of[block.wait_event[rows]]]
     pairs = np.unique(np.column_stack((where, block.wait_counter[rows])), axis=0)
     _, counts = np.unique(pairs[:, :-1], axis=0, return_counts=True)

@@ -15,6 +15,9 @@ UNIT = 4
 """Bytes of what a box is counted in: a bulk copy is of 16."""
 PLACES = {"buffer": (1,), "read": (1, 2), "write": (1, 2), "expect": (1,)}
 """Where a call counts so."""
+TURNS = {"arrive": (True,), "wait_others": (False,), "sync": (True, False)}
+"""What a call does at a barrier: it arrives, or waits."""
+HERE = ("random_rules.py", 1)
 
 
 class Of(NamedTuple):
@@ -65,25 +68,42 @@ class Made:
         """Two systems of the same key are the same system."""
         return repr((self.sys.declared, list(self.calls.items())))
 
+    @property
+    def defined(self) -> bool:
+        """PTX says what happens: whoever waits for others at a barrier has arrived, and at that of a cluster each agent
+        arrives and waits in turns."""
+        of_cluster = {
+            k for k, (verb, given) in enumerate(self.sys.declared) if verb == "barrier" and "cluster" in given
+        }
+        for calls in self.calls.values():
+            waiting: dict[int, bool] = {}
+            for verb, arguments in calls:
+                for arrives in TURNS.get(verb, ()):
+                    number = arguments[0].number
+                    if (number in of_cluster or not arrives) and waiting.get(number, False) == arrives:
+                        return False
+                    waiting[number] = arrives
+        return True
+
     def call(self, agent: str, verb: str, *arguments: object) -> None:
         self.calls.setdefault(agent, []).append((verb, arguments))
 
     def built(self) -> System:
         sys = System("random")
-        made = [getattr(sys, verb)(*_in_bytes(verb, arguments)) for verb, arguments in self.sys.declared]
-
-        def real(argument: Any) -> Any:
-            if isinstance(argument, Of):
-                return made[argument.number]
-            if isinstance(argument, tuple) and isinstance(argument[0], Of):
-                return (made[argument[0].number], *(UNIT * place for place in argument[1:]))
-            return argument
-
-        for name, calls in self.calls.items():
-            agent = sys.agent(name)
-            for verb, arguments in calls:
-                getattr(agent, verb)(*map(real, _in_bytes(verb, arguments)))
+        self.build(sys)
         return sys
+
+    def build(self, sys: System, named: str = "", cluster: int = 0) -> None:
+        """Add it to a system; named: what the names of its agents, counters and buffers begin with."""
+        with sys.at(HERE):
+            made = [
+                getattr(sys, verb)(named + name, *_in_bytes(verb, (name, *rest))[1:])
+                for verb, (name, *rest) in self.sys.declared
+            ]
+            for name, calls in self.calls.items():
+                agent = sys.agent(named + name, cluster=cluster)
+                for verb, arguments in calls:
+                    getattr(agent, verb)(*(_real(made, argument) for argument in _in_bytes(verb, arguments)))
 
     def read(self, agent: str, data: Of, lo: int, value: object) -> None:
         """Some bytes of a box."""
@@ -234,3 +254,11 @@ def random_rules(rng: Random) -> System:
 def _in_bytes(verb: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     places = PLACES.get(verb, ())
     return tuple(UNIT * one if at in places else one for at, one in enumerate(arguments))
+
+
+def _real(made: list[Any], argument: Any) -> Any:
+    if isinstance(argument, Of):
+        return made[argument.number]
+    if isinstance(argument, tuple) and isinstance(argument[0], Of):
+        return (made[argument[0].number], *(UNIT * place for place in argument[1:]))
+    return argument

@@ -25,8 +25,7 @@ from tests.systems.random_rules import Made, random_rules
 from tests.systems.rule_runs import Rules, TooMany
 
 MORE = int(os.environ.get("AMK_SYSTEMS", "1"))
-SYSTEMS, OTHERS = 80 * MORE, 2_000 * MORE
-"""Of the second, 50,000 with AMK_SYSTEMS=25."""
+SYSTEMS, OTHERS = 80 * MORE, 300 * MORE
 LIMIT = 40_000
 """States of one system beyond which it is left out."""
 

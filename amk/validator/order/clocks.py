@@ -162,16 +162,18 @@ def order_statistic(values: Counts, amounts: I64, need: int) -> Counts:
     return result
 
 
-def _together(needed: I64, first: I64, most: int) -> Iterator[tuple[int, int]]:
-    """Rows low + 1..high in turn, each needing rows up to `low`; `needed` is by row, `first` [rows + 1] where its waits
+def _together(depth: I64, first: I64, most: int) -> Iterator[tuple[int, int]]:
+    """Rows low..high - 1 of one depth, in turn; `depth` is by row and rises, `first` [rows + 1] is where its waits
     begin, and there are no more than `most` waits unless one row has them."""
-    low, rows = 0, len(needed)
-    while low < rows:
-        room = max(low + 1, int(np.searchsorted(first, first[low] + most, side="right")) - 1)
-        late = needed[low + 1 : room] > low
-        high = low + 1 + int(late.argmax()) if late.any() else min(room, rows)
-        yield low, high
-        low = high
+    ends = np.append(np.flatnonzero(depth[1:] > depth[:-1]) + 1, len(depth)).tolist()
+    low = 0
+    for end in ends if len(depth) else ():
+        while low < end:
+            high = end
+            if first[end] - first[low] > most:
+                high = max(low + 1, int(np.searchsorted(first[: end + 1], first[low] + most, side="right")) - 1)
+            yield low, high
+            low = high
 
 
 def _of_one_size(waits: I64, first: I64) -> Iterator[tuple[I64 | slice, I64]]:
@@ -277,9 +279,9 @@ class Fixpoint:
         members = np.arange(start, end)
         return order_statistic(self.finished(members), self.table.amount[members], need)
 
-    def _evaluate(self, rows: I64, before: I64, waits: I64, first: I64, out: Counts) -> None:
-        """Rows by those of the events before them and by what they wait for; first [rows + 1]: where the waits of each
-        begin."""
+    def _evaluated(self, rows: I64, before: I64, waits: I64, first: I64) -> Counts:
+        """[n, agents] Rows by those of the events before them and by what they wait for; first [rows + 1]: where the
+        waits of each begin."""
         head = self.heads[rows - 1]
         made: Counts = self.rows.take(before, axis=0)
         made[np.arange(len(head)), self.agent[head]] = self.index[head]
@@ -293,37 +295,49 @@ class Fixpoint:
             mine = made[some]
             if len(values) > len(mine):
                 values = values.reshape(len(mine), -1, values.shape[1]).max(axis=1)
-            out[some] = np.maximum(mine, values, out=values)
+            made[some] = np.maximum(mine, values, out=values)
+        return made
 
     def evaluated(self, rows: I64) -> Counts:
         """[n, agents] what these rows are by what is known now."""
         begin, end = self.first_wait[rows - 1], self.first_wait[rows]
         first = np.append(0, np.cumsum(end - begin))
         waits = np.repeat(begin - first[:-1], end - begin) + np.arange(first[-1])
-        found = np.empty((len(rows), self.system.agents), self.rows.dtype)
-        self._evaluate(rows, self._before(self.heads[rows - 1]), waits, first, found)
-        return found
+        return self._evaluated(rows, self._before(self.heads[rows - 1]), waits, first)
 
     def first_pass(self) -> None:
-        """Upper bounds in run order: K is the join of the producers that came first. Neighbours in that order of which
-        none needs another are made together.
+        """Upper bounds in run order: K is the join of the producers that came first. Rows that none of them needs, nor
+        a row between, are made together.
         """
         leading = {key: self.leading(key) for key in self.shared.tolist()}
-        latest = np.zeros(len(self.keys), np.int64)
-        latest[self.sole >= 0] = self.row_of[self.sole[self.sole >= 0]]
-        latest[self.shared] = [self.row_of[self.table.event[members]].max() for members in leading.values()]
-        before, first = self._before(self.heads), self.first_wait
-        needed = np.maximum(before, np.maximum.reduceat(latest[self.wait_key], first[:-1])) if len(before) else before
-        most = AT_ONCE // max(self.system.agents, 1)
-        for low, high in _together(needed, first, most):
-            waits = np.arange(first[low], first[high])
+        before, count = self._before(self.heads), np.diff(self.first_wait)
+        depth = self._depths(before.tolist(), leading)
+        order = np.argsort(depth, kind="stable")
+        count, before = count[order], before[order]
+        first = np.append(0, np.cumsum(count))
+        every = np.repeat(self.first_wait[order] - first[:-1], count) + np.arange(first[-1])
+        for low, high in _together(depth[order], first, AT_ONCE // max(self.system.agents, 1)):
+            waits = every[first[low] : first[high]]
             fresh = set(self.wait_key[waits].tolist()) & leading.keys() if leading else ()
             for key in fresh:
                 self.finished(leading.pop(key)).max(axis=0, out=self.k_rows[self.slot[key]])
-            self._evaluate(
-                np.arange(low + 1, high + 1), before[low:high], waits, first[low : high + 1],
-                self.rows[low + 1 : high + 1],
-            )  # fmt: skip
+            rows = order[low:high] + 1
+            self.rows[rows] = self._evaluated(rows, before[low:high], waits, first[low : high + 1])
+
+    def _depths(self, before: list[int], leading: dict[int, I64]) -> I64:
+        """[rows] How many rows in a chain each needs, of which one needs the next."""
+        needs = {key: self.row_of[self.table.event[members]].tolist() for key, members in leading.items()}
+        sole = self.row_of[self.sole].tolist()
+        depth, of_key = [0] * (len(before) + 1), dict[int, int]()
+        keys, first = self.wait_key.tolist(), self.first_wait.tolist()
+        for row, behind in enumerate(before, 1):
+            most = depth[behind]
+            for key in keys[first[row - 1] : first[row]]:
+                if key in needs and key not in of_key:
+                    of_key[key] = max(depth[other] for other in needs[key])
+                most = max(most, of_key[key] if key in needs else depth[sole[key]])
+            depth[row] = most + 1
+        return np.array(depth[1:], dtype=np.int64)
 
     def lower(self) -> None:
         """Lower K and rows until nothing changes; work is taken in run order (a K just before its first waiter)."""
