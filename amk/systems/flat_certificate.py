@@ -10,6 +10,7 @@ from amk.systems.flat_judge import judge
 from amk.systems.flat_system import FlatSystem
 from amk.systems.proof import FORMAT, filled
 from amk.systems.rule_evidence import evidence
+from amk.systems.rule_proof import Refused
 from amk.systems.verdict import judged
 from amk.validator.export.certificate import NotSafe, make_certificate
 
@@ -38,5 +39,8 @@ def _with_rules(system: FlatSystem, safe: bool) -> Json:
     if not (system.acquires.all() and system.releases.all()):
         raise NotSafe("barriers by phase, flags and proxies with relaxed operations have no certificate")
     document = to_json(system)
-    claims, extended_system = evidence(system, filled(document["systems"]["block"]), document["orders"])
+    try:
+        claims, extended_system = evidence(system, filled(document["systems"]["block"]), document["orders"])
+    except Refused as reason:
+        raise NotSafe(f"there is no certificate: {reason}") from reason
     return {"format": FORMAT, "rules": claims, "systems": {"block": make_certificate(judge(extended_system))}}

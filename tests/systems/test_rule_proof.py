@@ -52,6 +52,22 @@ def test_certificates_of_random_safe_kernels_are_accepted() -> None:
     assert tried > 15
 
 
+@pytest.mark.parametrize("come", [0, 16])
+def test_a_last_phase_may_stay_open_for_bytes_that_never_come(come: int) -> None:
+    sys = System("open")
+    data, full, last = sys.buffer("data", 16), sys.mbarrier("full"), sys.mbarrier("last", 2)
+    with sys.agent("producer") as p, sys.agent("consumer") as c:
+        p.write(data, 0, 16, value=1)
+        p.arrive(full)
+        p.expect(last, 32)
+        c.wait_parity(full, 0)
+        c.read(data, 0, 16, value=1)
+        c.arrive(last)
+        if come:
+            c.complete(last, come)
+    assert accepted(sys.flat())
+
+
 def meetings(arrives: int, phases: int) -> FlatSystem:
     """One only arrives, ahead of the other as far as it likes: some runs end, in others a phase is missed."""
     sys = System("meetings")
