@@ -91,7 +91,7 @@ def _sized(
     """
     chosen = settings.workers if workers is None else workers
     count = choose_workers(model, target, settings.batch, settings.ctas_per_sm) if chosen is None else chosen
-    _require_batch(settings, runs)
+    _require_batch(settings)
     if model.slice is not None:
         settings = _of_slice(model, settings)
     _require_places(count, model, target, settings)
@@ -179,7 +179,7 @@ def _author(
     slack = 0 if exact else settings.hint_slack
     reduced = sized.kv.splits if reducible(settings, model, sized.kv.splits) else None
     require_whole_fetches(model, settings, reduced is not None, sized.runs)
-    return Author(model, settings, workers, rows, *deltas, slack, reduced, head_layout(sized.runs), first, strong)
+    return Author(model, settings, workers, rows, *deltas, slack, reduced, head_layout(sized.runs, settings.vectors), first, strong)
 
 
 def loops_of(
@@ -202,7 +202,7 @@ def _narrower(model: ModelSpec, target: Target, settings: Settings, workers: int
     return [choose_chunks(model, target, settings, row_tables(model, workers, each), each) for each in every]
 
 
-def _require_batch(settings: Settings, wanted: Layered) -> None:
+def _require_batch(settings: Settings) -> None:
     """AMK016 unless the batch, or the rows of a sequence, can be decoded with these settings."""
     batch, rows = settings.batch, settings.rows
     if not 1 <= batch <= MAX_BATCH:
@@ -215,7 +215,6 @@ def _require_batch(settings: Settings, wanted: Layered) -> None:
         raise AmkError(Diagnostic("AMK016", "a single sequence is live, and only sequences of a batch come and go"))
     reasons = {
         f"tokens are chosen by {settings.sampling}": settings.sampling != "greedy" and rows > 1,
-        f"weights are stored as {label_of(wanted)}": any(f != "bf16" for _, forms in wanted for f in forms.values()),
         "attention waits for the rows of its head": settings.head_handoff,
         "parts of down wait for their own columns": settings.act_parts > 1,
     }
@@ -237,10 +236,10 @@ def _of_slice(model: ModelSpec, settings: Settings) -> Settings:
 
 
 def _require_parts(model: ModelSpec, settings: Settings, runs: Runs) -> None:
-    """AMK016 for parts of `down` in codes, AMK406 unless its columns come in whole chunks for every part that waits for
+    """AMK016 for parts of one vector's `down` in codes, AMK406 unless its columns come in whole chunks for every part that waits for
     its own.
     """
-    if settings.k_parts != 1 and any(chunks["down"].format != "bf16" for _, chunks in runs):
+    if settings.k_parts != 1 and settings.vectors == 1 and any(chunks["down"].format != "bf16" for _, chunks in runs):
         raise AmkError(
             Diagnostic("AMK016", f"down is not done in {settings.k_parts} parts where its weights are codes")
         )

@@ -28,7 +28,8 @@ def require_whole_fetches(model: ModelSpec, settings: Settings, reduced: bool, w
     reduced before everybody stages the result.
     """
     wide = fetched(settings)
-    blocks = [all(layout(name, forms) != "bf16" for name in names for _, forms in wanted) for names in READERS]
+    vectors = settings.vectors
+    blocks = [all(layout(name, forms, vectors) != "bf16" for name in names for _, forms in wanted) for names in READERS]
     shares = (("hidden", model.hidden, wide), ("q_dim", model.q_dim, wide), ("ffn", model.ffn, 4))
     for (name, count, width), whole in zip(shares, blocks, strict=True):
         if count % (width if whole else width * settings.warps):

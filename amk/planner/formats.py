@@ -68,9 +68,11 @@ def chunk_widths(model: ModelSpec, chunk_bytes: int, names: tuple[MatrixName, ..
 
 
 def chunk_choices(
-    model: ModelSpec, chunk_bytes: int, wanted: Formats | Layered, scales_apart: bool = False
+    model: ModelSpec, chunk_bytes: int, wanted: Formats | Layered, scales_apart: bool = False, parts: int = 1
 ) -> list[Runs]:
-    """Chunks of every matrix with at most `chunk_bytes` of codes each, largest first."""
+    """Chunks of every matrix with at most `chunk_bytes` of codes each, largest first; parts: of the columns of `down`,
+    each of whole chunks where that is possible.
+    """
     runs = layered(model, wanted)
     plain = tuple(name for name in MATRICES if any(forms[name] == "bf16" for _, forms in runs))
     if plain:
@@ -78,25 +80,28 @@ def chunk_choices(
     else:
         limits = [(chunk_bytes >> n, 0) for n in range(8) if chunk_bytes >> n >= SMALLEST_CHUNK]
     return [
-        tuple((count, _chunks(model, forms, limit, width, scales_apart)) for count, forms in runs)
+        tuple((count, _chunks(model, forms, limit, width, scales_apart, parts)) for count, forms in runs)
         for limit, width in limits or [(SMALLEST_CHUNK, 0)]
     ]
 
 
-def _chunks(model: ModelSpec, forms: Formats, limit: int, width: int, scales_apart: bool) -> Chunks:
+def _chunks(model: ModelSpec, forms: Formats, limit: int, width: int, scales_apart: bool, parts: int) -> Chunks:
     """Chunks of `width` columns in bf16, of at most `limit` bytes of codes in other formats."""
     return {
         name: Chunk(format="bf16", columns=width)
         if forms[name] == "bf16"
-        else _chunk(model, name, forms[name], limit, scales_apart)
+        else _chunk(model, name, forms[name], limit, scales_apart, parts if name == "down" else 1)
         for name in MATRICES
     }
 
 
-def _chunk(model: ModelSpec, name: MatrixName, form_name: FormatName, limit: int, scales_apart: bool) -> Chunk:
-    """The widest chunk, of those with the least padding behind a row."""
+def _chunk(
+    model: ModelSpec, name: MatrixName, form_name: FormatName, limit: int, scales_apart: bool, parts: int
+) -> Chunk:
+    """The widest chunk, of those with the least padding behind a row or, in several parts, behind each of them."""
     form, shape = weight_format(form_name), matrix(model, name)
     most = max(limit * 8 // (ROWS_PER_GROUP * form.bits), form.unit)
     widths = range(form.unit, most + 1, form.unit)
-    columns = min(widths, key=lambda width: (shape.k_chunks(width) * width, -width))
+    part = -(-shape.k // parts)
+    columns = min(widths, key=lambda width: (-(-part // width) * width, -width))
     return Chunk(format=form_name, columns=columns, apart=scales_apart and form.per_row)

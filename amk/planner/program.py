@@ -171,7 +171,7 @@ class Author(Writer):
         """Stage the output of attention, adding up its splits unless their workers did."""
         fields = self.written_for(name)
         heads = share_heads(
-            self.model.heads, self.model.head_dim, self.settings.warps, layout(name, self.run.wanted) != "bf16"
+            self.model.heads, self.model.head_dim, self.settings.warps, layout(name, self.run.wanted, self.settings.vectors) != "bf16"
         )
         combine = CombineOp(role="all", layer=self.layer, heads=heads, mix="mix", **self.splits_at(), **fields)
         staged = StageAttentionOp(role="all", layer=self.layer, attn=self.own("attn"), **fields)
@@ -200,7 +200,7 @@ class Author(Writer):
             return self.written_for("qkv")
         if self.run.after is None:
             return self.written_for("qkv", "lm_head")
-        return staged_for(self.head, ("qkv", self.run.wanted), ("qkv", self.run.after))
+        return staged_for(self.head, self.settings.vectors, ("qkv", self.run.wanted), ("qkv", self.run.after))
 
     def choice(self) -> list[Step]:
         """The next token."""

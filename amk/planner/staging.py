@@ -37,57 +37,57 @@ class Written(Read):
     also: str | None
 
 
-def layout(name: MatrixName, wanted: Formats) -> Staged:
-    return weight_format(wanted[name]).staged
+def layout(name: MatrixName, wanted: Formats, vectors: int) -> Staged:
+    return weight_format(wanted[name]).staged(vectors)
 
 
-def head_layout(wanted: Layered) -> Staged | None:
+def head_layout(wanted: Layered, vectors: int) -> Staged | None:
     """The layout of lm_head's vector if it has an array of its own: if QKV of some layers multiplies another one.
 
     AMK016 for more than two layouts.
     """
-    kinds = [layout("lm_head", wanted[0][1]), *(layout("qkv", forms) for _, forms in wanted)]
+    kinds = [layout("lm_head", wanted[0][1], vectors), *(layout("qkv", forms, vectors) for _, forms in wanted)]
     if len(set(kinds)) > 2:
         message = f"QKV and lm_head multiply vectors in {len(set(kinds))} layouts: {', '.join(sorted(set(kinds)))}"
         raise AmkError(Diagnostic("AMK016", message, help="two layouts are staged at once, no more"))
     return kinds[0] if len(set(kinds)) == 2 else None
 
 
-def array(name: MatrixName, forms: Formats, head: Staged | None) -> str:
+def array(name: MatrixName, forms: Formats, head: Staged | None, vectors: int) -> str:
     """The array that the product of matrix `name` reads; head: as `head_layout` says."""
-    own = layout(name, forms)
+    own = layout(name, forms, vectors)
     return HEAD if name in ("qkv", "lm_head") and own == head else NAMES[own]
 
 
-def read_by(name: MatrixName, forms: Formats, head: Staged | None) -> Read:
+def read_by(name: MatrixName, forms: Formats, head: Staged | None, vectors: int) -> Read:
     """What the product of matrix `name` reads."""
-    blocks, sums = layout(name, forms) != "bf16", weight_format(forms[name]).sums
-    return Read(x=array(name, forms, head), scales=SCALES if blocks else None, sums=SUMS if sums else None)
+    blocks, sums = layout(name, forms, vectors) != "bf16", weight_format(forms[name]).sums(vectors)
+    return Read(x=array(name, forms, head, vectors), scales=SCALES if blocks else None, sums=SUMS if sums else None)
 
 
-def staged_for(head: Staged | None, *readers: tuple[MatrixName, Formats]) -> Written:
+def staged_for(head: Staged | None, vectors: int, *readers: tuple[MatrixName, Formats]) -> Written:
     """What an op writes whose vector these matrices, with their formats, multiply."""
-    reads = [read_by(name, forms, head) for name, forms in readers]
+    reads = [read_by(name, forms, head, vectors) for name, forms in readers]
     arrays = list(dict.fromkeys(read["x"] for read in reads))
     scales = next((r["scales"] for r in reads if r["scales"]), None)
     sums = next((r["sums"] for r in reads if r["sums"]), None)
     return Written(x=arrays[0], also=arrays[1] if len(arrays) > 1 else None, scales=scales, sums=sums)
 
 
-def staged_arrays(model: ModelSpec, wanted: Formats | Layered, batch: int = 1, k_parts: int = 1) -> list[Buffer]:
+def staged_arrays(model: ModelSpec, wanted: Formats | Layered, vectors: int = 1, k_parts: int = 1) -> list[Buffer]:
     """The arrays at their places from byte 0 on; k_parts: steps that the product of `down` is done in."""
     runs = layered(model, wanted)
-    head = head_layout(runs)
+    head = head_layout(runs, vectors)
     sizes: dict[str, tuple[Staged, int]] = {}
     blocks = sums = 0
     for (_, forms), name in product(runs, MATRICES):
-        read, k = read_by(name, forms, head), -(-matrix(model, name).k // (k_parts if name == "down" else 1))
+        read, k = read_by(name, forms, head, vectors), -(-matrix(model, name).k // (k_parts if name == "down" else 1))
         count = k if read["scales"] is None else whole_blocks(k) * BLOCK
-        sizes[read["x"]] = layout(name, forms), max(count, sizes.get(read["x"], ("bf16", 0))[1])
+        sizes[read["x"]] = layout(name, forms, vectors), max(count, sizes.get(read["x"], ("bf16", 0))[1])
         blocks = max(blocks, whole_blocks(k) if read["scales"] else 0)
         sums = max(sums, whole_blocks(k) if read["sums"] else 0)
     first = whole_blocks(model.hidden) * BLOCK * 2
-    out = [_shared(x, form, count, first if x == HEAD else 0, batch) for x, (form, count) in sizes.items()]
+    out = [_shared(x, form, count, first if x == HEAD else 0, vectors) for x, (form, count) in sizes.items()]
     for x, count in ((SCALES, blocks), (SUMS, sums)):
         if count:
             out.append(_shared(x, "f32", count, free_from(out)))
@@ -99,7 +99,7 @@ def free_from(buffers: list[Buffer]) -> int:
     return max(-(-((b.offset or 0) + b.bytes) // 128) * 128 for b in buffers)
 
 
-def _shared(name: str, dtype: str, count: int, offset: int, batch: int = 1) -> Buffer:
-    """In a batch, rows are 64 bytes apart modulo 128: what lanes read together lies in different banks."""
-    shape = (count,) if batch == 1 else (batch, -(-count // 64) * 64 + 32)
+def _shared(name: str, dtype: str, count: int, offset: int, vectors: int = 1) -> Buffer:
+    """Of several vectors, rows are 64 bytes apart modulo 128: what lanes read together lies in different banks."""
+    shape = (count,) if vectors == 1 else (vectors, -(-count // 64) * 64 + 32)
     return Buffer.model_validate({"name": name, "space": "shared", "dtype": dtype, "shape": shape, "offset": offset})

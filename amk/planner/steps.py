@@ -115,7 +115,7 @@ class Writer:
         return of_run(name, self.run.number)
 
     def written_for(self, *names: MatrixName) -> Written:
-        return staged_for(self.head, *((name, self.run.wanted) for name in names))
+        return staged_for(self.head, self.settings.vectors, *((name, self.run.wanted) for name in names))
 
     def barrier(self) -> Step:
         return Step(op=BarrierOp(role="all", id=1, agents=self.settings.warps))
@@ -140,7 +140,7 @@ class Writer:
             role="all", matrix=name, layer=layer, stream="weights", part=self.sums(name),
             deferred=self.deferred(name) if part == parts - 1 else 0, k_part=part, k_parts=parts,
             row_scales=scale_buffer(name) if self.settings.scales_apart and self.run.format(name).per_row else None,
-            **read_by(name, self.run.wanted, self.head),
+            **read_by(name, self.run.wanted, self.head, self.settings.vectors),
         )  # fmt: skip
         meet = [] if part == parts - 1 and self.hints_drained(name) else [self.barrier()]
         return [self.barrier(), Step(op=op), *meet]

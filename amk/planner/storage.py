@@ -43,7 +43,7 @@ def choose_chunks(model: ModelSpec, target: Target, settings: Settings, counts: 
     fixed = fixed_buffers(model, settings, counts, wanted)[1]
     used = {form for _, forms in wanted for form in forms.values()}
     limit = chunk_bytes_of(settings, model, target, used, len(counts["hidden.count"]))
-    choices = chunk_choices(model, limit, wanted, settings.scales_apart)
+    choices = chunk_choices(model, limit, wanted, settings.scales_apart, settings.k_parts or 1)
     depths = [ring_slots(target, settings, largest(chunks), fixed) for chunks in choices]
     comfortable = [chunks for chunks, slots in zip(choices, depths, strict=True) if slots >= enough]
     return comfortable[0] if comfortable else choices[depths.index(max(depths))]
@@ -134,7 +134,7 @@ def fixed_buffers(
     splits = max(1, len(counts["hidden.count"]) // model.kv_heads)
     mixed: list[Array] = []
     if together == 1:
-        blocks = {layout("o", forms) != "bf16" for _, forms in layered(model, wanted)}
+        blocks = {layout("o", forms, together) != "bf16" for _, forms in layered(model, wanted)}
         heads = max(share_heads(model.heads, dim, warps, block) for block in blocks)
         mixed.append(("mix", "f32", (warps, heads, splits, 2)))
     part = free_from(staged)

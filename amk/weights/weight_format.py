@@ -47,15 +47,14 @@ class WeightFormat:
     def bits(self) -> int:
         return {"bf16": 16, "int8": 8, "fp8": 8, "int4": 4}[self.codes]
 
-    @property
-    def staged(self) -> Staged:
-        """What the vector has to be staged as: codes are multiplied as integers or as f16 numbers."""
-        return STAGED[self.codes]
+    def staged(self, vectors: int = 1) -> Staged:
+        """What the vector has to be staged as: codes are multiplied as integers or as f16 numbers with one vector, as
+        bf16 numbers with several."""
+        return STAGED[self.codes] if vectors == 1 else "bf16"
 
-    @property
-    def sums(self) -> bool:
-        """Have the codes zeros of their own, which the sums of the vector's blocks take out."""
-        return self.zeros
+    def sums(self, vectors: int = 1) -> bool:
+        """Have the codes zeros of their own that the sums of the vector's blocks take out."""
+        return self.zeros and vectors == 1
 
     @property
     def unit(self) -> int:

@@ -206,7 +206,7 @@ def test_lanes_multiply_what_the_codes_stand_for(name: FormatName, chunks: int) 
     rows = Quantised(codes, scales, zeros)
     x = np.zeros(chunks * columns, np.float32)
     x[:k] = draw.standard_normal(k) * draw.choice([1e-3, 1.0, 1e3], k)
-    digits = form.staged == "digits"
+    digits = form.staged() == "digits"
     staged, x_scales = staged_digits(x) if digits else staged_halves(x)
     exact = (round_digits(x) if digits else round_halves(x)).astype(np.float64)
     found, paired = np.zeros(32), np.zeros(32)

@@ -30,7 +30,7 @@ def bytes_of(buffer: Buffer) -> range:
 @pytest.mark.parametrize("lm_head", ONE_PER_LAYOUT)
 def test_vectors_that_live_together_do_not_overlap(layers: FormatName, lm_head: FormatName) -> None:
     buffers = {b.name: b for b in staged_arrays(RAGGED, formats(layers, lm_head))}
-    apart = weight_format(layers).staged != weight_format(lm_head).staged
+    apart = weight_format(layers).staged() != weight_format(lm_head).staged()
     assert ("x_head" in buffers) == apart
     assert ("x_sums" in buffers) == ("int4-g64-zp" in (layers, lm_head))
     assert ("x_scales" in buffers) == ({layers, lm_head} != {"bf16"})

@@ -54,16 +54,16 @@ __device__ __forceinline__ void load_scales(u32 from, float (&out)[kCount]) {
   }
 }
 
-template <int kCount>
-__device__ __forceinline__ void load_zeros(u32 from, float (&out)[kCount]) {
+template <int kCount, class T>
+__device__ __forceinline__ void load_zeros(u32 from, T (&out)[kCount]) {
   if constexpr (kCount % 4 != 0) {
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) out[i] = static_cast<float>(sync::load_shared_u8(from + i));
+    for (int i = 0; i < kCount; ++i) out[i] = static_cast<T>(sync::load_shared_u8(from + i));
   } else {
     u32 words[kCount / 4];
     load_run<kCount>(from, words);
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) out[i] = static_cast<float>(words[i / 4] >> i % 4 * 8 & 255u);
+    for (int i = 0; i < kCount; ++i) out[i] = static_cast<T>(words[i / 4] >> i % 4 * 8 & 255u);
   }
 }
 

@@ -33,6 +33,28 @@ __device__ __forceinline__ u32 e4m3_pair(u32 signs, u32 rest) {
   return fma_pair((signs & 0x80008000u) | (rest & 0x07f007f0u), 0x7b807b80u, 0x80008000u);
 }
 
+// Codes as pairs of bf16, exact, for the products of several vectors: words 0..3 are the lane's first eight columns of a block,
+// words 4..7 the last eight. A bf16 number between 128 and 256 has its integer in its low bits.
+__device__ __forceinline__ u32 above_128(u32 word, u32 bytes, u32 mask) { return __byte_perm(word, 0x43u, bytes) & (0xff00ff00u | mask); }
+inline constexpr u32 kFirstBytes = 0x4140u, kLastBytes = 0x4342u, kMinusOnes = 0xbf80bf80u;
+
+// Four signed bytes: 128 and the low seven bits, less 128 or, where the sign bit is set, 256.
+__device__ __forceinline__ void int8_pairs(u32 word, u32& first, u32& second) {
+  first = fma_pair(above_128(word, kFirstBytes, 0x00800080u), kMinusOnes, above_128(word, kFirstBytes, 0x007f007fu));
+  second = fma_pair(above_128(word, kLastBytes, 0x00800080u), kMinusOnes, above_128(word, kLastBytes, 0x007f007fu));
+}
+
+// The low nibbles of four bytes, less a number of which `offset` is 128 more.
+__device__ __forceinline__ void int4_pairs(u32 word, u32 offset, u32& first, u32& second) {
+  first = fma_pair(offset, kMinusOnes, above_128(word, kFirstBytes, 0x000f000fu));
+  second = fma_pair(offset, kMinusOnes, above_128(word, kLastBytes, 0x000f000fu));
+}
+
+__device__ __forceinline__ void e4m3_pairs(u32 word, u32& first, u32& second) {
+  const u32 low = __byte_perm(word, 0u, 0x1404u), high = __byte_perm(word, 0u, 0x3424u);
+  first = e4m3_pair(low, low >> 4), second = e4m3_pair(high, high >> 4);
+}
+
 // n, |n| < 2^22, as a float: cheaper than the conversion, and the addition joins that of the sum's parts.
 __device__ __forceinline__ float small_integer(int n) { return __uint_as_float(static_cast<u32>(n) + kIntegerBits) - kInteger; }
 
@@ -58,6 +80,10 @@ struct Int8 : DigitOperand {
     return small_integer(c[0] + c[3]);
   }
   static __device__ __forceinline__ void input(uint2& x, u32 address, int lane) { sync::load_shared_if(lane < 16, x, address); }
+  static __device__ __forceinline__ void pairs(const uint4& v, int, u32, u32 (&out)[8]) {
+    int8_pairs(v.x, out[0], out[1]), int8_pairs(v.z, out[2], out[3]);
+    int8_pairs(v.y, out[4], out[5]), int8_pairs(v.w, out[6], out[7]);
+  }
 };
 
 // Four bits, low nibbles being the first eight columns, high nibbles the last eight. Without stored zeros a nibble is its code
@@ -95,6 +121,12 @@ struct Int4 : DigitOperand {
     return small_integer(upper ? second : first);
   }
   static __device__ __forceinline__ void input(uint2& x, u32 address, int) { x = sync::load_shared_v2(address); }
+  // zero: the code that stands for 0.
+  static __device__ __forceinline__ void pairs(const uint4& v, int block, u32 zero, u32 (&out)[8]) {
+    const u32 first = block == 0 ? v.x : v.z, second = block == 0 ? v.y : v.w, offset = (0x4300u | zero) * 0x10001u;
+    int4_pairs(first, offset, out[0], out[1]), int4_pairs(second, offset, out[2], out[3]);
+    int4_pairs(first >> 4, offset, out[4], out[5]), int4_pairs(second >> 4, offset, out[6], out[7]);
+  }
 };
 
 // Bytes 0 and 1 of a word (2 and 3 with kHigh) as f16 numbers; without an instruction for it, 256 times too small.
@@ -126,6 +158,10 @@ struct Fp8 {
     mma_16_f16(c, e4m3_halves<false>(v.x), e4m3_halves<false>(v.y), e4m3_halves<true>(v.x), e4m3_halves<true>(v.y), x.x, x.y);
     mma_16_f16(c, e4m3_halves<false>(v.z), e4m3_halves<false>(v.w), e4m3_halves<true>(v.z), e4m3_halves<true>(v.w), x.z, x.w);
     return c[0] + c[3];
+  }
+  static __device__ __forceinline__ void pairs(const uint4& v, int, u32, u32 (&out)[8]) {
+    e4m3_pairs(v.x, out[0], out[1]), e4m3_pairs(v.z, out[2], out[3]);
+    e4m3_pairs(v.y, out[4], out[5]), e4m3_pairs(v.w, out[6], out[7]);
   }
 };
 

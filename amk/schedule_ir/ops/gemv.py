@@ -78,7 +78,8 @@ class GemvOp(Op):
     the batch, part is f32 [slots, batch, 8]: the weights are read once, whatever the batch. part is shared memory, or a
     global buffer [workers, slots, batch, 8] of which every worker has a slice. scales and sums are those of x's blocks
     (Staging), where the matrix is not in bf16. row_scales: where the chunks are codes only, the scales of
-    the matrix's rows; a sum is multiplied with its row's before it is written. An agent owes a
+    the matrix's rows; a sum is multiplied with its row's before it is written. With one sequence x is staged as the
+    format of the matrix has it, with several in bf16, as which codes are exact. An agent owes a
     refill for every slot that it has drained and not asked a copy into; the oldest is issued first. A drain with n
     chunks of the step to come holds its refill back if at most deferred - n are then owed, and otherwise issues one.
     So a step that owes nothing when it begins owes its last `deferred` chunks when it ends, and a step that begins
@@ -93,9 +94,14 @@ class GemvOp(Op):
         *SUMS,
         PARTS,
         Need("ring", owners_of_ring(), "the warps that drain a ring are those that refill it"),
-        Need("whole-chunks", CODES | K.multiple_of(COLUMNS * own("k_parts")), "chunks cover the columns exactly"),
+        Need(
+            "whole-chunks",
+            (CODES & own("k_parts").equals(1)) | K.multiple_of(COLUMNS * own("k_parts")),
+            "chunks cover the columns exactly",
+        ),
         Need("whole-tiles", COLUMNS.multiple_of(UNIT), "a chunk is whole tiles and whole groups"),
-        Need("codes", ALONE & own("k_parts").equals(1) | ~CODES, "codes take one sequence, all columns at once"),
+        Need("codes", ~ALONE | own("k_parts").equals(1) | ~CODES, "codes take one sequence's columns all at once"),
+        Need("runs", ALONE | K.multiple_of(8), "several sequences' columns are whole 16 bytes"),
         Need("layout", staged_as(), "x has the layout, scales and sums that the matrix's format is multiplied with"),
         Need("rows", ALONE | row("x").multiple_of(8), "every sequence's row of x is whole 16 bytes"),
         Need("part", own("k_part") < own("k_parts"), "the part is one of them"),

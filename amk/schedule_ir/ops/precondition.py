@@ -279,10 +279,11 @@ def staged_as() -> Term:
     """Whether x has the layout that the matrix's codes are multiplied with, and what stands beside it."""
 
     def holds(site: Site) -> bool:
-        form, x = site.chunk.weights, site.buffer("x")
-        beside = form.codes == "bf16" or getattr(site.op, "scales") is not None  # noqa: B009
-        beside &= not form.sums or getattr(site.op, "sums") is not None  # noqa: B009
-        return x is not None and x.dtype == form.staged and beside
+        form, x, vectors = site.chunk.weights, site.buffer("x"), site.geo.vectors
+        layout = form.staged(vectors)
+        beside = layout == "bf16" or getattr(site.op, "scales") is not None  # noqa: B009
+        beside &= not form.sums(vectors) or getattr(site.op, "sums") is not None  # noqa: B009
+        return x is not None and x.dtype == layout and beside
 
     return Term(holds)
 

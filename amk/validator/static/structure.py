@@ -240,11 +240,12 @@ def _staged(schedule: Schedule) -> Iterator[Diagnostic]:
         op, path = site.step.op, (*site.path, "op")
         if isinstance(op, GemvOp):
             form = streams[op.stream].chunk(op.matrix, op.layer_at({"t": 0, "l": 0})).weights
-            if dtypes[op.x] != form.staged:
-                message = f"{op.matrix} multiplies {form.staged}, '{op.x}' holds {dtypes[op.x]}"
+            layout = form.staged(schedule.vectors)
+            if dtypes[op.x] != layout:
+                message = f"{op.matrix} multiplies {layout}, '{op.x}' holds {dtypes[op.x]}"
                 yield finding("AMK405", message, (*path, "x"))
             yield from _row_scales(schedule, op, streams[op.stream], path)
-            wanted = {"scales": form.staged != "bf16", "sums": form.sums}
+            wanted = {"scales": layout != "bf16", "sums": form.sums(schedule.vectors)}
         elif isinstance(op, Staging):
             blocks = any(name is not None and dtypes[name] != "bf16" for name in (op.x, op.also))
             wanted = {"scales": blocks, "sums": blocks and op.sums is not None}

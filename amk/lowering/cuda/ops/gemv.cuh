@@ -1,4 +1,5 @@
-// part[g + a, s] = W[group g, this warp's k chunks] @ x[s] for each sequence s, with tensor cores; for bf16 here, for codes in quantised_gemv.
+// part[g + a, s] = W[group g, this warp's k chunks] @ x[s] for each sequence s, with tensor cores; for bf16 here, for codes in quantised_gemv and,
+// for several sequences, quantised_batch.
 //
 // Threads: every warp drains its own share of the worker's chunks. Shared memory: reads x (bf16, in the order of x_place), the
 // warp's ring; writes part (f32, 8 a sequence per slot; there or in global memory). Each chunk is [chunk_k / 32][8 rows][32 k] bf16: lane 4 r + q holds row r,
@@ -13,6 +14,7 @@
 // the sums of sequences r and r + 8 for rows 2 q and 2 q + 1.
 #pragma once
 #include "amk/context.cuh"
+#include "amk/quantised_batch.cuh"
 #include "amk/quantised_gemv.cuh"
 #include "amk/tensor_core.cuh"
 
@@ -159,6 +161,8 @@ __device__ __forceinline__ void gemv(C& c) {
     wide_gemv<S>(c);
   } else if constexpr (S::Matrix::Weights::kPlain) {
     plain_gemv<S>(c);
+  } else if constexpr (C::P::kBatch > 1) {
+    quantised_batch<S>(c);
   } else {
     quantised_gemv<S>(c);
   }
