@@ -69,7 +69,7 @@ def build(
     if schedule.pools:
         raise refusal.unsupported("AMK601", "no code is generated for taking from a pool")
     if _codes_in_parts(schedule):
-        raise refusal.unsupported("AMK601", "no code is generated for a product of codes in parts")
+        raise refusal.unsupported("AMK601", "no code is generated for one vector's product of codes in parts")
     source, arch = stamped(emit(schedule, trace=trace), schedule), schedule.target.arch
     compiled = compile_cuda(source, arch, cache_directory=cache_directory, use_cache=use_cache)
     built = BuiltKernel(schedule, source, compiled, read_back(schedule, compiled.ptx))
@@ -125,8 +125,9 @@ def _traced_is(schedule: Schedule, code: bytes | str) -> bool:
 
 
 def _codes_in_parts(schedule: Schedule) -> bool:
+    """Of one vector: of several, parts are multiplied whatever they are."""
     parts = any(isinstance(site.step.op, GemvOp) and site.step.op.k_parts > 1 for site in all_sites(schedule))
-    return parts and any(chunk.format != "bf16" for stream in schedule.streams for chunk in stream.kinds("down"))
+    return schedule.vectors == 1 and parts and any(chunk.format != "bf16" for stream in schedule.streams for chunk in stream.kinds("down"))
 
 
 def why_not_built(schedule: Schedule) -> str | None:
