@@ -103,12 +103,12 @@ def load(
     progress: is told (bytes packed, bytes in all). quantise: makes codes that the checkpoint does not hold.
     prefill: what reads prompts on the device cuda. 'kernel': the schedule, token by token; 'torch': matrix products of
     torch, whose cache differs by the rounding of bf16; 'rows': a second schedule, of up to 32 tokens a step, which
-    needs no torch, but bf16 and memory for weights of its own; 'auto': torch where it can, for 6 tokens and more.
+    needs no torch, but memory for weights of its own; 'auto': torch where it can, for 6 tokens and more.
     speculate: up to draft_tokens tokens are guessed and verified in one pass, which changes no answer. 'lookup' guesses
     from the text; 'draft' asks the model `draft`, which is smaller, has the same tokens and runs on the same device. A
-    schedule that is planned for it has a row more than draft_tokens, and bf16 weights.
-    batch: texts that are computed at once, each for itself, 1 to 16; a schedule that is planned for more than one has
-    bf16 weights and verifies no guesses. A schedule that is given says itself how many.
+    schedule that is planned for it has a row more than draft_tokens.
+    batch: texts that are computed at once, each for itself, 1 to 16; a schedule that is planned for more than one
+    verifies no guesses. A schedule that is given says itself how many.
 
     Raises AmkError: AMK010 for an unknown name, AMK012 for a model or tokenizer that amk does not run, AMK013 for
     weights that are missing or damaged, AMK011 for a plan that does not fit, AMK019 where torch is to read prompts and

@@ -51,6 +51,9 @@ CODES_ONLY: Changes = {"scales_apart": True, "hint_slack": 2, **LATE_CACHE}
 """For codes of eight bits in long products: copies are whole lines without padding, and eight warps have rings of
 192 KB instead of 165. Words are looked for when half of the workers have signalled."""
 
+BARE_CODES: Changes = {"scales_apart": True}
+"""For codes whose rows have one scale, in batches: whole lines, and a slot more where eight warps have seven."""
+
 PACED: Changes = {"paced": True}
 """For codes in long products: with refills of the short ones spread over the steps behind them, polls and words find
 short queues."""
@@ -108,7 +111,8 @@ def tuned(
         return settings
     layers = {form for _, forms in wanted for name, form in forms.items() if name != "lm_head"}
     if settings.vectors > 1:
-        return replace(settings, **batched(settings.vectors, model, workers)) if rings >= LONG_RINGS else settings
+        lines = BARE_CODES if all(weight_format(form).per_row for form in layers) else {}
+        return replace(settings, **batched(settings.vectors, model, workers), **lines) if rings >= LONG_RINGS else settings
     splits = splits_of(settings, model, workers, context or min(CONTEXT, model.max_context))
     found = changes(layers, rings >= LONG_RINGS, model, reducible(settings, model, splits))
     late = LATE_CACHE if found.get("refill_early") and (context or CONTEXT) > LONG_CONTEXT else {}
