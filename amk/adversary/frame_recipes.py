@@ -36,6 +36,15 @@ def _mbarriers_as_sums(s: Json) -> list[Edit]:
     return [Edit("replace", field_of("buffers", "full", "dtype")(s), "f32"), *_everywhere("ssq", "full")(s)]
 
 
+def _chunks_across_parts(s: Json) -> list[Edit]:
+    """Narrower chunks of down, more of them, and room for all."""
+    weights = field_of("buffers", "weights", "shape")(s)
+    return [
+        Edit("replace", ("streams", 0, "chunks", "down", "columns"), 192),
+        Edit("replace", weights, [2 * n for n in at(s, weights)]),
+    ]
+
+
 FRAME = [
     Recipe(
         "thresholds-cross",
@@ -204,6 +213,23 @@ FRAME = [
         "AMK102",
         "a worker of the second sequence appends to the first one's cache, at the first one's position",
         put(lambda _: ("tables", "attn.head"), [0, 1, 0, 3]),
+    ),
+    Recipe(
+        "codes-of-a-batch-in-digits",
+        "layout of another product",
+        "coded",
+        "AMK405",
+        "several sequences are multiplied with codes in bf16; the vector is staged as the digits of a single one's",
+        put(field_of("buffers", "x", "dtype"), "digits"),
+    ),
+    Recipe(
+        "codes-in-parts-that-cut-chunks",
+        "parts that cut chunks",
+        "coded",
+        "AMK405",
+        "down has four chunks of 192 columns for its 640, two for each half of 320: the second half begins within a "
+        "chunk, so the product of the first one goes on into columns that are not staged",
+        _chunks_across_parts,
     ),
     Recipe(
         "empty-waits-for-barriers",

@@ -10,6 +10,7 @@ from typing import Any
 from amk.adversary.edits import Edit, Json, Path, after, apply, at, find, named, signalling, steps, waiting
 from amk.models.model_spec import ModelSpec
 from amk.planner.decode import plan
+from amk.planner.formats import BF16, formats
 from amk.planner.settings import FAST, PHASED, Settings
 from amk.targets.target import load_target
 
@@ -36,11 +37,12 @@ BASES: dict[str, Settings] = {
     "held": replace(PHASED, warps=2, kv_block=8, run_ahead=True, slots=4, held_refills=1.0),
     "rows": replace(FAST, warps=2, kv_block=8, rows=3),
     "live": replace(FAST, warps=2, kv_block=8, batch=2, live=True),
+    "coded": replace(FAST, warps=2, kv_block=8, batch=2, live=True, k_parts=2),
     "alone": replace(PHASED, warps=1, kv_block=8),
 }
 """Plans that cases start from: epilogues in one warp, in all warps, with per-head counters, with tagged words, with
-copies held back until a result is out, with steps of three rows, of two sequences at positions of their own, with one
-warp a worker."""
+copies held back until a result is out, with steps of three rows, of two sequences at positions of their own, of such
+with weights in codes and `down` in two parts, with one warp a worker."""
 
 Make = Callable[[Json], list[Edit]]
 
@@ -61,7 +63,9 @@ class Recipe:
 def base_schedule(name: str) -> Json:
     """The safe plan as JSON; `idle` is the tagged one with a worker that owns no rows of the layers."""
     settings = BASES["tagged" if name == "idle" else name]
-    made = json.loads(plan(TINY, load_target("h200"), settings=settings, workers=WORKERS).model_dump_json())
+    model, wanted = (TINY, BF16) if name != "coded" else (TINY.model_copy(update={"ffn": 640}), formats("int8"))
+    found = plan(model, load_target("h200"), settings=settings, wanted=wanted, workers=WORKERS)
+    made = json.loads(found.model_dump_json())
     return apply(made, idle_worker(made))[0] if name == "idle" else made
 
 

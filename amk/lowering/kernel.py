@@ -127,7 +127,11 @@ def _traced_is(schedule: Schedule, code: bytes | str) -> bool:
 def _codes_in_parts(schedule: Schedule) -> bool:
     """Of one vector: of several, parts are multiplied whatever they are."""
     parts = any(isinstance(site.step.op, GemvOp) and site.step.op.k_parts > 1 for site in all_sites(schedule))
-    return schedule.vectors == 1 and parts and any(chunk.format != "bf16" for stream in schedule.streams for chunk in stream.kinds("down"))
+    return (
+        schedule.vectors == 1
+        and parts
+        and any(chunk.format != "bf16" for stream in schedule.streams for chunk in stream.kinds("down"))
+    )
 
 
 def why_not_built(schedule: Schedule) -> str | None:

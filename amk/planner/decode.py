@@ -179,7 +179,18 @@ def _author(
     slack = 0 if exact else settings.hint_slack
     reduced = sized.kv.splits if reducible(settings, model, sized.kv.splits) else None
     require_whole_fetches(model, settings, reduced is not None, sized.runs)
-    return Author(model, settings, workers, rows, *deltas, slack, reduced, head_layout(sized.runs, settings.vectors), first, strong)
+    return Author(
+        model,
+        settings,
+        workers,
+        rows,
+        *deltas,
+        slack,
+        reduced,
+        head_layout(sized.runs, settings.vectors),
+        first,
+        strong,
+    )
 
 
 def loops_of(
@@ -236,16 +247,14 @@ def _of_slice(model: ModelSpec, settings: Settings) -> Settings:
 
 
 def _require_parts(model: ModelSpec, settings: Settings, runs: Runs) -> None:
-    """AMK016 for parts of one vector's `down` in codes, AMK406 unless its columns come in whole chunks for every part that waits for
-    its own.
-    """
+    """AMK016 for parts of one vector's `down` in codes, AMK406 unless the parts' columns come in whole chunks."""
     if settings.k_parts != 1 and settings.vectors == 1 and any(chunks["down"].format != "bf16" for _, chunks in runs):
         raise AmkError(
             Diagnostic("AMK016", f"down is not done in {settings.k_parts} parts where its weights are codes")
         )
-    widths = {chunks["down"].columns for _, chunks in runs}
-    if settings.act_parts > 1 and any(model.ffn % (settings.act_parts * width) for width in widths):
-        message = f"{settings.act_parts} parts of {model.ffn:,} columns are no whole chunks of {max(widths)} columns"
+    widths, parts = {chunks["down"].columns for _, chunks in runs}, settings.k_parts or 1
+    if parts > 1 and any(model.ffn % (parts * width) for width in widths):
+        message = f"{parts} parts of {model.ffn:,} columns are no whole chunks of {max(widths)} columns"
         raise AmkError(Diagnostic("AMK406", message))
 
 

@@ -171,7 +171,10 @@ class Author(Writer):
         """Stage the output of attention, adding up its splits unless their workers did."""
         fields = self.written_for(name)
         heads = share_heads(
-            self.model.heads, self.model.head_dim, self.settings.warps, layout(name, self.run.wanted, self.settings.vectors) != "bf16"
+            self.model.heads,
+            self.model.head_dim,
+            self.settings.warps,
+            layout(name, self.run.wanted, self.settings.vectors) != "bf16",
         )
         combine = CombineOp(role="all", layer=self.layer, heads=heads, mix="mix", **self.splits_at(), **fields)
         staged = StageAttentionOp(role="all", layer=self.layer, attn=self.own("attn"), **fields)

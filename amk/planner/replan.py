@@ -21,7 +21,7 @@ def replanned(schedule: Schedule, knobs: Knobs) -> Schedule:
     It has as many workers as the schedule, unless the settings say how many. AMK018 for what is no knob or no value of
     one, AMK011 and others of the planner where there is no such plan.
     """
-    wanted = _formats(schedule)
+    wanted = formats_of(schedule)
     workers, context = schedule.launch.workers, schedule.kv.context
     base = replace(
         PRESETS[knobs.start], batch=schedule.batch, live=schedule.live, rows=schedule.rows, sampling=mode_of(schedule),
@@ -37,7 +37,7 @@ def replanned(schedule: Schedule, knobs: Knobs) -> Schedule:
     return plan(schedule.model, schedule.target, settings=settings, wanted=wanted, max_context=context, workers=same)
 
 
-def _formats(schedule: Schedule) -> Layered:
+def formats_of(schedule: Schedule) -> Layered:
     """The format of every matrix, by runs of layers."""
     stream = schedule.streams[0]
     return runs_of([{m: stream.chunk(m, layer).format for m in MATRICES} for layer in range(schedule.model.layers)])

@@ -112,7 +112,9 @@ def tuned(
     layers = {form for _, forms in wanted for name, form in forms.items() if name != "lm_head"}
     if settings.vectors > 1:
         lines = BARE_CODES if all(weight_format(form).per_row for form in layers) else {}
-        return replace(settings, **batched(settings.vectors, model, workers), **lines) if rings >= LONG_RINGS else settings
+        return (
+            replace(settings, **batched(settings.vectors, model, workers), **lines) if rings >= LONG_RINGS else settings
+        )
     splits = splits_of(settings, model, workers, context or min(CONTEXT, model.max_context))
     found = changes(layers, rings >= LONG_RINGS, model, reducible(settings, model, splits))
     late = LATE_CACHE if found.get("refill_early") and (context or CONTEXT) > LONG_CONTEXT else {}

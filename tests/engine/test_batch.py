@@ -153,7 +153,6 @@ def test_plans_of_a_batch_are_safe(model: ModelSpec, batch: int, gpu: str, conte
     [
         ({"batch": 17}, "bf16", "1 to 16"),
         ({"batch": 0}, "bf16", "1 to 16"),
-        ({"batch": 2}, "int8", "int8"),
         ({"batch": 2, "head_handoff": True}, "bf16", "rows of its head"),
     ],
 )

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from amk.engine.backends.schedule_backend import ScheduleEngine
 from amk.interpreter.packing import pack_weights
-from amk.models.matrices import MATRICES
 from amk.models.row_groups import TensorSource
 from amk.planner.decode import plan
+from amk.planner.replan import formats_of
 from amk.planner.settings import FAST
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.schedule import Schedule
@@ -65,20 +65,22 @@ class StepPrompts:
 
 
 def in_steps(schedule: Schedule) -> Schedule:
-    """The plan that reads prompts for `schedule`, of one sequence and one row with bf16 weights, in its caches.
+    """The plan that reads prompts for `schedule`, of one sequence and one row, in its caches.
 
     AMK016 for other schedules, and what keeps the two from taking turns.
     """
-    formats = {chunk.format for stream in schedule.streams for name in MATRICES for chunk in stream.kinds(name)}
-    reasons = [f"a step reads {schedule.vectors} tokens"] * (schedule.vectors > 1)
-    reasons += [f"weights are {form}" for form in sorted(formats - {"bf16"})]
-    if reasons:
-        raise AmkError(Diagnostic("AMK016", f"no steps of several rows read prompts where {reasons[0]}"))
+    if schedule.vectors > 1:
+        message = f"no steps of several rows read prompts where a step reads {schedule.vectors} tokens"
+        raise AmkError(Diagnostic("AMK016", message))
     settings = replace(FAST, kv_dtype=schedule.kv.dtype)
     for rows in ROWS:
         try:
             found = plan(
-                schedule.model, schedule.target, settings=replace(settings, rows=rows), max_context=schedule.kv.context
+                schedule.model,
+                schedule.target,
+                settings=replace(settings, rows=rows),
+                wanted=formats_of(schedule),
+                max_context=schedule.kv.context,
             )
         except AmkError as error:
             if error.diagnostics[0].code != "AMK401" or rows == ROWS[-1]:
@@ -100,13 +102,14 @@ def step_prompts(engine: CudaEngine, source: TensorSource, quantise: Quantiser) 
     packed = one_packing(schedule, engine.schedule)
     own = OWN | {"request", "prompt"} | (set() if packed else {stream.source})
     names = {b.name for b in schedule.buffers if b.space == "global" and b.role != "scratch"} - own
-    shared = {name: engine.buffers[name] for name in names}
+    shared = {name: engine.buffers[name] for name in names if name in engine.buffers}
     made = CudaEngine(started(schedule), engine.device, buffers=shared)
 
     def upload(first: int, weights: Bits) -> None:
         made.upload(stream.source, weights, first * stream.chunk_bytes)
 
     if not packed:
-        pack_weights(schedule, source, upload, None, quantise)
+        scales = pack_weights(schedule, source, upload, None, quantise)
+        made.upload_constants({name: values for name, values in scales.items() if name not in shared})
     made.reset()
     return StepPrompts(made)
