@@ -1,6 +1,13 @@
-"""How many drawn cases a test looks at: few in every run of the tests, all of them with `pytest --long`."""
+"""How many drawn cases a test looks at: few in every run of the tests, all of them with `pytest --long`.
 
+A test whose cases are each expensive is marked `turns(n)`: every n-th case is run at one commit, the next ones at the
+next commit, so that n commits in a row have run all of them.
+"""
+
+import subprocess
 from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -21,3 +28,19 @@ def cases(few: int, whole: int) -> int:
 def one_in_turn(kinds: Sequence[T], number: int) -> Sequence[T]:
     """What case `number` of a list is tried with: one of `kinds`, all of them with `--long`."""
     return kinds if _long else [kinds[number % len(kinds)]]
+
+
+@cache
+def commits() -> int:
+    """How many commits the tree has behind it; 0 outside of a clone."""
+    command = ["git", "rev-list", "--count", "HEAD"]
+    try:
+        found = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
+    except OSError:
+        return 0
+    return int(found.stdout) if found.returncode == 0 else 0
+
+
+def is_in_turn(case: int, turns: int, commit: int) -> bool:
+    """Whether this case of a test is run at that commit."""
+    return (case + commit) % turns == 0

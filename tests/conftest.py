@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ for _threads in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_threads, "1")
 
 from amk.lowering import cache, seal  # noqa: E402
-from tests.cases import look_at_all  # noqa: E402
+from tests.cases import commits, is_in_turn, look_at_all  # noqa: E402
 from tests.recording import Recorder  # noqa: E402
 
 # SmolLM2-135M-Instruct (Apache-2.0) as GGUF Q4_1, published on PyPI.
@@ -126,6 +127,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("long"):
             item.add_marker(pytest.mark.skip(reason="takes many minutes: run with --long"))
+    later = others_in_turn(items)
+    if later:
+        config.hook.pytest_deselected(items=later)
+        waiting = set(map(id, later))
+        items[:] = [item for item in items if id(item) not in waiting]
+
+
+def others_in_turn(items: list[pytest.Item]) -> list[pytest.Item]:
+    """The cases of tests marked `turns` that other commits run. A case that is named on the command line alone runs."""
+    numbers: Counter[str] = Counter()
+    found = []
+    for item in items:
+        if mark := item.get_closest_marker("turns"):
+            test = item.nodeid.partition("[")[0]
+            if not is_in_turn(numbers[test], mark.args[0], commits()):
+                found.append(item)
+            numbers[test] += 1
+    return [item for item in found if numbers[item.nodeid.partition("[")[0]] > 1]
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -18,6 +18,7 @@ LAYERED = TINY.model_copy(update={"layers": 3})
 SHARED_CELL, SPLIT_COUNT = 11, 43
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("number", list(PLANS)[:: cases(2, 1)])
 def test_judges_of_all_layers_and_of_two_agree(number: int) -> None:
     outcome, _ = decide(number, "layers/3", 0, LAYERED)

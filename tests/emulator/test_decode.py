@@ -78,6 +78,7 @@ def scheduled(name: str) -> Schedule:
     return plan(model, target, settings=Settings(**chosen), wanted=formats(form), max_context=64, workers=workers)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", CASES)
 def test_the_kernel_gives_the_interpreters_tokens_in_any_order(name: str) -> None:
     schedule = scheduled(name)

@@ -44,6 +44,7 @@ def ran(name: str) -> Result:
     return result
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", [TAGGED, NAIVE, ROWS])
 def test_every_step_touches_what_its_op_declares(name: str) -> None:
     found = ran(name).mismatches

@@ -42,6 +42,7 @@ PLANS: dict[str, dict[str, Any]] = {
 Floats = NDArray[np.float32]
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("name", PLANS)
 @pytest.mark.parametrize("part", [(0, 1), (2, 5)])
 def test_slices_are_safe_and_the_checker_takes_their_certificates(name: str, part: tuple[int, int]) -> None:
@@ -78,6 +79,7 @@ def one_after_the_other(model: ModelSpec, cuts: tuple[int, ...], source: RandomT
     return parts, np.array(states)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", ["tagged", "fenced", "codes"])
 def test_slices_in_a_row_are_the_whole_model(name: str) -> None:
     source, settings = RandomTensors(MODEL), PLANS[name]
@@ -107,6 +109,7 @@ def test_a_position_outside_the_context_is_the_nearest_inside() -> None:
     assert (found[0] != found[2]).any()
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", ["tagged", "codes", "fenced"])
 def test_the_kernel_of_a_slice_gives_the_interpreters_states_in_any_order(name: str) -> None:
     """One launch a token, with nothing but the position and the hidden state written between them, as in a graph."""

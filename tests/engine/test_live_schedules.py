@@ -79,6 +79,7 @@ def test_plans_of_live_batches_are_safe_and_certified(model: ModelSpec) -> None:
     assert check_certificate(schedule, schedule_hash(schedule), certify_schedule(schedule)).reason == ""
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("name", LIVE)
 def test_no_run_refutes_sequences_at_positions_of_their_own(name: str) -> None:
     schedule = schedule_of(name)
@@ -87,6 +88,7 @@ def test_no_run_refutes_sequences_at_positions_of_their_own(name: str) -> None:
     assert judge(schedule, most=len(asked)).status == "not refuted"
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("name", LIVE)
 def test_no_run_of_the_kernel_refutes_sequences_at_positions_of_their_own(name: str) -> None:
     schedule = schedule_of(name)
@@ -95,6 +97,7 @@ def test_no_run_of_the_kernel_refutes_sequences_at_positions_of_their_own(name: 
         assert ruling.status == "not refuted", ruling
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("name", LIVE)
 def test_the_oracle_rules_at_every_combination_of_positions(name: str) -> None:
     schedule = schedule_of(name)
@@ -232,6 +235,7 @@ def test_the_command_plans_and_verifies_live_batches(tmp_path: Path, capsys: pyt
     assert "SAFE" in capsys.readouterr().out
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("name", LIVE)
 def test_the_emulators_command_compares_footprints_of_live_batches(name: str, tmp_path: Path) -> None:
     file = tmp_path / "live.json"

@@ -56,6 +56,7 @@ def planned(name: str, **changes: Any) -> Schedule:
     return tiny_plan(model, **({"kv_block": 4, "rows": rows} | settings | changes))
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("name", CASES)
 def test_a_step_of_rows_is_steps_of_one_row(name: str) -> None:
     model, rows, _ = CASES[name]
@@ -88,6 +89,7 @@ def test_a_schedule_of_one_row_says_nothing_of_rows() -> None:
     assert document["programs"][0]["body"][0]["op"]["prompt"] == "prompt"
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("name", CASES)
 def test_rows_are_safe(name: str) -> None:
     schedule = planned(name)

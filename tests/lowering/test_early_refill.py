@@ -31,6 +31,7 @@ def order(listing: str, wait: str, copy: str, product: str) -> list[str]:
     return [part.split()[0] for part in between if "p" in part]
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("form", "types", "first"), [("int8", "s32.s8", "c"), ("fp8", "f32.f16", "c"), ("int4-g128", "s32.s8", "p")]
 )

@@ -118,6 +118,7 @@ REMOVED = [
 """The others are taken out below: the fence by `build`, or what calls them is, which leaves as little of them."""
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(("name", "function"), REMOVED, ids=lambda value: value)
 def test_a_primitive_that_does_nothing_fails(name: str, function: str) -> None:
     with pytest.raises(AmkError, match="AMK607") as caught:
@@ -148,6 +149,7 @@ WEAKENED = {
 """Of another scope or order than any that is used: `test_readback.py` refuses the form."""
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("case", WEAKENED)
 def test_a_weakened_primitive_fails(case: str) -> None:
     name, header, old, new = WEAKENED[case]
@@ -165,6 +167,7 @@ OTHERS: dict[str, tuple[Settings, FormatName]] = {
 }
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize(("name", "header", "place"), OWN)
 def test_a_warp_barrier_inside_an_op_that_is_taken_out_fails(name: str, header: str, place: int) -> None:
     settings, kept = OTHERS.get(name, (FAST, "bf16"))

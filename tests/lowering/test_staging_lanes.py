@@ -76,6 +76,7 @@ def places(count: int) -> NDArray[np.int64]:
     return i + np.choose(i // 2 % 4, [0, 2, -2, 0])
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("source", ["tagged-bf16", "tagged-f32", "plain"])
 @pytest.mark.parametrize("layout", ["digits", "halves"])
 def test_blocks_are_those_of_the_interpreter(staging: tuple[Path, int], layout: str, source: str) -> None:

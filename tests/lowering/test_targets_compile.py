@@ -67,6 +67,7 @@ def test_compiles_within_its_budget(preset: str, name: str, arch: str) -> None:
         check_drain(built, schedule, "bf16")
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(("name", "layers", "lm_head", "arch"), FORMATS)
 def test_quantised_weights_compile_within_the_budget(
     name: str, layers: FormatName, lm_head: FormatName, arch: str
@@ -75,6 +76,7 @@ def test_quantised_weights_compile_within_the_budget(
     check_drain(check(schedule, arch), schedule, layers)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("arch", ARCHS)
 def test_several_rows_compile(arch: str) -> None:
     check(plan(BIASED, load_target(ONE_PER_ARCH[arch]), settings=Settings(rows=4), max_context=64), arch)
@@ -87,6 +89,7 @@ WIDE = [
 """Three architectures, and with `--long` all with both."""
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(("settings", "arch"), WIDE)
 def test_sixteen_columns_compile(settings: dict[str, int], arch: str) -> None:
     check(plan(BIASED, load_target(ONE_PER_ARCH[arch]), settings=Settings(**settings), max_context=64), arch)
