@@ -43,9 +43,9 @@ from amk.validator.order.greedy_run import Run
 from amk.validator.order.intervals import IntervalOrder, Ordering
 from amk.validator.order.within_cta import local_order
 from amk.validator.program.counter_events import CounterEvents, Instances
-from amk.validator.program.flag_words import FlagWords, words
+from amk.validator.program.flag_words import FlagWords, words, words_of_each
 from amk.validator.program.footprint import Clash, Footprints
-from amk.validator.program.system import I64, READ
+from amk.validator.program.system import READ
 from amk.validator.program.trace import trace_of
 
 TOKENS: Final = 2
@@ -147,11 +147,8 @@ class _Composer:
             return result
         self.seen = touched(self.footprints, self.groups)
         self.items = [group.order.trace.items for group in self.groups]
-        most = self._words(self.seen.most)
-        self.words: dict[Kept, FlagWords] = {
-            "most": most,
-            "always": most if most.never else self._words(self.seen.always),
-        }
+        most, always = words_of_each(self.schedule, self.items, (self.seen.most, self.seen.always))
+        self.words: dict[Kept, FlagWords] = {"most": most, "always": always}
         result.classes, result.written_constants = self.seen.classes, frozenset(self.footprints.written_constants)
         result.outside, result.clashes = self.footprints.outside, self.footprints.clashes
         if result.outside or result.written_constants:
@@ -167,9 +164,6 @@ class _Composer:
             self._check_memory()
         return result
 
-    def _words(self, rows: I64) -> FlagWords:
-        return words(self.schedule, self.items, rows)
-
     def _quotient(self, edges: Edges, words: Kept = "most", strict: bool = False) -> InterCtaSystem:
         if (edges, words, strict) not in self.inter_ctas:
             made = InterCtaSystem(self.groups, self.result.instances, self.words[words], edges, strict)
@@ -182,7 +176,7 @@ class _Composer:
             rows = self.seen.most
             perhaps = [[bool(item.step.op.perhaps) for item in items] for items in self.items]
             sure = np.array([not perhaps[g][i] for g, i in rows[:, [0, 2]].tolist()], bool)
-            self.words["sure"] = self._words(rows[(rows[:, 4] != READ) | sure])
+            self.words["sure"] = words(self.schedule, self.items, rows[(rows[:, 4] != READ) | sure])
         return self._quotient(edges, "sure", strict=True)
 
     def _order(self, edges: Edges, words: Kept = "most") -> IntervalOrder:
@@ -202,7 +196,8 @@ class _Composer:
             result.order, result.races = order, found.races(order)
             result.incidences, result.dataflow = found.faults()
             return
-        found, least = self._accesses(self._order("word")), self._order("word", "always")
+        # a run of the system that blocks is one of every other, because these leave out waits
+        found, least = self._accesses(self._order("block")), self._order("word", "always")
         result.incidences, result.dataflow = found.faults()
         result.order, result.fence = least, self._order("fence")
         result.races, result.unseen = found.unseen(least, result.fence)

@@ -45,7 +45,7 @@ from amk.validator.order.between_ctas import Group
 from amk.validator.order.intervals import divided
 from amk.validator.program.contents import FAMILY_SHIFT, index_of, with_token
 from amk.validator.program.footprint import COLUMNS, SHARED, Footprint, Footprints
-from amk.validator.program.system import DONT_CARE, I64, READ, Bools
+from amk.validator.program.system import I64, READ, Bools
 from amk.validator.program.trace import Item, Trace
 
 NO_DATA: Final = (WaitOp, SignalOp, BarrierOp)
@@ -164,17 +164,20 @@ class PositionAbstraction:
             here = own[:, 3] == buffer
             own[here, 5] = index_of(own[here, 7])
             own[here, 6], own[here, 8], own[here, 3] = own[here, 5] + 1, 0, SHARED - unit
-        own = own[np.argsort(own[:, 1], kind="stable")]
-        family = np.where(own[:, 7] == DONT_CARE, -1, own[:, 7] >> FAMILY_SHIFT)
-        _, first, which = np.unique((own[:, 1] << 20) + family + 1, return_index=True, return_inverse=True)
-        alike = own.copy()
-        alike[:, 8] -= own[first[which.reshape(-1)], 8]
-        alike[:, 1] = 0
-        bounds = np.searchsorted(own[:, 1], np.arange(group.first, group.first + group.count + 1)).tolist()
-        leaders = {alike[low:high].tobytes(): (low, high) for low, high in reversed([*pairwise(bounds)])}
+        own = own.take(np.argsort((own[:, 1] - group.first).astype(np.uint16), kind="stable"), axis=0)
+        family = own[:, 7] >> FAMILY_SHIFT
+        present = np.flatnonzero(np.bincount(family + 1))  # -1: DONT_CARE
+        key = (own[:, 1] - group.first) * len(present) + np.searchsorted(present, family + 1)
+        first = np.empty(group.count * len(present), np.int64)
+        first[key[::-1]] = np.arange(len(key))[::-1]  # of equal keys the last one assigned stays
+        worker, delta = own[:, 1].copy(), own[:, 8].copy()
+        own[:, 1], own[:, 8] = 0, delta - delta[first[key]]
+        bounds = np.searchsorted(worker, np.arange(group.first, group.first + group.count + 1)).tolist()
+        leaders = {own[low:high].tobytes(): (low, high) for low, high in reversed([*pairwise(bounds)])}
         for low, high in sorted(leaders.values()):
             rows = own[low:high][:, [0, *range(3, 9)]]
-            rows[:, 0] += group.node_base + (own[low, 1] - group.first) * group.nodes if len(rows) else 0
+            rows[:, 0] += group.node_base + (worker[low] - group.first) * group.nodes if len(rows) else 0
+            rows[:, 6] = delta[low:high]
             rows[:, 1] = self.private_base + UNITS * self.classes - 1 - rows[:, 1]
             self.private.append(rows)
             self.classes += 1

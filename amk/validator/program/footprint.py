@@ -190,7 +190,7 @@ class Footprints:
         loops = {name: np.array([one.loops[name] for one in items], np.int64) for name in items[0].loops}
         meeting = self._meeting(op)
         parts: list[_Evaluated] = []
-        left = [np.flatnonzero(agent == a) for a in range(agents)] if len(workers) else []
+        left = [np.arange(len(agent))] if len(workers) else []
         while left:
             some = left.pop()
             own = {name: per_run(values[item[some]]) for name, values in loops.items()}
