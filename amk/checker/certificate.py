@@ -78,7 +78,7 @@ class Proof:
         require(not check_references(schedule), "schedule: malformed")
         for found in unmet(schedule):
             require(False, f"needs: {found.need}")
-        self.full, self.schedule = schedule, short(schedule)
+        self.full, self.schedule = schedule, short(_roomy(schedule))
         self.programs = programs_of(self.schedule)
         self.counters = Counters(self.schedule, self.programs)
         self.footprints = Footprints(self.schedule, self.programs)
@@ -171,6 +171,15 @@ class Proof:
         before = (OUTSIDE, 0, 0, number["state"], 0, size["state"], WRITE, code("state", 0), 0, 15, 0, 0)
         after = [(OUTSIDE, 1, 0, number[b], lo, hi, READ, value, 0, 15, 0, 0) for b, lo, hi, value in wanted]
         return np.array([before, *after], np.int64)
+
+
+def _roomy(schedule: Schedule) -> Schedule:
+    """What is proved are two tokens. Where launches are shorter, `output` has no room for the second one's."""
+    if schedule.launch.max_tokens >= TOKENS:
+        return schedule
+    rooms = {b.name: (TOKENS, *b.shape[1:]) for b in schedule.buffers if b.name == "output"}
+    buffers = (b.model_copy(update={"shape": rooms.get(b.name, b.shape)}) for b in schedule.buffers)
+    return schedule.model_copy(update={"buffers": tuple(buffers)})
 
 
 def read(form: TypeAdapter[Any], raw: object, name: str) -> Any:

@@ -23,7 +23,7 @@ from amk.report.schema import finding
 from amk.schedule_ir.references import check_references
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.induction.layers import layer_loops, reduce_layers
-from amk.validator.induction.tokens import check_epochs, check_wrap
+from amk.validator.induction.tokens import check_epochs, check_wrap, with_room
 from amk.validator.memory.composition import TOKENS, Composition, compose
 from amk.validator.memory.memory_model import check_constants, check_said, check_scopes, check_strong, weak_orders
 from amk.validator.order.clocks import ClocksTooLarge
@@ -194,12 +194,13 @@ class _Verification:
     def _composed(self) -> None:
         """The short schedule; the whole one if that is not SAFE and has several layer loops (see `reduce`)."""
         known = len(self.open)
-        reduced = reduce_layers(self.schedule)
+        whole = with_room(self.schedule)
+        reduced = reduce_layers(whole)
         self._judged(reduced)
-        if reduced is not self.schedule and layer_loops(reduced) > 1 and (self.found or len(self.open) > known):
+        if reduced is not whole and layer_loops(reduced) > 1 and (self.found or len(self.open) > known):
             del self.found[:], self.open[known:]
             self.evidence, self.notes = None, []
-            self._judged(self.schedule)
+            self._judged(whole)
 
     def _judged(self, reduced: Schedule) -> None:
         self._in_time()

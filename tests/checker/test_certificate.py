@@ -29,7 +29,7 @@ from amk.checker.core import EDGES
 from amk.checker.footprints import Footprints
 from amk.checker.words import FlagWords, Readings
 from amk.cli import main
-from amk.judges.oracle.judge import rule
+from amk.judges.oracle.judge import last_start, rule
 from amk.models.model import load_model
 from amk.planner.decode import plan
 from amk.planner.settings import FAST
@@ -76,6 +76,17 @@ def test_safe_plans_have_accepted_certificates(settings_name: str, model: str) -
     certificate = certify_schedule(schedule)
     assert accepted(schedule, certificate) == ""
     assert len(json.dumps(certificate)) < 20_000
+
+
+def test_launches_of_one_token_are_proved_as_launches_of_two() -> None:
+    schedule = small_plan(replace(SMALL["naive"], max_tokens=1))
+    assert rule(schedule, 1, [0, last_start(schedule, 1)]).status == verify(schedule).status == "SAFE"
+    assert accepted(schedule, certify_schedule(schedule)) == ""
+    launch = schedule.launch.model_copy(update={"max_tokens": 2})  # no room for what the second token leaves
+    wrong = schedule.model_copy(update={"launch": launch})
+    assert verify(wrong).status == "UNSAFE"
+    with pytest.raises(NotSafe):
+        certify_schedule(wrong)
 
 
 @pytest.mark.parametrize("recipe", UNSOUND, ids=lambda recipe: recipe.name)

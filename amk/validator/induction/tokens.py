@@ -35,7 +35,7 @@ from amk.report.schema import json_pointer
 from amk.schedule_ir.expr import coefficient
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.induction.wrap_around import LAG, check_lags
-from amk.validator.memory.composition import Composition
+from amk.validator.memory.composition import TOKENS, Composition
 from amk.validator.order.between_ctas import Group
 from amk.validator.order.intervals import Ordering
 from amk.validator.program.system import I64
@@ -43,6 +43,18 @@ from amk.validator.program.trace import sites
 from amk.validator.static.outside import amounts
 
 WORD: Final = 2**32
+
+
+def with_room(schedule: Schedule) -> Schedule:
+    """The schedule for launches of `TOKENS` tokens, if its own are shorter: `output` gets room for the others. What
+    holds of all launches up to that length holds of the schedule's own."""
+    if schedule.launch.max_tokens >= TOKENS:
+        return schedule
+    launch = schedule.launch.model_copy(update={"max_tokens": TOKENS})
+    buffers = tuple(
+        b.model_copy(update={"shape": (TOKENS, *b.shape[1:])}) if b.name == "output" else b for b in schedule.buffers
+    )
+    return schedule.model_copy(update={"launch": launch, "buffers": buffers})
 
 
 @dataclass(frozen=True)

@@ -166,11 +166,16 @@ def _rows(block: Block, i: I64, j: I64) -> I64:
 
 
 def _record(rows: I64, found: dict[tuple[int, int], Race], limit: int | None) -> None:
-    """Add one entry per pair of events, up to the limit; rows [n, 7] (event, event, kind, kind, buffer, lo, hi)."""
+    """Add one entry per pair of events, up to the limit; rows [n, 7] (event, event, kind, kind, buffer, lo, hi).
+
+    Of too many those that are recorded are spread evenly: neighbours mostly show, or do not show, the same.
+    """
     keys = np.min(rows[:, :2], axis=1) << 32 | np.max(rows[:, :2], axis=1)
-    for n in np.sort(np.unique(keys, return_index=True)[1]).tolist():
-        if limit is not None and len(found) >= limit:
-            return
+    pairs = np.sort(np.unique(keys, return_index=True)[1])
+    room = len(pairs) if limit is None else limit - len(found)
+    if room < len(pairs):
+        pairs = pairs[np.linspace(0, len(pairs) - 1, room).astype(np.int64)]
+    for n in pairs.tolist():
         one, two, kind, other, buffer, lo, hi = rows[n].tolist()
         (first, first_kind), (second, second_kind) = sorted(((one, kind), (two, other)))
         found.setdefault((first, second), Race(first, second, buffer, lo, hi, first_kind, second_kind))
