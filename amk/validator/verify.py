@@ -192,7 +192,7 @@ class _Verification:
             (self.open if diagnostic.code in UNDECIDED else self.found).append(diagnostic)
 
     def _composed(self) -> None:
-        """The short schedule; the whole one if that is not SAFE and has several layer loops (see `reduce`)."""
+        """The short schedule; the whole one if that is not SAFE and has several layer loops: see `layers`."""
         known = len(self.open)
         whole = with_room(self.schedule)
         reduced = reduce_layers(whole)

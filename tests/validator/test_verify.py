@@ -16,7 +16,7 @@ from amk.report.diagnostic import AmkError
 from amk.schedule_ir.schedule import Schedule
 from amk.targets.target import load_target
 from amk.validator.evidence.flat_system import expand
-from amk.validator.export.of_system import certify
+from amk.validator.export.certificate import make_certificate
 from amk.validator.induction.layers import KEPT, reduce_layers
 from amk.validator.induction.tokens import check_epochs
 from amk.validator.memory.composition import compose
@@ -76,7 +76,8 @@ def test_compiled_registers_decide_residency() -> None:
 
 @pytest.mark.parametrize("settings", ["fast", "naive"])
 def test_the_independent_checker_accepts_the_flat_certificate(settings: str) -> None:
-    system, certificate = certify(small_plan(SMALL[settings], MODELS["qk-norm"]), 3)
+    flat = expand(small_plan(SMALL[settings], MODELS["qk-norm"]), 3, 2, "word").system
+    system, certificate = flat.to_json(), make_certificate(judge(flat))
     assert check(system, certificate).accepted
     certificate["order"] = certificate["order"][::-1]
     assert not check(system, certificate).accepted

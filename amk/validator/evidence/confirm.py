@@ -1,7 +1,7 @@
 """Findings of the composed check put to the flat system: real at some position, or only a doubt.
 
 A race is confirmed if both events are enabled where a greedy run that leaves them out stops: that is the definition,
-no clocks involved. The strict inter-CTA system is asked first, because what it confirms is real (see `withheld`);
+no clocks involved. The strict inter-CTA system is asked first, because what it confirms is real (see `maximal_runs`);
 what it does not confirm is asked of the flat system. Accesses are those of the two steps at one position. A wait for
 more than all steps signal in all is a deadlock whatever else happens; other deadlocks and wrong content are looked
 for on the flat system.

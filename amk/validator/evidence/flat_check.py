@@ -6,8 +6,8 @@ buffer wholly one after the other. Here every warp is an agent of its own, and t
 the flat system at every position.
 
 Property: as `compose`, for the launches of two tokens that start at one position. `FlatCheck.positions` lists all
-of them, or some if there are too many. Tokens beyond the second follow from `epochs`, as there. A finding at one
-position is UNSAFE with its witness; only no finding at all positions is SAFE.
+of them, or some if there are too many. Tokens beyond the second follow from `induction.tokens`, as there. A finding at
+one position is UNSAFE with its witness; only no finding at all positions is SAFE.
 
 Cost: three or four flat systems and their clocks per position; `EVENTS` bounds what is done in all.
 """

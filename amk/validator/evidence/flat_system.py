@@ -5,7 +5,7 @@ chunks are never enumerated (`rings` proves the lemma's conditions and has the s
 
 Edges: `block` and `wait` have every wait; `word` leaves out what orders nothing but itself (hints, relaxed
 operations: their signals still count, from an agent without a past); `fence` leaves out flag words too. See
-`inter_cta`. Tagged words make single events wait for single events, see `word_events`.
+`between_ctas`. Tagged words make single events wait for single events, see `word_events`.
 
 Numbering: agent = worker * warps + warp. Buffers: those of the schedule, then shared memory of each worker. Counters:
 instances, then 16 barriers per worker. event_tag = local event of the worker's trace.

@@ -14,7 +14,7 @@ Conditions, in every program:
        or 2).
 
 Argument, one loop. By L2 a wait of iteration l can only be satisfied by signals of iteration l of the same token (other
-tokens are the business of `epochs`). Dependences therefore never lead from an iteration to an earlier one, so
+tokens are the business of `tokens`). Dependences therefore never lead from an iteration to an earlier one, so
   - every dependence cycle lies inside one iteration, and all iterations are equal up to renaming counters: liveness is
     decided by one;
   - an order between an event of iteration l and one of l' >= l uses only iterations l..l'. By L3 all iterations touch

@@ -15,12 +15,12 @@ on the same counter. Up to there the counter's value in token n lies between nD 
 holds iff the increments of token n (or n-1, for thresholds <= 0) suffice, exactly as in the two-token system; all
 tokens have equal bodies, so the orders found between tokens 0 and 1 hold between n and n+1, E3 included: there is no
 such increment. Thus dependences never lead back in the token, liveness of one token and its successor is liveness of
-all, and neighbouring touches of a byte are at most one token apart, as for layers in `reduce`. Launch boundaries are
+all, and neighbouring touches of a byte are at most one token apart, as for layers in `layers`. Launch boundaries are
 full barriers and leave every counter at a multiple of D. Flag words have one owner each, so E3 is program order.
 
 AMK203 if a condition fails: D below the growth of a threshold starves a later token; otherwise the verdict is
 UNKNOWN. AMK204 if a counter starts, or one signal adds, beyond what can be compared; what the sums allow is decided
-in `lags`.
+in `wrap_around`.
 """
 
 from __future__ import annotations

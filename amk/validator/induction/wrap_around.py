@@ -2,7 +2,7 @@
 
 Property: a wait computes (int32)(value - threshold) >= 0, which is right iff -2^31 <= value - threshold < 2^31. What
 counts is the sum of all that a counter gains, however small each signal is. With D = increments per token of an awaited
-instance, b = threshold relative to the token's start, N = most tokens of a launch, by the conditions of `epochs`:
+instance, b = threshold relative to the token's start, N = most tokens of a launch, by the conditions of `tokens`:
   (L1) value - threshold >= -b when a wait begins to look, so b <= 2^31;
   (L2) value - threshold <= D - b while the wait is pending, if it holds back all increments of the next token, and
        <= N*D - b, the whole launch, if it does not.
@@ -39,7 +39,7 @@ class Lags:
 
 
 def check_lags(result: Composition, waits: I64, signals: I64) -> Lags:
-    """Rows as in `epochs`: (worker, event, instance, threshold or amount, weak, token)."""
+    """Rows as in `tokens`: (worker, event, instance, threshold or amount, weak, token)."""
     instances = result.instances
     init, total = instances.init(), instances.total
     first = signals[signals[:, 5] == 0]

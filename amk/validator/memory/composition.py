@@ -6,12 +6,12 @@ Two tokens show every neighbourhood but one: in a launch of one token what stand
 behind it (`begin` loads the state that `finish` stores). So `verify` composes a launch of one token too.
 
 Assumptions: structure, positions and streams are checked elsewhere (barriers are joined by exactly their role, cache
-rows never cross workers, weight rings are private). Tokens beyond the second follow from `epochs`; layers beyond the
-third from `reduce`.
+rows never cross workers, weight rings are private). Tokens beyond the second follow from `induction.tokens`;
+layers beyond the third from `induction.layers`.
 
-Algorithm (section 11 of the theory): one clock pass over one worker per program (`local_order`), one over the
-interface nodes of all workers (`inter_cta`), intervals for everything between; then the race and reads-from passes
-of the flat check on the rows of the `abstraction`. Kinds of edges (see `inter_cta`) answer questions:
+Algorithm (section 11 of the theory): one clock pass over one worker per program (`within_cta`), one over the
+interface nodes of all workers (`between_ctas`), intervals for everything between; then the race and reads-from passes
+of the flat check on the rows of the `position_abstraction`. Kinds of edges (see `between_ctas`) answer questions:
     block   does every agent finish?
     word    are conflicting accesses separated in time, and does every read find the value it expects?
     wait    like word, with hints: is a flag word kept until every reader has found it?

@@ -75,7 +75,7 @@ def _races(rows: I64, order: ByFirst) -> RaceReport:
 
 class Blocking:
     """No word is overwritten before those who look for it have found it: a read precedes a write if the write cannot
-    exist without it. A read follows the write that it waits for, and the order of writes is `unseen_writes`' business.
+    exist without it. A read follows the write that it waits for, and `Accesses.unseen` asks about the order of writes.
 
     Hints are asked only where words give no order.
     """

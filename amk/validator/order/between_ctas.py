@@ -14,8 +14,8 @@ Weak signals on a counter that an acquire waits for still count, but come from a
 
 A *strict* inter-CTA system is one of whose runs every node is a run of the flat system too: a step happens as a
 whole, after everything that any part of it comes after, and each of its events after all that the step waits for
-(see `withheld`). So is that of `block`: an event that signals does so after the words that its step reads, and words
-are written after what an event of their step waits for. As an order either would say too much.
+(see `maximal_runs`). So is that of `block`: an event that signals does so after the words that its step reads, and
+words are written after what an event of their step waits for. As an order either would say too much.
 """
 
 from __future__ import annotations

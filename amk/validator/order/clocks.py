@@ -41,7 +41,6 @@ from typing import Final
 import numpy as np
 
 from amk.validator.order.greedy_run import Run
-from amk.validator.order.throttled import needed_of
 from amk.validator.program.system import I64, Bools, Counts, System
 
 MAX_CELLS: Final = 1 << 28
@@ -367,6 +366,8 @@ class Fixpoint:
 
     def throttle(self) -> None:
         """Compute all rows by throttled runs instead, then every K once."""
+        from amk.validator.order.throttled import needed_of  # few systems creep
+
         for agent in range(self.system.agents):
             self.rows[1:-1, agent] = needed_of(self.system, agent)[self.heads]
         for key in self.shared.tolist():

@@ -32,7 +32,7 @@ from amk.validator.program.trace import Item
 @dataclass(frozen=True, eq=False)
 class RankedFlagWords:
     """Words of one buffer, counters and join nodes numbered from 0, with the ranks of its steps for items.
-    troubles: what `_told` explains, as (what, ...). doubled: see `Counted`."""
+    troubles: what `_explained` says, as (what, ...). doubled: see `FlagWords`."""
 
     writes: I64
     needs: I64

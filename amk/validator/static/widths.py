@@ -7,8 +7,8 @@ addresses have 64 bits. A value that does not fit is another one on the device t
 Property:
     (W1) indices, thresholds and amounts are evaluated without overflow: the magnitudes of all terms but those of `t`
          add up to less than 2^31, a constant from 2^31 on left out; indices as numbers within their counter
-    (W2) a threshold grows by less than 2^31 a token; with W1, and counters that are no further from it (`lags`), the
-         comparison of two words says what that of two integers does
+    (W2) a threshold grows by less than 2^31 a token; with W1, and counters that are no further from it (`wrap_around`),
+         the comparison of two words says what that of two integers does
     (W3) the positions of all splits, active or not, have numbers of 31 bits
 Tags are the business of `words`, elements of buffers and chunks of a launch that of `launch_needs`.
 
