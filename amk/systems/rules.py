@@ -91,6 +91,10 @@ def mixed(block: System, rules: Rules) -> str | None:
         return "a flag that is stored to is not added to as well"
     if stored[block.wait_counter[rules.wait != EQUAL]].any():
         return "a flag that is stored to is waited for to be equal"
+    if (block.wait_threshold[rules.wait == PARITY] > 1).any():
+        return "a parity is 0 or 1"
+    if (np.diff(block.access_first)[rules.proxy == FENCE] > 0).any():
+        return "a proxy fence touches no memory"
     if (block.counter_init[phased] != 0).any():
         return "a barrier begins in its first phase, without arrivals"
     return None

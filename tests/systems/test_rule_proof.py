@@ -10,17 +10,20 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 
 from amk.cli import main
+from amk.report.diagnostic import AmkError
 from amk.systems import System
-from amk.systems.document import to_json
+from amk.systems.document import parse_system, to_json
 from amk.systems.flat_certificate import certificate
 from amk.systems.flat_system import FlatSystem
 from amk.systems.incidents import load
 from amk.systems.machine import ran
 from amk.systems.proof import check, filled
-from amk.systems.rule_proof import Refused
+from amk.systems.rule_proof import Reading, Refused
+from amk.systems.rules import FENCE, GENERIC, PARITY
 from amk.systems.verdict import judged
 from tests.systems.forging import claims_of, complete, forged, proves
 from tests.systems.random_rules import random_rules
@@ -50,6 +53,27 @@ def test_certificates_of_random_safe_kernels_are_accepted() -> None:
             assert accepted(flat), seed
             tried += 1
     assert tried > 15
+
+
+@pytest.mark.parametrize("what", ["parity", "fence"])
+def test_a_parity_of_2_and_a_fence_that_touches_memory_mean_nothing(what: str) -> None:
+    """A wait for parity 2 passes at once; a write of a proxy fence may be before it or behind it."""
+    flat = tma_ring().flat()
+    right, block, rules = json.loads(json.dumps(to_json(flat))), flat.block, flat.rules
+    assert rules is not None
+    evidence = json.loads(json.dumps(certificate(flat)))
+    wrong = copy.deepcopy(right)
+    if what == "parity":
+        row = int(np.flatnonzero((rules.wait == PARITY) & (block.wait_threshold == 0))[0])
+        wrong["systems"]["block"]["wait_threshold"][row] = 2
+    else:
+        event = int(block.access_event[np.flatnonzero(rules.proxy[block.access_event] == GENERIC)[0]])
+        wrong["orders"]["proxy"][event] = FENCE
+    assert check(right, evidence).accepted and not check(wrong, evidence).accepted
+    with pytest.raises(AmkError, match="parity" if what == "parity" else "fence"):
+        parse_system(json.dumps(wrong).encode(), "system.json")
+    with pytest.raises(Refused, match="parity" if what == "parity" else "fence"):
+        Reading(filled(wrong["systems"]["block"]), wrong["orders"], evidence["rules"])
 
 
 @pytest.mark.parametrize("come", [0, 16])
