@@ -86,6 +86,8 @@ def main(argv: Sequence[str]) -> int:
         for race, arguments in parsed.items():
             if time.monotonic() - began > chosen.seconds:
                 print("not begun in time:", *race, flush=True)
+                for each in found[race]:
+                    each.cancel()
                 continue
             name = f"{chosen.gpu}-refills-{race[0]}-{race[1]}.json"
             worst = max(worst, _raced(arguments, [each.result() for each in found[race]], chosen.folder / name))
