@@ -128,7 +128,8 @@ def arrives_again(block: System, rules: Rules, scope: I64) -> int | None:
     arrival: PTX has each thread arrive once before `barrier.cluster` completes."""
     paired = np.unique(block.wait_counter[rules.wait == NEXT_PHASE])
     for counter in paired[scope[paired] == CLUSTER].tolist():
-        calls = [(int(event), 1) for event in block.wait_event[block.wait_counter == counter]]
+        for_others = (block.wait_counter == counter) & (rules.wait == NEXT_PHASE)
+        calls = [(int(event), 1) for event in block.wait_event[for_others]]
         calls += [(int(event), 0) for event in block.signal_event[block.signal_counter == counter]]
         before: dict[int, int] = {}
         for event, waits in sorted(calls):

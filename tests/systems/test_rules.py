@@ -252,6 +252,20 @@ def test_who_waits_without_having_arrived_is_unknown_by_name() -> None:
     assert verdict.verdict == "UNKNOWN" and "second, event 0" in verdict.explain()
 
 
+def test_a_poll_by_parity_is_no_turn_at_the_barrier_of_a_cluster() -> None:
+    for turns in (True, False):
+        sys = System()
+        meet = sys.barrier("meet", 2, "cluster")
+        with sys.agent("first") as first, sys.agent("second") as second:
+            first.sync(meet)
+            first.sync(meet)
+            second.arrive(meet)
+            (second.wait_others(meet) if turns else second.wait_parity(meet, 0))
+            second.sync(meet)
+        verdict = amk.verify(sys)
+        assert verdict.verdict == ("SAFE" if turns else "UNKNOWN"), verdict
+
+
 def test_bytes_that_are_expected_too_late_end_a_phase_too_early() -> None:
     """Whoever of two comes first: the run that is looked at first shows nothing."""
     for helps in (True, False):
