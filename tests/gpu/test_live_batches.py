@@ -17,38 +17,50 @@ from amk.engine.backends.live_backend import LiveBackend
 from amk.lowering.launch import Device
 from amk.models.model import load_model
 from amk.models.model_spec import ModelSpec
+from amk.planner.decode import plan
+from amk.planner.formats import formats
 from amk.planner.settings import FAST
 from amk.schedule_ir.sampling import GREEDY
 from amk.targets.target import Target
-from tests.tiny import VARIANTS
+from amk.weights.weight_format import FormatName
+from tests.tiny import PAIRED, PLAIN, RAGGED, VARIANTS
 
 pytestmark = pytest.mark.gpu
 
-CASES = [
-    *((model, batch) for model in VARIANTS for batch in (2, 5, 8)),
-    (load_model("smollm2-135m"), 3),
-    (load_model("llama3.2-1b"), 8),
-    (load_model("llama3-8b"), 8),
+CASES: list[tuple[ModelSpec, int, FormatName, FormatName]] = [
+    *((model, batch, "bf16", "bf16") for model in VARIANTS for batch in (2, 5, 8)),
+    (load_model("smollm2-135m"), 3, "bf16", "bf16"),
+    (load_model("llama3.2-1b"), 8, "bf16", "bf16"),
+    (load_model("llama3-8b"), 8, "bf16", "bf16"),
+    (PLAIN, 2, "int8", "int8-g64"),
+    (RAGGED, 5, "int4-g64-zp", "int4-g128"),
+    (PAIRED, 8, "fp8", "bf16"),
+    (PLAIN, 12, "int4-g128", "fp8"),
+    (load_model("llama3.2-1b"), 8, "int8", "int8"),
+    (load_model("llama3-8b"), 8, "int4-g128", "int8"),
+    (load_model("llama3-8b"), 16, "fp8", "fp8"),
 ]
+"""Model, sequences, formats of the layers and of lm_head."""
 CONTEXT = 2048
 POSITIONS = (0, 2047, 63, 128, 1, 700, 64, 1500)
 TOKEN = 1003
 
 
-@pytest.fixture(scope="module", params=CASES, ids=lambda case: f"{case[0].name}-{case[1]}")
+@pytest.fixture(scope="module", params=CASES, ids=lambda case: "-".join((case[0].name, *map(str, case[1:]))))
 def subject(request: pytest.FixtureRequest, torch_gpu: Device, gpu: Target) -> Iterator[Any]:
-    from tests.gpu.subjects import loaded, planned
+    from tests.gpu.subjects import loaded
 
-    model: ModelSpec
-    model, batch = request.param
-    with loaded(planned(model, gpu, CONTEXT, replace(FAST, batch=batch, live=True))) as found:
+    model, batch, layers, lm_head = request.param
+    settings, context = replace(FAST, batch=batch, live=True), min(CONTEXT, model.max_context)
+    wanted = formats(layers, lm_head)
+    with loaded(plan(model, gpu, settings=settings, wanted=wanted, max_context=context)) as found:
         yield found
 
 
 def places(subject: Any) -> list[int]:
     """As many positions as there are sequences."""
     last = subject.schedule.kv.context - 1
-    return [min(pos, last) for pos in POSITIONS[: subject.schedule.batch]]
+    return [min(POSITIONS[s % len(POSITIONS)], last) for s in range(subject.schedule.batch)]
 
 
 def logits(subject: Any, positions: list[int]) -> np.ndarray:

@@ -1,6 +1,6 @@
 """Live batches on this GPU: what a position for each sequence costs beside one for all, and texts that come and go.
 
-timeout 300 python -m tests.gpu.time_live MODEL ...   (checks: pytest tests/gpu/test_live_batches.py)
+timeout 300 python -m tests.gpu.time_live MODEL[:FORMAT] ...   (checks: pytest tests/gpu/test_live_batches.py)
 
 Prints one JSON object a line: milliseconds of a step of the batch with one position, and of the live one with all
 sequences there, and spread over the context; then seconds and tokens a second of 24 texts of 32 prompt and 128 new
@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 
 import torch
+from pydantic import TypeAdapter
 
 from amk.bench.decode_bench import own
 from amk.bench.subject import Subject
@@ -27,9 +28,11 @@ from amk.engine.backends.live_backend import LiveBackend
 from amk.lowering.kernel import build
 from amk.models.model import load_model
 from amk.planner.decode import plan
+from amk.planner.formats import formats
 from amk.planner.settings import FAST, Settings
 from amk.schedule_ir.sampling import GREEDY
 from amk.targets.target import load_target
+from amk.weights.weight_format import FormatName
 
 CONTEXT, BATCH = 2560, 8
 POSITIONS = (16, 512, 2048)
@@ -37,8 +40,9 @@ STEPS, ROUNDS = 4, 20
 TEXTS, PROMPT, NEW = 24, 32, 128
 
 
-def subject(model: str, settings: Settings, weights: TorchWeights) -> Subject:
-    schedule = plan(load_model(model), load_target("h200"), settings=settings, max_context=CONTEXT)
+def subject(model: str, form: FormatName, settings: Settings, weights: TorchWeights) -> Subject:
+    target, wanted = load_target("h200"), formats(form)
+    schedule = plan(load_model(model), target, settings=settings, wanted=wanted, max_context=CONTEXT)
     return Subject.random(admitted(schedule, build(schedule).compiled.cubin), 20, weights)
 
 
@@ -65,10 +69,12 @@ def texts_per_s(live: Subject, workers: int) -> dict[str, float]:
     return {"seconds": round(seconds, 3), "tokens_per_s": round(made / seconds, 1)}
 
 
-def measure(model: str) -> None:
+def measure(wanted: str) -> None:
+    model, _, named = wanted.partition(":")
+    form = TypeAdapter[FormatName](FormatName).validate_python(named or "bf16")
     weights = TorchWeights.random(load_model(model), 20)
-    one = subject(model, replace(FAST, batch=BATCH), weights)
-    live = subject(model, replace(FAST, batch=BATCH, live=True), weights)
+    one = subject(model, form, replace(FAST, batch=BATCH), weights)
+    live = subject(model, form, replace(FAST, batch=BATCH, live=True), weights)
     for pos in POSITIONS:
         for each in (one, live):
             each.load_cache()
@@ -78,9 +84,9 @@ def measure(model: str) -> None:
             prepare: Callable[[], None] = lambda: live.place(1, spread())  # noqa: E731
             contestants.append(replace(own(live, pos, STEPS), name="live, spread", prepare=prepare))
         for name, found in race(contestants, ROUNDS).items():
-            print(json.dumps({"model": model, "pos": pos, "batch": name, **asdict(found)}), flush=True)
+            print(json.dumps({"model": wanted, "pos": pos, "batch": name, **asdict(found)}), flush=True)
     for workers in (1, BATCH):
-        print(json.dumps({"model": model, "texts at once": workers, **texts_per_s(live, workers)}), flush=True)
+        print(json.dumps({"model": wanted, "texts at once": workers, **texts_per_s(live, workers)}), flush=True)
     one.free()
     live.free()
     torch.cuda.empty_cache()
