@@ -12,6 +12,7 @@ import asyncio
 import logging
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from amk.engine.generation.answer_stream import Stream
@@ -54,7 +55,9 @@ class Request:
 
 
 class Decoding:
-    """Starts its threads at once. failure: the error after which the device cannot be trusted, else None."""
+    """Starts its threads at once. failure: the error after which the device cannot be trusted, else None; on_failure is
+    then called once, by the thread that met it.
+    """
 
     def __init__(self, model: LanguageModel, limits: Limits, metrics: Metrics) -> None:
         self._model, self._limits, self._metrics = model, limits, metrics
@@ -62,6 +65,7 @@ class Decoding:
         self._running: set[Request] = set()
         self._stopping = False
         self.failure: AmkError | None = None
+        self.on_failure: Callable[[], None] = lambda: None
         metrics.watch(waiting=lambda: len(self._queue), running=lambda: len(self._running))
         names = [f"amk-decoding-{number}" for number in range(model.sequences)]
         self._threads = [threading.Thread(target=self._run, name=name, daemon=True) for name in names]
@@ -109,14 +113,21 @@ class Decoding:
             try:
                 self._answer(request)
             except AmkError as error:
-                if error.exit_code not in (Exit.INPUT, Exit.UNKNOWN):
-                    self.failure = error
                 request.tell(error)
+                if error.exit_code not in (Exit.INPUT, Exit.UNKNOWN):
+                    self._fail(error)
             except Exception as error:  # noqa: BLE001  the boundary: one request's fault must not end the others'
                 _LOG.exception("a request failed")
                 request.tell(AmkError(Diagnostic("AMK901", f"{type(error).__name__}: {error}"), Exit.INTERNAL))
             finally:
                 self._running.discard(request)
+
+    def _fail(self, error: AmkError) -> None:
+        """What waits is refused; what runs beside it is told the same by the device."""
+        if self.failure is None:
+            self.failure = error
+            self.drain()
+            self.on_failure()
 
     def _answer(self, request: Request) -> None:
         begun = last = time.monotonic()

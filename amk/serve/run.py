@@ -1,4 +1,7 @@
-"""Listens, serves, and ends in order: SIGTERM or SIGINT refuses what waits and lets the answers that run end."""
+"""Listens, serves, and ends in order: SIGTERM or SIGINT refuses what waits and lets the answers that run end.
+
+An error after which the device cannot be trusted ends it likewise and is raised, so that a supervisor starts it again.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,14 @@ BACKLOG = 512
 
 
 def serve(server: Server, listening: socket.socket) -> bool:
-    """Until a signal ends it; false if the computing thread does not end."""
+    """Until a signal ends it; false if the computing thread does not end. Raises what made the device useless."""
     host, port = listening.getsockname()[:2]
     print(f"serving {server.name} at http://{host}:{port}/v1", file=sys.stderr, flush=True)
     HttpServer(server).run(sockets=[listening])
-    return server.decoding.stop(seconds=5)
+    ended = server.decoding.stop(seconds=5)
+    if server.decoding.failure is not None:
+        raise server.decoding.failure
+    return ended
 
 
 class HttpServer(uvicorn.Server):
@@ -38,10 +44,15 @@ class HttpServer(uvicorn.Server):
         super().__init__(config)
         self._served = server
         self._loop: asyncio.AbstractEventLoop | None = None
+        server.decoding.on_failure = self._end
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
+
+    def _end(self) -> None:
+        """As behind a signal, from any thread; whoever is being answered gets its answer."""
+        self.should_exit = True
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self._loop is not None:  # a signal handler must not wait for a lock

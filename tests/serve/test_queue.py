@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,12 +13,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import amk
 from amk.engine.generation.completion import Options
+from amk.report.diagnostic import AmkError, Diagnostic, Exit
+from amk.serve.app import Server
 from amk.serve.decoding import Decoding, Request
 from amk.serve.fair_queue import FairQueue
 from amk.serve.metrics import Metrics
-from amk.serve.settings import Limits
-from tests.serve.serving import PATIENCE, Running, serving
+from amk.serve.run import listen, serve
+from amk.serve.settings import Keys, Limits
+from tests.serve.serving import NAME, PATIENCE, Held, Running, serving
 
 CHAT = "/v1/chat/completions"
 USER = [{"role": "user", "content": "HI"}]
@@ -141,3 +146,35 @@ def test_answers_that_take_too_long_say_so(directory: Path) -> None:
     with serving(directory, Limits(queue_seconds=1e-9)) as running:
         status, found = running.post(CHAT, messages=USER, max_tokens=50, logit_bias={"1": -100})
         assert status == 503 and "waited" in found["error"]["message"]
+
+
+def test_a_device_that_failed_ends_the_server_with_its_error(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever is answered is told, whoever waits is refused, and `serve` raises what the command exits with."""
+
+    def stalled(*_: Any) -> Any:
+        raise AmkError(Diagnostic("AMK604", "worker 1 waits for counter 2"), Exit.INTERNAL)
+
+    with amk.load(directory, device="cpu") as model:
+        held = Held(model._backend)
+        monkeypatch.setattr(model, "_backend", held)
+        listening = listen("127.0.0.1", 0, Limits())
+        server = Server(model, NAME, Limits(), Keys({}))
+        running = Running(model, server, listening.getsockname()[1])
+        found: list[Any] = []
+        held.hold()
+        ended = ThreadPoolExecutor(1).submit(serve, server, listening)
+        first = in_thread(running, found, max_tokens=3)
+        running.wait_for("amk_running", 1)
+        second = in_thread(running, found, max_tokens=3)
+        running.wait_for("amk_waiting", 1)
+        for asked in ("extend", "logits"):
+            monkeypatch.setattr(held._backend, asked, stalled)
+        held.release()
+        with pytest.raises(AmkError, match="AMK604") as failure:
+            ended.result(PATIENCE)
+        assert failure.value.exit_code == Exit.INTERNAL == 4
+        first.join(PATIENCE)
+        second.join(PATIENCE)
+        assert sorted(status for status, _ in found) == [500, 503]
+        with pytest.raises(ConnectionRefusedError):
+            running.ask("GET", "/health")
