@@ -79,16 +79,24 @@ def test_a_header_without_one_barrier_of_the_warp_races(name: str, header: str, 
     assert difference(name, subject(name), whole, ptx) in ("race", "proxy"), what
 
 
-@pytest.mark.parametrize("number", range(3))
-def test_weights_of_two_splits_pass_between_lanes_only_where_they_meet(number: int) -> None:
-    schedule, header = scheduled("fenced, two splits, fp8 cache"), "amk/ops/combine.cuh"
+@cache
+def _two_splits() -> tuple[Schedule, str, dict[str, str], str]:
+    """Schedule, text, headers and PTX of a kernel whose attention is split in two from its ninth token on."""
+    schedule = scheduled("fenced, two splits, fp8 cache")
     source = emit(schedule)
     files = headers.closure(source)
     whole = built(source, files, schedule.target.arch)
+    assert whole is not None and faults(schedule, whole, tokens=10) == []
+    return schedule, source, files, whole
+
+
+@pytest.mark.turns(3)
+@pytest.mark.parametrize("number", range(3))
+def test_weights_of_two_splits_pass_between_lanes_only_where_they_meet(number: int) -> None:
+    (schedule, source, files, whole), header = _two_splits(), "amk/ops/combine.cuh"
     edit = _without(files[header], header, number)
     ptx = built(source, files | {header: edit.of(files[header])}, schedule.target.arch)
-    assert whole is not None and ptx is not None
-    assert faults(schedule, whole, tokens=10) == []
+    assert ptx is not None and ptx != whole
     assert "race" in {fault.kind for fault in faults(schedule, ptx, tokens=10)}
 
 
@@ -116,6 +124,7 @@ def _empty_steps(op: str) -> Schedule:
     return Schedule.model_validate_json(text)
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("op", ["wait", "signal"])
 def test_an_empty_step_that_counts_as_a_meeting_races(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As the lowering once had it: it took a step that prints nothing for a meeting of the lanes, and printed none."""
