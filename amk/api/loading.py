@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -119,14 +120,10 @@ def load(
     if device is None:
         device, gpu, told = chosen(gpu, schedule is not None)
         notes += told
-    if not 1 <= batch <= MOST_TEXTS:
-        raise AmkError(Diagnostic("AMK016", f"a batch has 1 to {MOST_TEXTS} texts, {batch} were asked for"))
+    _check(device, gpu, schedule, batch)
     models = [files] if draft is None else [files, _draft_files(draft, files)]
     speculate = "draft" if speculate is None and draft is not None else speculate
     if device == "cpu":
-        if schedule is not None or gpu is not None:
-            message = "the device cpu runs no schedule and plans for no GPU"
-            raise AmkError(Diagnostic("AMK005", message, help="ask for the device interpreter or cuda"))
         backends = _without_schedules(models, max_context, batch)
     else:
         from amk.api.schedules import stored_formats
@@ -135,14 +132,20 @@ def load(
         forms = formats if formats is not None else stored_formats(files.path, dtype, lm_head_dtype)
         wanted = Planned(forms, kv_dtype, max_context, sampling, batch, live=batch > 1)
         runs = _runs(models, device, gpu, wanted, schedule, 0 if speculate is None else draft_tokens)
-        backends = [
-            schedule_backend(run, each.checkpoint, device, progress, quantise, prefill)
-            for run, each in zip(runs, models, strict=True)
-        ]
+        made = partial(schedule_backend, device=device, progress=progress, quantise=quantise, prefill=prefill)
+        backends = [made(run, each.checkpoint) for run, each in zip(runs, models, strict=True)]
         notes += rounding(runs[0], files.checkpoint)
     guessing = None if speculate is None else _guessing(models, backends, speculate, draft_tokens)
     suggested = suggested_sampling(generation_config(files.path))
     return LanguageModel(files.checkpoint.spec, files.tokenizer, backends[0], notes, suggested, guessing)
+
+
+def _check(device: Device, gpu: str | None, schedule: Schedule | str | Path | None, batch: int) -> None:
+    if not 1 <= batch <= MOST_TEXTS:
+        raise AmkError(Diagnostic("AMK016", f"a batch has 1 to {MOST_TEXTS} texts, {batch} were asked for"))
+    if device == "cpu" and (schedule is not None or gpu is not None):
+        message = "the device cpu runs no schedule and plans for no GPU"
+        raise AmkError(Diagnostic("AMK005", message, help="ask for the device interpreter or cuda"))
 
 
 def _without_schedules(models: Sequence[Files], max_context: int | None, batch: int) -> list[Backend]:
