@@ -12,9 +12,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from amk.adversary.neighbourhood.account import NEEDLESS, kind_of, reason_of
+from amk.adversary.neighbourhood.account import kind_of, reason_of
 from amk.report.codes import TITLES
 
+NEEDLESS = (
+    (
+        "AMK302",
+        "a product that defers more refills than its ring has slots where no warp has so many chunks",
+        "what is owed is counted in slots, alike for all warps, whatever each of them has to do; no plan defers more",
+    ),
+)
+"""(code, what is refused although it would run right, why that stays)."""
 HEAD = """# What is refused and no run refutes
 
 Of {edits:,} edits of small schedules ({record}), those that are UNSAFE or UNKNOWN, by their first code.

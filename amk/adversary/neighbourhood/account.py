@@ -41,13 +41,6 @@ POLICY: dict[str, str] = {
     "AMK104": "an operand is to be the one that is meant, even where the arithmetic has no use for it",
     "AMK106": "the steps are to be those of the model, each once, even where another list computes the same",
 }
-NEEDLESS = (
-    ("AMK103", "a schedule for one token a launch (`launch.max_tokens` 1, `output` of one token)",
-     "two tokens of one launch are looked at, and the second has no place; planned for two it is SAFE"),
-    ("AMK302", "a product that defers more refills than its ring has slots where no warp has so many chunks",
-     "what is owed is counted in slots, alike for all warps, whatever each of them has to do; no plan defers more"),
-)  # fmt: skip
-"""(code, what is refused although it would run right, why that stays)."""
 EXAMPLES = 5
 
 
