@@ -30,7 +30,7 @@ from tests.long_run import Run
 from tests.systems.random_rules import Made
 from tests.systems.rule_runs import Rules, TooMany
 
-EACH, SLICES, STATES = 5_000, 300, 20_000
+EACH, SLICES, STATES = 5_000, 370, 20_000
 FIRST = 10_000_000
 """The first seed: other than those of the tests."""
 CHANGES = (0, 1, 2, 2, 3, 3, 4, 5)
