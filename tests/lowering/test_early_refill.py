@@ -9,19 +9,28 @@ import re
 
 import pytest
 
-from amk.lowering.kernel import BuiltKernel, build
+from amk.lowering.compile import compile_ptx
+from amk.lowering.emit import emit
+from amk.lowering.kernel import build
 from amk.lowering.sass import disassemble
+from amk.lowering.stamp import stamped
 from amk.models.model import load_model
 from amk.planner.decode import plan
 from amk.planner.formats import formats
+from amk.schedule_ir.schedule import Schedule
 from amk.targets.target import load_target
 from amk.weights.weight_format import FormatName
 
 MATRICES = 5
 
 
-def built(form: FormatName) -> BuiltKernel:
-    return build(plan(load_model("smollm2-135m"), load_target("h200"), wanted=formats(form)))
+def planned(form: FormatName) -> Schedule:
+    return plan(load_model("smollm2-135m"), load_target("h200"), wanted=formats(form))
+
+
+def printed(schedule: Schedule) -> str:
+    """The PTX, without machine code made of it."""
+    return compile_ptx(stamped(emit(schedule), schedule), schedule.target.arch)
 
 
 def order(listing: str, wait: str, copy: str, product: str) -> list[str]:
@@ -37,12 +46,12 @@ def order(listing: str, wait: str, copy: str, product: str) -> list[str]:
 )
 def test_the_refill_is_ordered_before_the_product(form: FormatName, types: str, first: str) -> None:
     product = r"mma\.sync\.aligned\.m16n8k\d+\.row\.col\." + re.escape(types)
-    found = order(built(form).compiled.ptx, r"mbarrier\.try_wait", r"cp\.async\.bulk\.shared", product)
+    found = order(printed(planned(form)), r"mbarrier\.try_wait", r"cp\.async\.bulk\.shared", product)
     assert found == [first] * MATRICES
 
 
 def test_bytes_of_fp8_are_converted_where_they_are() -> None:
-    listing = disassemble(built("fp8").compiled.cubin)
+    listing = disassemble(build(planned("fp8")).compiled.cubin)
     if listing is None:
         pytest.skip("needs nvdisasm")
     halves = re.findall(r"F2FP\.F16\.E4M3\.UNPACK_B \w+, \w+(\.H1)?", listing)

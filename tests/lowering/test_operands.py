@@ -9,12 +9,14 @@ from functools import cache
 import pytest
 
 from amk.lowering.affine import Values, added, constant
-from amk.lowering.emit import KERNEL
-from amk.lowering.kernel import build, read_back
+from amk.lowering.compile import compile_ptx
+from amk.lowering.emit import KERNEL, emit
+from amk.lowering.kernel import read_back
 from amk.lowering.operands import check_operands
 from amk.lowering.ptx_code import read_kernel
 from amk.lowering.readback import Kind, read_ptx
 from amk.lowering.skeleton import check_synchronisation
+from amk.lowering.stamp import stamped
 from amk.planner.decode import plan
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.schedule import Schedule
@@ -22,6 +24,11 @@ from amk.targets.target import load_target
 from tests.handwritten import sync_agent
 from tests.lowering.edits.judge import original, subject
 from tests.tiny import RAGGED
+
+
+def printed(schedule: Schedule) -> str:
+    """The PTX, without machine code made of it."""
+    return compile_ptx(stamped(emit(schedule), schedule), schedule.target.arch)
 
 
 @cache
@@ -121,10 +128,11 @@ def test_a_signal_of_all_lanes_is_refused() -> None:
     refused("fenced", without_line("fenced", guard), "does not signal from lane 0 alone")
 
 
+@cache
 def switched() -> tuple[Schedule, str]:
     """A kernel that signals four counters from four lanes, in the order of a switch."""
     schedule = sync_agent.schedule("b200")
-    return schedule, build(schedule).compiled.ptx
+    return schedule, printed(schedule)
 
 
 def test_signals_of_other_lanes_may_come_first() -> None:
@@ -198,10 +206,11 @@ def test_a_block_is_judged_where_it_is_executed(signal: int) -> None:
 
 
 @cache
+@cache
 def strided() -> tuple[Schedule, str]:
     """A kernel whose mbarriers and slots at the ring's start are variables of a loop, counted on side by side."""
     schedule = plan(RAGGED, load_target("h200"), max_context=256, workers=8)
-    return schedule, build(schedule).compiled.ptx
+    return schedule, printed(schedule)
 
 
 def test_variables_that_are_counted_on_side_by_side_are_taken() -> None:
