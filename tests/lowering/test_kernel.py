@@ -30,6 +30,7 @@ def test_a_plan_is_within_its_budget(schedule: Schedule) -> None:
     assert built.synchronisation
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("changes", "code"),
     [
