@@ -31,16 +31,16 @@ ALLOWED: dict[str, tuple[Value, ...]] = {
     "kv_splits": (1, 2, 4, 6, 8, 12, 16, None),
     "hint_slack": (0, 2, 4, 8, 16, 32),
     "held_refills": (0.0, 1 / 3, 1 / 2, 2 / 3, 1.0),
-    "first_refills": (1 / 4, 1 / 2, 3 / 4, 1.0, None),
+    "first_refills": (0.0, 1 / 4, 1 / 2, 3 / 4, 1.0, None),
     "act_parts": (1, 2, 4),
     "k_parts": (1, 2, 4, None),
     "reduce_from": (2, 4, 8, 16, None),
 }
 """Values in order of size; None, which leaves the choice to the planner, comes last."""
 
-FIXED = ("plan", "max_tokens", "sampling", "kv_dtype", "batch", "live", "rows", "carried")
+FIXED = ("plan", "max_tokens", "sampling", "kv_dtype", "batch", "live", "rows")
 """The label of the plan, the length of a launch, how tokens are chosen, what the cache holds, and how many sequences
-there are and whether they are live, are no choices of the search; nor is what has not been measured on any GPU.
+there are and whether they are live, are no choices of the search.
 """
 
 OF_BATCHES = ("head_sums",)
