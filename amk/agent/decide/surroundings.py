@@ -132,6 +132,11 @@ class Survey:
         )  # fmt: skip
 
 
+LAST_PLANS = 300
+"""Plans that are made for the look at the end of a session, which takes them some seconds: what was not planned counts
+as open."""
+
+
 @dataclass
 class Surroundings:
     """Remembers how points were settled; the survey is a function of the trials so far."""
@@ -140,8 +145,19 @@ class Surroundings:
     settled: dict[Settings, Fate] = field(default_factory=dict)
     effects: Effects = field(default_factory=Effects)
 
-    def survey(self, progress: Progress) -> Survey:
-        """Everything near the best. Costs a lowering for every point that is looked at for the first time."""
+    _plans: float = inf
+    """How many may still be made to see what becomes of a point."""
+
+    def survey(self, progress: Progress, plans: float = inf) -> Survey:
+        """Everything near the best. Costs a lowering for every point that is looked at for the first time; after so
+        many the rest counts as open."""
+        self._plans = plans
+        try:
+            return self._surveyed(progress)
+        finally:
+            self._plans = inf
+
+    def _surveyed(self, progress: Progress) -> Survey:
         survey = self._singles(progress)
         if not survey.open:
             for pairs, points in self._by_knobs(progress, survey):
@@ -181,7 +197,7 @@ class Surroundings:
             self._single_that_is(progress, *UNSETTLED) is not None or self.following(progress) is not None
         ):
             return None
-        found = self.survey(progress).event()
+        found = self.survey(progress, LAST_PLANS if last else inf).event()
         return None if found.open and not last else found
 
     def _single_that_is(self, progress: Progress, *fates: Fate) -> Settings | None:
@@ -257,9 +273,11 @@ class Surroundings:
     def _fate(self, progress: Progress, settings: Settings) -> Fate:
         if progress.state.best_plan != self.best:
             self.best, self.settled = progress.state.best_plan, {}
-        if (known := self.settled.get(settings)) is not None:
-            return known
-        found = fate(progress, settings)
+        if (settled := self.settled.get(settings)) is not None:
+            return settled
+        known = progress.workshop.knows(settings)
+        found = fate(progress, settings, self._plans > 0)
+        self._plans -= progress.workshop.knows(settings) and not known
         if found not in (*UNSETTLED, "avoided"):
             self.settled[settings] = found
         return found
@@ -270,14 +288,16 @@ def sum_of(one: Single, other: Single) -> float | None:
     return None if one.worth is None or other.worth is None else one.worth + other.worth
 
 
-def fate(progress: Progress, settings: Settings) -> Fate:
-    """How a point was settled."""
+def fate(progress: Progress, settings: Settings, plans: bool = True) -> Fate:
+    """How a point was settled. Without `plans` one of which no plan was made yet is open."""
     if (index := progress.history.seen.get(settings)) is not None:
         return "tried" if progress.state.trials[index].closed else "pending"
     if settings == progress.space.start:
         return "duplicate"
     if progress.history.hopeless(settings):
         return "avoided"
+    if not plans and not progress.workshop.knows(settings):
+        return "open"
     if (key := progress.workshop.key(settings)) is None:
         return "impossible"
     if key == progress.start_key():

@@ -144,6 +144,10 @@ class Workshop:
                 self._keys.popitem(last=False)
         return self._keys[settings]
 
+    def knows(self, settings: Settings) -> bool:
+        """Whether `key` needs no plan to be made."""
+        return settings in self._keys
+
     def remember(self, keys: Mapping[Settings, str]) -> None:
         """Keys that are known already: a journal has those of its proposals."""
         self._keys.update(keys)

@@ -272,7 +272,7 @@ class Loop:
         """The oldest proposal that was not measured and passes the gate. Judgements are waited for in their order,
         unless another device is at work: then only those are taken that are there.
 
-        What can be proposed is proposed before a judgement is taken, so the gate always has as many.
+        What follows is proposed once the device is at work, which does not wait for proposers either.
         """
         others = any(other.busy for other in self._lanes if other is not lane)
         for trial in waiting:
@@ -281,7 +281,6 @@ class Loop:
             if self.pipeline.pending(trial.index):
                 if others and not self.pipeline.done(trial.index):
                     continue
-                self._fill()
                 self._settle(trial)
             if not trial.closed:
                 return trial

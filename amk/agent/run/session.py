@@ -242,7 +242,7 @@ def report_of(state: State, whole: bool = True, workshop: Workshop | None = None
     workshop = workshop or workshop_of(state)
     workshop.remember({history.settings[t.index]: t.key for t in state.trials if t.key is not None and not t.edited})
     context = Context(history.space, state, history, workshop, run.seed)
-    survey = context.surroundings.survey(context)
+    survey = context.surroundings.survey(context, plans=0)
     best = candidate_of(state, state.best)
     changes: tuple[list[Ablated], int] = [], 0
     if best is not None and state.best != START:
