@@ -23,7 +23,7 @@ from amk.planner.space import Space
 from tests.agent.conftest import Blind, fences_kept, start_run
 
 AHEAD = 4
-EVALS = 20
+EVALS = 14
 
 
 class Pool(Gate):

@@ -65,11 +65,11 @@ def test_a_proposer_improves_the_phased_plan_and_repeats_nothing(
 
 
 def test_blind_draws_repeat_nothing_and_learn_which_values_are_refused(make_loop: MakeLoop) -> None:
-    loop = make_loop(offline("random"), evals=40)
+    loop = make_loop(offline("random"), evals=24)
     loop.run()
     verdicts = [t.gated.verdict for t in loop.state.trials if t.gated]
     assert "duplicate" not in verdicts and "impossible" not in verdicts
-    assert loop.state.evals == 40 and 0 < verdicts.count("unsafe") <= 4
+    assert loop.state.evals == 24 and 0 < verdicts.count("unsafe") <= 4
 
 
 @pytest.mark.parametrize("name", NAMES)
