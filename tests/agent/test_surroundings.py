@@ -5,10 +5,11 @@ from math import exp
 
 import pytest
 
-from amk.agent.decide.surroundings import fate, told
+from amk.agent.decide.surroundings import Surroundings, fate, told
 from amk.agent.device.measure import Block, Job
 from amk.agent.device.noise import Noise
 from amk.agent.device.simulated import SimulatedBackend
+from amk.agent.gate.candidate import Workshop
 from amk.agent.gate.certify import Judgement
 from amk.agent.gate.gate import Ready
 from amk.agent.journal.state import START, State
@@ -72,6 +73,22 @@ def test_one_point_less_and_it_is_not_exhausted(make_loop: MakeLoop) -> None:
     loop.__post_init__()
     assert "differ from" in loop.run() and not loop.state.exhausted
     assert loop.state.surveyed is not None and loop.state.surveyed.open == 1
+
+
+def test_what_a_short_look_does_not_plan_counts_as_open(make_loop: MakeLoop, workshop: Workshop) -> None:
+    """A report after a crash plans nothing, and so may not call a kernel known or a search exhausted."""
+    whole = Space.around(PHASED)
+    loop = make_loop(Replay(({"warps": 6},)), evals=1)
+    loop.space = replace(whole, knobs=tuple(k for k in whole.knobs if k.name in ("warps", "overlay")))
+    loop.__post_init__()
+    loop.run()
+    fresh = replace(loop.context(), workshop=Workshop(workshop.model, workshop.target, workshop.context))
+    fates = {single.change: single.fate for single in Surroundings().survey(fresh, plans=0).singles}
+    assert fates.pop(("warps", 6)) == "tried" and set(fates.values()) == {"open"}
+    assert not fresh.workshop.knows(loop.space.start), "nothing was planned"
+    some = Surroundings().survey(fresh, plans=2).event()
+    every = Surroundings().survey(fresh).event()
+    assert some.open >= every.open and some.singles == every.singles
 
 
 def test_the_next_best_has_surroundings_of_its_own(make_loop: MakeLoop) -> None:
