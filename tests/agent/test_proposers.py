@@ -39,7 +39,7 @@ def default_gain(workshop: Workshop) -> float:
 
 
 SHARE = 1 / 3
-EVALS = {"leap": 45, "surrogate": 25, "local": 30, "evolution": 25, "combine": 25, "knobs": 16, "beam": 12}
+EVALS = {"leap": 45, "surrogate": 25, "local": 30, "evolution": 30, "combine": 25, "knobs": 16, "beam": 12}
 """The beam asks the simulator first; `leap` changes much at once, and its own times alone say what each is worth."""
 
 
