@@ -14,6 +14,7 @@ from amk.agent.gate.candidate import Candidate, Impossible, Workshop
 from amk.agent.gate.design import MAX_EDITS, Design, difference, edit_of, read_edits, same_problem, told
 from amk.agent.journal.events import EVENT, Proposed
 from amk.agent.journal.inbox import Suggestion
+from amk.agent.propose import structure
 from amk.agent.propose.archive import FAMILIES, Archive, merged
 from amk.agent.propose.arms import Arms
 from amk.agent.propose.base import Context
@@ -194,7 +195,8 @@ def test_directed_draws_apply_also_to_an_edited_schedule(workshop: Workshop) -> 
     assert len(used) >= 6 and len(edits) >= 5
 
 
-def test_a_search_of_edits_learns_and_repeats_nothing(make_loop: MakeLoop) -> None:
+def test_a_search_of_edits_learns_and_repeats_nothing(make_loop: MakeLoop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(structure, "LOOKS", {True: 4, False: 3})
     loop = make_loop(Structure(), evals=5)
     loop.run()
     trials = loop.state.trials

@@ -10,7 +10,7 @@ from amk.agent.device.measure import positions_within
 from amk.agent.device.noise import Noise
 from amk.agent.device.simulated import SimulatedBackend
 from amk.agent.gate.candidate import Candidate, Workshop
-from amk.agent.propose import beam
+from amk.agent.propose import beam, structure
 from amk.agent.propose.portfolio import Portfolio
 from amk.agent.run.compare import Perturbed, run_one, table
 from amk.agent.run.session import offline
@@ -77,6 +77,7 @@ def test_a_fresh_proposer_continues_as_the_old_one_would(
     make_loop: MakeLoop, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(beam, "EXPANSIONS", FEW)
+    monkeypatch.setattr(structure, "LOOKS", {True: 3, False: 3})
     loop = make_loop(offline(name), evals=4)
     loop.run()
     assert list(offline(name).ask(loop.context())) == list(loop.proposer.ask(loop.context()))
