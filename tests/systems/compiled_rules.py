@@ -45,6 +45,8 @@ def explored(many: Joined, limit: int = 20_000, all_of_it: bool = False) -> tupl
     found = [getattr(system.block, name) for name in BLOCK]
     found += [rules.wait, rules.signal, rules.phase, rules.proxy, system.acquires, system.releases]
     columns = [np.ascontiguousarray(column, dtype=np.int64) for column in found]
+    if any(len(column) and int(abs(column).max()) >= 1 << 24 for column in columns):
+        raise ValueError("a number is too large for the compiled explorer")
     table = (ctypes.c_void_p * len(columns))(*(column.ctypes.data for column in columns))
     owners = [np.ascontiguousarray(column) for column in (many.agents, many.counters)]
     bits = np.zeros(len(many.agents) - 1, dtype=np.int64)
