@@ -104,7 +104,8 @@ def load(
     progress: is told (bytes packed, bytes in all). quantise: makes codes that the checkpoint does not hold.
     prefill: what reads prompts on the device cuda. 'kernel': the schedule, token by token; 'torch': matrix products of
     torch, whose cache differs by the rounding of bf16; 'rows': a second schedule, of up to 32 tokens a step, which
-    needs no torch, but memory for weights of its own; 'auto': torch where it can, for 6 tokens and more.
+    needs no torch, but memory for weights of its own, and whose cache differs likewise where these are codes; 'auto':
+    torch where it can, for 6 tokens and more.
     speculate: up to draft_tokens tokens are guessed and verified in one pass, which changes no answer. 'lookup' guesses
     from the text; 'draft' asks the model `draft`, which is smaller, has the same tokens and runs on the same device. A
     schedule that is planned for it has a row more than draft_tokens.
@@ -120,7 +121,8 @@ def load(
     if device is None:
         device, gpu, told = chosen(gpu, schedule is not None)
         notes += told
-    _check(device, gpu, schedule, batch)
+    cache = None if kv_dtype == "bf16" else kv_dtype
+    _check(device, batch, schedule, gpu, dtype, lm_head_dtype, formats, cache)
     models = [files] if draft is None else [files, _draft_files(draft, files)]
     speculate = "draft" if speculate is None and draft is not None else speculate
     if device == "cpu":
@@ -140,11 +142,12 @@ def load(
     return LanguageModel(files.checkpoint.spec, files.tokenizer, backends[0], notes, suggested, guessing)
 
 
-def _check(device: Device, gpu: str | None, schedule: Schedule | str | Path | None, batch: int) -> None:
+def _check(device: Device, batch: int, *planned_for: object) -> None:
+    """planned_for: what only a schedule heeds, None where nothing is asked for."""
     if not 1 <= batch <= MOST_TEXTS:
         raise AmkError(Diagnostic("AMK016", f"a batch has 1 to {MOST_TEXTS} texts, {batch} were asked for"))
-    if device == "cpu" and (schedule is not None or gpu is not None):
-        message = "the device cpu runs no schedule and plans for no GPU"
+    if device == "cpu" and any(asked is not None for asked in planned_for):
+        message = "the device cpu computes with the weights as they are stored, without a schedule or a GPU"
         raise AmkError(Diagnostic("AMK005", message, help="ask for the device interpreter or cuda"))
 
 
