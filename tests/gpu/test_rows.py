@@ -12,28 +12,33 @@ import pytest
 from amk.lowering.launch import Device
 from amk.models.model import load_model
 from amk.models.model_spec import ModelSpec
+from amk.planner.decode import plan
+from amk.planner.formats import formats
 from amk.planner.settings import FAST
 from amk.targets.target import Target
+from amk.weights.weight_format import FormatName
 from tests.tiny import VARIANTS
 
 pytestmark = pytest.mark.gpu
 
-CASES = [
-    *((model, rows) for model in VARIANTS for rows in (3, 8)),
-    *((load_model(name), rows) for name in ("smollm2-135m", "llama3.2-1b", "llama3-8b") for rows in (8, 16)),
+CASES: list[tuple[ModelSpec, int, FormatName]] = [
+    *((model, rows, "bf16") for model in VARIANTS for rows in (3, 8)),
+    *((load_model(name), rows, "bf16") for name in ("smollm2-135m", "llama3.2-1b", "llama3-8b") for rows in (8, 16)),
+    (VARIANTS[0], 16, "int4-g64-zp"),
+    (load_model("llama3.2-1b"), 8, "int8"),
 ]
 CONTEXT = 2048
 POSITIONS = (0, 1, 61, 125, 2040)
 """From the first to the last; of rows in one block and across two."""
 
 
-@pytest.fixture(scope="module", params=CASES, ids=lambda case: f"{case[0].name}-{case[1]}")
+@pytest.fixture(scope="module", params=CASES, ids=lambda case: "-".join((case[0].name, *map(str, case[1:]))))
 def subject(request: pytest.FixtureRequest, torch_gpu: Device, gpu: Target) -> Iterator[Any]:
-    from tests.gpu.subjects import loaded, planned
+    from tests.gpu.subjects import loaded
 
-    model: ModelSpec
-    model, rows = request.param
-    with loaded(planned(model, gpu, CONTEXT, replace(FAST, rows=rows))) as found:
+    model, rows, form = request.param
+    settings, context = replace(FAST, rows=rows), min(CONTEXT, model.max_context)
+    with loaded(plan(model, gpu, settings=settings, wanted=formats(form), max_context=context)) as found:
         yield found
 
 
