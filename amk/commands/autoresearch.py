@@ -147,7 +147,7 @@ def _session(
     from amk.agent.gate.pool import jobs_of
     from amk.agent.report.live import View
     from amk.agent.report.results import FILE, Results
-    from amk.agent.run import runs, session
+    from amk.agent.run import reports, runs, session
 
     run = journal.state.run
     target, seed = load_target(arguments.gpu), arguments.seed if run is None else run.seed
@@ -181,9 +181,9 @@ def _session(
             whole = True
         finally:
             with interrupts.held():
-                session.write_report(journal.folder, journal.state, whole=False)
+                reports.write_report(journal.folder, journal.state, whole=False)
         if whole:
-            session.write_report(journal.folder, journal.state, workshop=loop.gate.workshop)
+            reports.write_report(journal.folder, journal.state, workshop=loop.gate.workshop)
 
 
 def _watch(view: View, results: Results, state: State) -> None:

@@ -100,8 +100,8 @@ def _planned(model: str, gpu: str, settings: Settings, context: int, dtype: str)
 def _of_search(name: str) -> Iterator[Run]:
     """The measured proposals of a search on a GPU; AMK005 for a simulated one."""
     from amk.agent.journal.store import read_state
+    from amk.agent.run.reports import candidate_of
     from amk.agent.run.runs import find
-    from amk.agent.run.session import candidate_of
 
     state = read_state(find(name))
     run = state.run

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from amk.agent.journal.inbox import write_whole
 from amk.agent.journal.store import read_state
+from amk.agent.run.reports import REPORT, kept_report, report_of
 from amk.agent.run.runs import find
-from amk.agent.run.session import REPORT, kept_report, report_of
 from amk.report.diagnostic import AmkError, Diagnostic
 
 

@@ -37,7 +37,7 @@ from amk.agent.journal import copies
 from amk.agent.journal.copies import DATABASE, MIRROR, SHM, WAL, Row
 from amk.agent.journal.events import Limits
 from amk.agent.journal.store import read_state
-from amk.agent.run import runs, session
+from amk.agent.run import reports, runs, session
 from amk.agent.run.loop import Loop
 from amk.agent.run.runs import Plan
 from amk.bench.provenance import commit
@@ -152,7 +152,7 @@ class Search:
         state = read_state(folder)
         if any(each.limits != LIMITS for each in state.sessions) or state.limits != LIMITS:
             self.problems.append(f"limits are not those that were given: {state.limits}")
-        if not (folder / session.REPORT).is_file():
+        if not (folder / reports.REPORT).is_file():
             self.problems.append("there is no report")
 
 
@@ -168,7 +168,7 @@ def _session(root: Path, folder: Path | None, pool: bool, room: int | None) -> i
         resource.setrlimit(resource.RLIMIT_FSIZE, (max(sizes, default=0) + room,) * 2)
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     session.gate_of = _pool if pool else _gate
-    session.write_report = partial(session.write_report, whole=False)
+    reports.write_report = partial(reports.write_report, whole=False)
     words = [*WORDS, *(GIVEN if folder is None else ["--resume", folder.name])]
     if folder is not None and not read_state(folder).run:
         words += GIVEN  # it died before it had written what was asked for
@@ -229,7 +229,7 @@ def strike(kind: str, search: Search) -> bool:
         return False
     folder = search.folder
     assert folder is not None
-    if told and (status != 143 or (read_state(folder).run and not (folder / session.REPORT).is_file())):
+    if told and (status != 143 or (read_state(folder).run and not (folder / reports.REPORT).is_file())):
         search.problems.append(f"SIGTERM ended it with {status} or without a report")
     search.acknowledged()
     _damage(kind, folder, search.rng)

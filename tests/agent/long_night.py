@@ -31,7 +31,7 @@ from amk.agent.gate.isolation import resident_bytes
 from amk.agent.journal.events import Limits
 from amk.agent.journal.state import State
 from amk.agent.journal.store import DATABASE, MIRROR, Journal
-from amk.agent.run import session
+from amk.agent.run import reports, session
 from amk.agent.run.loop import Loop
 from amk.bench.provenance import commit
 from amk.models.model import load_model
@@ -82,7 +82,7 @@ def night(
         )
         loop.run()
         state = journal.state
-        report = session.write_report(folder, state)
+        report = reports.write_report(folder, state)
     quarter = [used for at, used in memory if at >= memory[-1][0] / 4]
     return {
         "hours": round(state.elapsed / 3600, 2), "wall seconds": round(time.monotonic() - began, 1),
@@ -137,7 +137,7 @@ def main() -> int:
     options = parser.parse_args()
     with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         found = night(Path(folder) / "run", options.hours, additive=options.additive, speed=options.speed)
-        report = Path(folder) / "run" / session.REPORT
+        report = Path(folder) / "run" / reports.REPORT
         found["browser"] = rendered(options.browser, report) if options.browser else None
     found["problems"] = problems(found)
     found["run"] = {

@@ -24,7 +24,7 @@ from amk.agent.decide.surroundings import told
 from amk.agent.journal.events import Measured
 from amk.agent.journal.state import START, State
 from amk.agent.journal.store import read_state
-from amk.agent.run.session import workshop_of
+from amk.agent.run.reports import workshop_of
 from amk.bench.provenance import commit
 from amk.planner.settings import STARTS
 

@@ -16,7 +16,7 @@ from amk.agent.journal.copies import DATABASE, MIRROR
 from amk.agent.journal.events import Limits
 from amk.agent.journal.store import read_state
 from amk.agent.propose import beam
-from amk.agent.run import session
+from amk.agent.run import reports, session
 from amk.agent.run.lanes import Lane
 from amk.agent.run.loop import Loop
 from amk.planner.settings import STARTS
@@ -178,7 +178,7 @@ def test_a_search_for_a_batch(data: Path, capsys: pytest.CaptureFixture[str]) ->
     (folder,) = (data / "runs").iterdir()
     state = read_state(folder)
     assert state.run is not None and state.run.batch == 2 and state.evals == 4 and len(state.references) == 2
-    made = session.workshop_of(state).make(STARTS["fast"])
+    made = reports.workshop_of(state).make(STARTS["fast"])
     assert isinstance(made, Candidate) and made.schedule.batch == 2
     assert " --batch 2 --start naive " in summed_up(state)["commands"][0]
     assert run(["export", folder.name, "-o", str(data / "best.json")], capsys)[0] == 0

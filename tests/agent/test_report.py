@@ -17,7 +17,7 @@ from amk.agent.report.html import render
 from amk.agent.report.live import View, line
 from amk.agent.report.result import ablated
 from amk.agent.report.results import metrics
-from amk.agent.run.session import candidate_of, kept_report, report_of, write_report
+from amk.agent.run.reports import candidate_of, kept_report, report_of, write_report
 from amk.simulator.predict import step_ms
 from tests.agent import long_night
 from tests.agent.conftest import MakeLoop
@@ -78,6 +78,13 @@ def test_a_whole_report_is_kept_until_the_journal_has_more(make_loop: MakeLoop, 
     assert time.process_time() - before < 0.2
     state.apply(Proposed(index=1000, proposer="p", settings={"warps": 8}), 1000.0)
     assert kept_report(tmp_path, state) is None
+
+
+def test_a_value_that_is_no_choice_any_more_leaves_the_report_without_a_timeline(make_loop: MakeLoop) -> None:
+    """The run may be of an earlier version."""
+    state = make_loop(evals=1).state
+    state.apply(Proposed(index=0, proposer="p", settings={"warps": 7}, why=""), 0.0)
+    assert candidate_of(state, START) is not None and candidate_of(state, 0) is None
 
 
 def test_changes_are_taken_out_of_the_best_one_by_one(make_loop: MakeLoop) -> None:

@@ -11,12 +11,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, inf
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from amk.agent.gate.gate import Ready
 from amk.agent.journal.events import Phase
+
+if TYPE_CHECKING:
+    from amk.agent.gate.gate import Ready
 
 POSITIONS = (1, 128, 2048, 8191)
 """Never position 0 alone: a plan that is fast only with an empty cache is not fast."""

@@ -10,7 +10,7 @@ from amk.agent.gate.certify import installed
 from amk.agent.journal.inbox import write_whole
 from amk.agent.journal.state import State
 from amk.agent.propose.transfer import learned, write
-from amk.agent.run.session import candidate_of, workshop_of
+from amk.agent.run.reports import candidate_of, workshop_of
 from amk.report.diagnostic import AmkError, Diagnostic, Exit
 from amk.schedule_ir.codec import canonical_json
 from amk.validator.export.of_schedule import evidence

@@ -10,21 +10,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from amk.agent.decide.history import History
 from amk.agent.device.devices import local_gpus, matching, visible
 from amk.agent.device.measure import Backend
 from amk.agent.device.simulated import SimulatedBackend
-from amk.agent.gate.candidate import Candidate, Impossible, Workshop
-from amk.agent.gate.candidate import workshop_of as made_of
-from amk.agent.gate.design import Design
+from amk.agent.gate.candidate import Workshop
 from amk.agent.gate.gate import Gate
 from amk.agent.gate.pool import GatePool
 from amk.agent.journal.events import Noted
-from amk.agent.journal.inbox import INBOX, Inbox, Suggestion, write_whole
-from amk.agent.journal.state import START, State
+from amk.agent.journal.inbox import INBOX, Inbox, Suggestion
+from amk.agent.journal.state import State
 from amk.agent.journal.store import Journal
 from amk.agent.propose.arms import Arms
-from amk.agent.propose.base import Context, Proposer
+from amk.agent.propose.base import Proposer
 from amk.agent.propose.beam import Beam
 from amk.agent.propose.combine import Combine
 from amk.agent.propose.evolution import Evolution
@@ -41,10 +38,9 @@ from amk.agent.propose.sweep import Sweep
 from amk.agent.propose.talk import Bounds, Cassette
 from amk.agent.propose.transfer import Lesson, Transfer, given
 from amk.agent.propose.transport import Transport
-from amk.agent.report.html import render, stamp
-from amk.agent.report.result import Ablated, ablated
 from amk.agent.run import runs
 from amk.agent.run.loop import Loop
+from amk.agent.run.reports import workshop_of
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.targets.target import Target
 
@@ -52,8 +48,6 @@ PROPOSERS = (
     "portfolio", "knobs", "structure", "random", "local", "evolution", "beam", "surrogate", "llm", "replay"
 )  # fmt: skip
 CASSETTE = "llm.jsonl"
-REPORT = "report.html"
-HEAD = 1000
 WORKER_LOG = "worker-{}.log"
 
 
@@ -163,11 +157,6 @@ def recorded_points(state: State) -> tuple[dict[str, Any], ...]:
     return tuple({**t.proposed.settings, "edits": list(t.proposed.edits)} for t in state.trials)
 
 
-def workshop_of(state: State) -> Workshop:
-    assert state.run is not None
-    return made_of(state.run)
-
-
 def gate_of(workshop: Workshop, jobs: int, runs: bool) -> Gate:
     """Judges with what is installed, in so many processes of its own."""
     return GatePool.of(workshop, jobs, runs)
@@ -195,58 +184,3 @@ def loop_of(journal: Journal, backends: Sequence[Backend], proposer: Proposer, j
         journal, workshop.space(run.start), gate_of(workshop, jobs, not run.simulated), backends, proposer,
         inbox=arrived, judges_unchanged=lambda: runs.check_judges(journal),
     )  # fmt: skip
-
-
-def candidate_of(state: State, index: int) -> Candidate | None:
-    """The candidate of a trial (or of the start) planned again; None if the planner no longer makes it."""
-    run = state.run
-    assert run is not None
-    workshop = workshop_of(state)
-    space = workshop.space(run.start)
-    design = Design(space.start)
-    if index != START:
-        proposed = state.trials[index].proposed
-        design = Design(space.parse(proposed.settings), proposed.edits)
-    made = workshop.make(design)
-    return None if isinstance(made, Impossible) else made
-
-
-def write_report(folder: Path, state: State, whole: bool = True, workshop: Workshop | None = None) -> Path:
-    """The report of a run beside its journal; `whole` and `workshop` as in `report_of`."""
-    path = folder / REPORT
-    write_whole(path, report_of(state, whole, workshop))
-    return path
-
-
-def kept_report(folder: Path, state: State) -> str | None:
-    """The whole report that lies in the run's folder, if it tells all that the journal has."""
-    path = folder / REPORT
-    try:
-        with open(path, encoding="utf-8") as file:
-            head = file.read(HEAD)
-            return head + file.read() if stamp(state) in head else None
-    except (OSError, ValueError):
-        return None
-
-
-def report_of(state: State, whole: bool = True, workshop: Workshop | None = None) -> str:
-    """The report of a run that was begun, as HTML. Without `whole` nothing is planned for it, which takes seconds: no
-    timeline, no difference of the schedules, nothing of what is left near the best. workshop: the run's own, if there
-    is one that remembers programs."""
-    if not whole:
-        return render(state, None, None)
-    run = state.run
-    assert run is not None
-    history = History(made_of(run).space(run.start))
-    history.update(state)
-    workshop = workshop or workshop_of(state)
-    workshop.remember({history.settings[t.index]: t.key for t in state.trials if t.key is not None and not t.edited})
-    context = Context(history.space, state, history, workshop, run.seed)
-    survey = context.surroundings.survey(context, plans=0)
-    best = candidate_of(state, state.best)
-    changes: tuple[list[Ablated], int] = [], 0
-    if best is not None and state.best != START:
-        pos = run.positions[len(run.positions) // 2]
-        every = len(best.design.edits) + len(history.space.changes(best.settings, history.space.start))
-        changes = ablated(history.space, context.workshop, best.design, pos), every
-    return render(state, best, candidate_of(state, START), survey, changes)

@@ -1,0 +1,82 @@
+"""The report of a stored run, made from its journal: needs neither a gate nor a device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from amk.agent.decide.history import History
+from amk.agent.gate.candidate import Candidate, Impossible, Workshop
+from amk.agent.gate.candidate import workshop_of as made_of
+from amk.agent.gate.design import Design
+from amk.agent.journal.inbox import write_whole
+from amk.agent.journal.state import START, State
+from amk.agent.propose.base import Context
+from amk.agent.report.html import render, stamp
+from amk.agent.report.result import Ablated, ablated
+from amk.planner.space import OutsideSpaceError
+
+REPORT = "report.html"
+HEAD = 1000
+
+
+def workshop_of(state: State) -> Workshop:
+    assert state.run is not None
+    return made_of(state.run)
+
+
+def candidate_of(state: State, index: int) -> Candidate | None:
+    """The candidate of a trial (or of the start) planned again; None if the planner no longer makes it."""
+    run = state.run
+    assert run is not None
+    workshop = workshop_of(state)
+    space = workshop.space(run.start)
+    design = Design(space.start)
+    if index != START:
+        proposed = state.trials[index].proposed
+        try:
+            design = Design(space.parse(proposed.settings), proposed.edits)
+        except OutsideSpaceError:  # a value that is no choice any more
+            return None
+    made = workshop.make(design)
+    return None if isinstance(made, Impossible) else made
+
+
+def write_report(folder: Path, state: State, whole: bool = True, workshop: Workshop | None = None) -> Path:
+    """The report of a run beside its journal; `whole` and `workshop` as in `report_of`."""
+    path = folder / REPORT
+    write_whole(path, report_of(state, whole, workshop))
+    return path
+
+
+def kept_report(folder: Path, state: State) -> str | None:
+    """The whole report that lies in the run's folder, if it tells all that the journal has."""
+    path = folder / REPORT
+    try:
+        with open(path, encoding="utf-8") as file:
+            head = file.read(HEAD)
+            return head + file.read() if stamp(state) in head else None
+    except (OSError, ValueError):
+        return None
+
+
+def report_of(state: State, whole: bool = True, workshop: Workshop | None = None) -> str:
+    """The report of a run that was begun, as HTML. Without `whole` nothing is planned for it, which takes seconds: no
+    timeline, no difference of the schedules, nothing of what is left near the best. workshop: the run's own, if there
+    is one that remembers programs."""
+    if not whole:
+        return render(state, None, None)
+    run = state.run
+    assert run is not None
+    history = History(made_of(run).space(run.start))
+    history.update(state)
+    workshop = workshop or workshop_of(state)
+    workshop.remember({history.settings[t.index]: t.key for t in state.trials if t.key is not None and not t.edited})
+    context = Context(history.space, state, history, workshop, run.seed)
+    survey = context.surroundings.survey(context, plans=0)
+    best = candidate_of(state, state.best)
+    changes: tuple[list[Ablated], int] = [], 0
+    if best is not None and state.best != START:
+        pos = run.positions[len(run.positions) // 2]
+        every = len(best.design.edits) + len(history.space.changes(best.settings, history.space.start))
+        changes = ablated(history.space, context.workshop, best.design, pos), every
+    return render(state, best, candidate_of(state, START), survey, changes)
