@@ -25,7 +25,7 @@ from tests.validator.flat_reader import safe
 from tests.validator.plans import from_document
 from tests.validator.test_flat_file import CLASSES, RUNS
 
-FILE = Path(__file__).parents[2] / "amk" / "systems" / "benchmark" / "cases-v2.jsonl.gz"
+FILE = Path(__file__).parents[2] / "amk" / "systems" / "benchmark" / "cases-v3.jsonl.gz"
 STATES = 60_000
 RANDOM = 120
 NEXT_PHASE = 3

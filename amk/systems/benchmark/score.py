@@ -1,7 +1,7 @@
 """Scores a tool on the benchmark. Needs Python 3.9 and nothing else; see card.md for the format of the cases.
 
-    python score.py cases-v2.jsonl.gz results.jsonl
-    python score.py cases-v2.jsonl.gz --run "amk verify {}" --limit 60
+    python score.py cases-v3.jsonl.gz results.jsonl
+    python score.py cases-v3.jsonl.gz --run "amk verify {}" --limit 60
 
 results.jsonl has one object a line: {"name": ..., "verdict": "SAFE" | "UNSAFE" | "UNKNOWN", "seconds": ...}. With --run
 the command is run for each case with a file for {}; its exit status says the verdict: 0 SAFE, 1 UNSAFE, anything else

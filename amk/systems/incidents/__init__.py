@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from amk.systems.incidents import copies, flags, fleet, kernels, parities, warps  # noqa: F401
+from amk.systems.incidents import copies, flags, fleet, fleet_layers, kernels, parities, warps  # noqa: F401
 from amk.systems.incidents.registry import INCIDENTS, Incident
 
 __all__ = ["Incident", "load"]
