@@ -41,7 +41,11 @@ hand-off."""
 HALF_HOLD: Changes = {"held_refills": 1 / 2, "first_refills": 1 / 4}
 """For codes of eight bits in short products; in long ones nothing was better than what large bf16 models have."""
 
-SHORT_CODES: Changes = {**ANNOUNCED, **HALF_HOLD, "scales_apart": True, "hint_slack": 2}
+CARRIED: Changes = {"chunk_bytes": SMALL_COPY, "carried": 1 / 3}
+"""What `down` holds back goes out in small copies between the steps of attention. Either alone gains 1.8% at most, both
+together 4.9% (measured on an H100)."""
+
+SHORT_CODES: Changes = {**ANNOUNCED, **HALF_HOLD, **CARRIED, "scales_apart": True, "hint_slack": 2}
 """For int8 in short products: early hints pay there too, and more with copies that are codes only."""
 
 LATE_CACHE: Changes = {"prefetch_cache": False}
