@@ -33,9 +33,6 @@ TRIES = 40
 LOOKS = {True: 12, False: 3}
 """Children that the simulator is asked about for one proposal, where it measures and where a device does: that would
 wait for them, as it takes a second for a candidate."""
-WAITED, MOST_LOOKS = 4, 4
-"""Where the simulator measures, so many times as many children are looked at, at most, once more for every so many
-evaluations that kept nothing: near the best few edits pay, and a look costs less than an evaluation."""
 CLEAR = 0.02
 """Simulated log gain over the parent at which no further child is looked at."""
 STACKED = 2
@@ -84,7 +81,7 @@ class Structure:
         rng = context.rng(self.name)
         elites = self.archive.elites(context)
         run = context.state.run
-        looks = _looks(context)
+        looks = LOOKS[run.simulated] if run is not None and run.prior else 1
         sure = not self.alone and run is not None and run.simulated and run.prior
         self._behind = {each.index: each.score - elites[0].score for each in elites} if sure else {}
         if (best := self._best(context, elites, rng, looks)) is None:
@@ -107,7 +104,7 @@ class Structure:
         """The best of so many; None if none is worth a proposal."""
         found: list[Looked] = []
         least = ADDS if self._behind else HOPELESS
-        for _ in range(max(TRIES, 3 * looks)):
+        for _ in range(TRIES):
             child = self._child(context, parents, rng)
             gain = None if child is None else self._gain(context, child)
             if child is None or gain is None:
@@ -201,15 +198,6 @@ class Structure:
             return (sum(seen) + 0.2) / (len(seen) + 1) + spread + 0.2 * float(rng.random())
 
         return sorted((*KINDS, MERGE, KNOB, DROP), key=bound, reverse=True)
-
-
-def _looks(context: Context) -> int:
-    """Children that the simulator is asked about for one proposal."""
-    state = context.state
-    if state.run is None or not state.run.prior:
-        return 1
-    waited = state.evals - (state.curve[-1].evals if state.curve else 0)
-    return LOOKS[state.run.simulated] * (min(MOST_LOOKS, 1 + waited // WAITED) if state.run.simulated else 1)
 
 
 def _advised(context: Context) -> bool:
