@@ -67,6 +67,7 @@ def judged(pool: GatePool, sources: Sequence[Any]) -> list[Gated]:
         pool.close()
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("trap", "words", "deadline"),
     [(DEADLY, "ended, 3 times", 600.0), (STOPPING, "was stopped, 3 times", 600.0), (SLOW, "longer than 1.5 s", 1.5)],

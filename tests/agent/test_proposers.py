@@ -43,6 +43,7 @@ EVALS = {"leap": 45, "surrogate": 25, "local": 30, "evolution": 30, "combine": 2
 """The beam asks the simulator first; `leap` changes much at once, and its own times alone say what each is worth."""
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("name", INFORMED)
 def test_a_proposer_improves_the_phased_plan_and_repeats_nothing(
     make_loop: MakeLoop, tmp_path: Path, name: str, default_gain: float, monkeypatch: pytest.MonkeyPatch
@@ -72,6 +73,7 @@ def test_blind_draws_repeat_nothing_and_learn_which_values_are_refused(make_loop
     assert loop.state.evals == 24 and 0 < verdicts.count("unsafe") <= 4
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_fresh_proposer_continues_as_the_old_one_would(
     make_loop: MakeLoop, name: str, monkeypatch: pytest.MonkeyPatch

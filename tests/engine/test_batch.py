@@ -140,6 +140,7 @@ PLANS = [
 ]
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(("model", "batch", "gpu", "context"), PLANS, ids=lambda value: getattr(value, "name", value))
 def test_plans_of_a_batch_are_safe(model: ModelSpec, batch: int, gpu: str, context: int) -> None:
     schedule = plan(model, load_target(gpu), settings=Settings(batch=batch), max_context=context)

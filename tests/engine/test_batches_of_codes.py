@@ -82,6 +82,7 @@ def printed(name: str) -> str:
     return compile_ptx(emit(schedule), schedule.target.arch)
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("name", CASES)
 def test_they_are_safe_certified_and_no_run_refutes_them(name: str) -> None:
     """Not the schedule's in numpy, and not the kernel's: of all caches of junk and positions of their own."""

@@ -71,6 +71,7 @@ def test_live_batches_are_safe_and_certified(name: str) -> None:
     assert check_certificate(schedule, schedule_hash(schedule), certify_schedule(schedule)).reason == ""
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("model", VARIANTS, ids=lambda model: model.name)
 def test_plans_of_live_batches_are_safe_and_certified(model: ModelSpec) -> None:
     schedule = plan(model, load_target("h200"), settings=Settings(batch=4, live=True), max_context=64)

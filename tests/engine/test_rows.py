@@ -114,6 +114,7 @@ PLANS = [*((model, 3, "l4", 1024) for model in VARIANTS[:2]), *((model, 8, "h200
 PLANS = PLANS if cases(0, 1) else PLANS[1:3]
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize(("model", "rows", "gpu", "context"), PLANS, ids=lambda value: getattr(value, "name", value))
 def test_plans_of_rows_are_safe(model: ModelSpec, rows: int, gpu: str, context: int) -> None:
     schedule = plan(model, load_target(gpu), settings=Settings(rows=rows), max_context=context)

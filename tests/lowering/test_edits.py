@@ -35,6 +35,7 @@ def test_every_rule_finds_something_to_edit() -> None:
         assert edit.of(text) != text
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("which", REFUSED)
 def test_an_edit_is_refused(which: str) -> None:
     edit = next(edit for names, edit in all_edits() if edit.name.startswith(which) and "tagged" in names)

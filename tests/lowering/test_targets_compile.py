@@ -160,6 +160,7 @@ DRAWN += [("greedy", target.name) for target in targets()][: cases(0, 99)]
 """`CASES` has greedy kernels for one target of every architecture; with `--long` every target has one."""
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize(("mode", "gpu"), DRAWN)
 def test_machine_code_has_no_computed_branch_and_no_spill(mode: Mode, gpu: str) -> None:
     settings = replace(PRESETS["fast"], sampling=mode)

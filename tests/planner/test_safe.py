@@ -36,6 +36,7 @@ CASES = [
 ]
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("preset", sorted(PRESETS))
 @pytest.mark.parametrize(("model", "gpu", "context"), CASES, ids=lambda value: str(getattr(value, "name", value)))
 def test_plans_are_safe(model: ModelSpec, gpu: str, context: int, preset: str) -> None:

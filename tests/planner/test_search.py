@@ -123,6 +123,7 @@ def test_the_bound_is_below_every_completion() -> None:
             assert drain_ms(MODEL, H200, PROBLEM.runs, constants, known) <= min(state.ms) * (1 + 1e-9)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("gpu", ["l4", "a100", "b200"])
 @pytest.mark.parametrize(("form", "batch"), [("bf16", 1), ("int4-g128", 1), ("bf16", 4)])
 def test_the_bound_is_below_whole_plans_of_other_targets(gpu: str, form: FormatName, batch: int) -> None:
@@ -319,6 +320,7 @@ def test_shares_that_are_no_whole_fetches_are_refused(changes: dict[str, Any]) -
     assert caught.value.diagnostics[0].code == "AMK406"
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize(("handoff", "dtype"), [("fenced", "bf16"), ("tagged", "f32")])
 def test_hand_offs_of_another_type_are_safe_and_compile(handoff: str, dtype: str) -> None:
     settings = replace(FAST, plan="search", handoff=handoff, handoff_dtype=dtype, reduce_from=None)

@@ -54,6 +54,7 @@ RUNS = ("AMK104", "AMK105", "AMK106", "AMK2", "AMK302", "AMK501", "AMK502")
 CLASSES = [f for f in sorted((Path(__file__).parents[2] / "adversarial").glob("class-*.json")) if "-34-" not in f.name]
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("file", CLASSES, ids=lambda f: f.stem[:8])
 def test_the_reader_judges_the_files_of_the_classes_as_they_say(file: Path) -> None:
     """Class 34 is about copies, which are no events."""

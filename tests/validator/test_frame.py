@@ -83,6 +83,7 @@ def test_two_steps_that_exchange_their_thresholds_are_seen() -> None:
         assert status(edited(base, *(Edit("insert", path, step) for step in both))) == wanted
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("kind", ["fenced", "tagged"])
 def test_no_field_takes_memory_that_is_not_its_own(kind: str) -> None:
     """Every field of an op is given every constant, every part of a ring and everything that is kept, where it occurs

@@ -37,6 +37,7 @@ PLANS = list(product(MODELS, SMALL, WORKERS)) if cases(0, 1) else PLANS
 """With `--long` every model has every plan on either number of workers."""
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(("model", "settings", "workers"), PLANS)
 def test_planner_output_is_safe_composed_and_flat(model: str, settings: str, workers: int) -> None:
     schedule = small_plan(SMALL[settings], MODELS[model], workers)
