@@ -201,6 +201,21 @@ class _Verification:
             del self.found[:], self.open[known:]
             self.evidence, self.notes = None, []
             self._judged(whole)
+        if whole is not self.schedule and self.evidence is not None and self.evidence.kind != "deadlock":
+            self._alone(reduced if layer_loops(reduced) == 1 else whole)
+
+    def _alone(self, schedule: Schedule) -> None:
+        """Launches of one token are judged as ones of two. What is wrong there is open, unless it is in one as well:
+        between two launches everything is in order. Who waits for ever does so behind a launch, too."""
+        beyond, self.found, self.evidence = self.found, [], None
+        try:
+            doubt = self._judge(compose(schedule, 1))
+        except NotComposable as error:
+            doubt = Diagnostic("AMK205", str(error), where=PROGRAMS)
+        if not self.found:
+            reason = because("launches have one token, and are proved as ones of two, which would be wrong")
+            self.open += [replace(d, code="AMK205", facts=(*d.facts, reason)) for d in beyond[:1] if doubt is None]
+            self.open += [doubt] if doubt is not None else []
 
     def _judged(self, reduced: Schedule) -> None:
         self._in_time()

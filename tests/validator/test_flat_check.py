@@ -8,9 +8,11 @@ from typing import NoReturn
 import pytest
 
 from amk.adversary.edits import Edit, Json, Path, after, apply, find, waiting
-from amk.adversary.recipe import base_schedule
+from amk.adversary.recipe import TINY, base_schedule
 from amk.judges.replay import replay
+from amk.planner.decode import plan
 from amk.schedule_ir.schedule import Schedule
+from amk.targets.target import load_target
 from amk.validator.evidence import flat_check
 from amk.validator.evidence.flat_check import FlatCheck
 from amk.validator.evidence.flat_system import expand
@@ -75,6 +77,16 @@ def test_only_all_positions_are_safe(monkeypatch: pytest.MonkeyPatch, events: in
     assert verdict.status == status
     assert verdict.stats["positions checked"] == (schedule.kv.context if events else 0)
     assert [d.code for d in verdict.diagnostics] == ([] if events else ["AMK205"])
+
+
+def test_a_context_without_room_for_two_tokens_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(schedule: Schedule, footprints: Footprints) -> NoReturn:
+        raise NotComposable("made up")
+
+    schedule = plan(TINY, load_target("h200"), settings=SMALL["naive"], workers=4, max_context=1)
+    assert verify(schedule).status == "SAFE"
+    monkeypatch.setattr("amk.validator.verify.compose", refuse)
+    assert verify(schedule).status == "UNKNOWN"
 
 
 @pytest.mark.parametrize("settings", SMALL)

@@ -2,6 +2,8 @@
 
 import json
 import random
+from collections.abc import Callable
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -9,11 +11,12 @@ import pytest
 from amk.adversary.cases import BASES, base_schedule
 from amk.adversary.edits import Edit, Json, after, apply, at, steps
 from amk.judges.flat_checker import check
+from amk.judges.oracle.judge import last_start, rule
 from amk.models.model import load_model
 from amk.planner.decode import plan
 from amk.planner.settings import FAST, NAIVE
 from amk.report.diagnostic import AmkError
-from amk.schedule_ir.schedule import Schedule
+from amk.schedule_ir.schedule import Schedule, Step
 from amk.targets.target import load_target
 from amk.validator.evidence.flat_system import expand
 from amk.validator.export.certificate import make_certificate
@@ -29,6 +32,7 @@ from amk.validator.static.resources import CompiledResources
 from amk.validator.static.structure import check_structure
 from amk.validator.verify import verify
 from tests.cases import cases
+from tests.damage import rewritten
 from tests.validator.plans import MODELS, SMALL, from_document, small_plan
 
 WORKERS = (4, 7)
@@ -48,6 +52,31 @@ def test_planner_output_is_safe_composed_and_flat(model: str, settings: str, wor
     for pos in (0, 7, schedule.kv.context - 2):
         assert greedy(expand(reduced, pos, 2, "block").system).complete
         assert judge(expand(reduced, pos, 2, "word").system).safe
+
+
+@pytest.mark.parametrize(("most", "status"), [(2, "UNSAFE"), (1, "UNKNOWN")])
+def test_what_only_two_tokens_show_is_open_where_launches_have_one(most: int, status: str) -> None:
+    """Without the barrier behind the last wait a token's sum of squares meets that of the token before."""
+    document = json.loads(small_plan(replace(SMALL["fast"], max_tokens=most)).model_dump_json())
+    token = document["programs"][0]["body"][1]["body"]
+    last = max(n for n, node in enumerate(token) if node.get("waits"))
+    assert token.pop(last + 1)["op"]["op"] == "barrier"
+    schedule = from_document(document)
+    verdict = verify(schedule)
+    assert verdict.status == status, verdict.diagnostics
+    assert (verdict.evidence is None) == (status == "UNKNOWN")
+    assert rule(schedule, most, [last_start(schedule, most)]).status == ("UNSAFE" if most > 1 else "SAFE")
+
+
+def test_what_is_wrong_in_one_token_is_unsafe_where_launches_have_one() -> None:
+    schedule = rewritten(small_plan(replace(SMALL["naive"], max_tokens=1)), _without_wait_for("act"))
+    verdict = verify(schedule)
+    assert verdict.status == "UNSAFE" and verdict.evidence is not None
+    assert verdict.diagnostics[0].code == "AMK302"
+
+
+def _without_wait_for(counter: str) -> Callable[[Step], Step]:
+    return lambda step: step.model_copy(update={"waits": tuple(w for w in step.waits if w.counter != counter)})
 
 
 def test_three_tokens_and_all_layers_agree_with_two_and_three() -> None:

@@ -94,8 +94,10 @@ class FlatCheck:
 
     def positions(self) -> tuple[list[int], bool]:
         """Where a launch may start, and whether these are all positions. Live sequences are tried side by side only, so
-        what is wrong there is wrong, and nothing is proved."""
+        what is wrong there is wrong, and nothing is proved; nor is it where the context has no room for the tokens."""
         last = self.schedule.kv.context - self.tokens * self.schedule.rows
+        if last < 0:
+            return [], False
         events = sum(g.count * g.order.trace.events for g in self.groups)
         room = EVENTS // events if events <= LARGEST else 0
         if room > last:
