@@ -144,12 +144,16 @@ def table(results: Sequence[Result]) -> str:
 
 
 def compared(arguments: argparse.Namespace, kernels: Sequence[AdmittedKernel | str]) -> int:
-    """Race the kernels of the base and of all changes, print and record the results: 0 if all are correct, else 1."""
+    """Race the kernels of the base and of all changes, print and record the results: 0 if all are correct, else 1.
+    Without a kernel of the base, or without any other, there is no race."""
     every = list(zip([arguments.base, *arguments.changes], kernels, strict=True))
     for changes, kernel in every:
         if isinstance(kernel, str):
             print(f"left out: {changes or 'default'}: {kernel}", flush=True)
-    base, *others = [(changes, kernel) for changes, kernel in every if isinstance(kernel, AdmittedKernel)]
+    entered = [(changes, kernel) for changes, kernel in every if isinstance(kernel, AdmittedKernel)]
+    if isinstance(kernels[0], str) or len(entered) < 2:
+        return 1
+    base, *others = entered
     ceiling, schedule = read_ceiling(Device.open()), base[1].schedule
     least = [(needed_bytes(schedule, pos) - schedule.target.l2_bytes) / ceiling / 1e6 for pos in arguments.positions]
     print(f"read ceiling {ceiling:.0f} GB/s; floor {', '.join(f'{ms:.4f}' for ms in least)} ms", flush=True)
