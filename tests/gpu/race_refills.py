@@ -72,11 +72,13 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--gpu", default="h100")
     parser.add_argument("--predict", action="store_true")
+    parser.add_argument("--races", nargs="+", metavar="MODEL:FORMAT", help="these alone (default: all)")
     parser.add_argument("--processes", type=int, default=max(1, (os.cpu_count() or 2) - 1))
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no race after so many seconds")
     chosen = parser.parse_args(argv)
     began, worst = time.monotonic(), 0
-    parsed = {race: parse(command(race, chosen.gpu)) for race in RACES}
+    races = [race for race in RACES if chosen.races is None or f"{race[0]}:{race[1]}" in chosen.races]
+    parsed = {race: parse(command(race, chosen.gpu)) for race in races}
     context = get_context("spawn")
     with ProcessPoolExecutor(chosen.processes, mp_context=context, initializer=os.nice, initargs=(NICE,)) as pool:
         found: dict[Race, list[Future[tuple[float, Any]]]] = {
