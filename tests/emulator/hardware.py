@@ -140,12 +140,13 @@ def _entry(schedule: Schedule, tokens: NDArray[Any], logits: NDArray[np.float32]
     }
 
 
+def gpu_name() -> str:
+    words = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()[0].strip()
+
+
 def record(path: Path) -> int:
-    name = subprocess.run(
-        ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"],
-        capture_output=True, text=True, check=True,
-    ).stdout.strip()  # fmt: skip
-    run = {"commit": commit(), "date": datetime.now(UTC).isoformat(timespec="seconds"), "hardware": name}
+    run = {"commit": commit(), "date": datetime.now(UTC).isoformat(timespec="seconds"), "hardware": gpu_name()}
     run["command"] = f"python -m tests.emulator.hardware record {path.name}"
     cases = {case: on_gpu(case) for case in CASES}
     path.write_text(json.dumps({"run": run, "cases": cases}, indent=1), encoding="utf-8")
@@ -169,8 +170,8 @@ def compare(path: Path) -> int:
         entry["emulated"] = {
             "same_ptx": own["ptx"] == entry["ptx"],
             "commit": commit(),
-            "other_memory": _other_memory(entry, own),
-            "equal_after_one_token": _equal_parts(case, entry),
+            "other_memory": other_memory(entry, own),
+            "equal_after_one_token": equal_parts(case, entry),
             "same_tokens": own["tokens"] == entry["tokens"],
             "logits": there.size,
             "equal_bits": int((there == here).sum()),
@@ -183,7 +184,7 @@ def compare(path: Path) -> int:
     return 0 if same else 1
 
 
-def _equal_parts(case: str, there: dict[str, Any]) -> dict[str, str]:
+def equal_parts(case: str, there: dict[str, Any]) -> dict[str, str]:
     """By scratch buffer, in the order of the schedule: elements with the bits that the GPU's first token left. The
     first that differs says which op the two part at."""
     if "after_one" not in there:
@@ -199,7 +200,7 @@ def _equal_parts(case: str, there: dict[str, Any]) -> dict[str, str]:
     return found
 
 
-def _other_memory(there: dict[str, Any], here: dict[str, Any]) -> list[str] | None:
+def other_memory(there: dict[str, Any], here: dict[str, Any]) -> list[str] | None:
     """Buffers that held other bytes before the launch; None if the GPU's run did not read them back."""
     if "held" not in there:
         return None

@@ -80,13 +80,20 @@ def given(name: str) -> Words:
     return np.stack((one, 2.0 ** rng.uniform(-6, 6, (WARPS, 32))), 1).astype(np.float32).view(np.uint32)
 
 
-def on_gpu(name: str, words: Words) -> Words:
+def gpu_kernel(text: str) -> Any:
+    """The kernel k of a PTX text on the GPU."""
     import cupy  # type: ignore[import-not-found]
 
     with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
-        file.write(ptx(name))
+        file.write(text)
         file.flush()
-        kernel = cupy.RawModule(path=file.name).get_function("k")
+        return cupy.RawModule(path=file.name).get_function("k")
+
+
+def on_gpu(name: str, words: Words) -> Words:
+    import cupy
+
+    kernel = gpu_kernel(ptx(name))
     found = cupy.zeros((WARPS, 4 if name == MMA else 1, 32), cupy.uint32)
     kernel((WARPS // BLOCK,), (32 * BLOCK,), (cupy.asarray(words), found))
     return np.asarray(found.get())

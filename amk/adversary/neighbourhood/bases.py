@@ -64,6 +64,7 @@ MADE: dict[str, Callable[[], Json]] = {
     "live batch, fenced, head norms": lambda: _made(
         replace(PHASED, warps=2, batch=2, live=True), layers=1, qk_norm=True
     ),
+    "batch of codes": lambda: _made(replace(TAGGED, batch=2), wanted=formats("int4-g128-zp", "int8"), layers=1),
     "int8, fp8 cache": lambda: _made(replace(TAGGED, kv_dtype="fp8"), wanted=formats("int8", "int8-g64"), layers=1),
     "int4 with zeros": lambda: _made(
         TAGGED, wanted=formats("int4-g64-zp", "int4-g128-zp"), layers=1, hidden=64, vocab=41, tied_embeddings=True
@@ -103,7 +104,7 @@ MADE: dict[str, Callable[[], Json]] = {
 WHOLE = (
     "slice of layers", "sm_80", "refills held back", "fenced, heads apart", "int8, fp8 cache", "int4 with zeros",
     "LayerNorm, parallel", "rows", "batch, parts of down", "live batch, fenced, head norms", "fp8, scales apart",
-    "two programs", "layers of two kinds", "drawing, fenced",
+    "two programs", "layers of two kinds", "drawing, fenced", "batch of codes",
 )  # fmt: skip
 """Those that together have every op, hand-off and format; the recorded run makes all of their edits."""
 
