@@ -118,6 +118,7 @@ def _laid_out(
         model, target, settings, count, chunks, max_context, lambda: _narrower(model, target, settings, count)
     )
     kv = kv_layout(model, settings, count, context)
+    _require_room(settings.rows, kv)
     load = loads(model, runs, rows)
     tables = rows | attention_tables(settings.batch * model.kv_heads, kv.splits, load, settings.attends)
     shared = shared_plan(model, target, settings, chunks, tables)
@@ -232,6 +233,16 @@ def _require_batch(settings: Settings) -> None:
     if settings.vectors > 1 and (found := [reason for reason, holds in reasons.items() if holds]):
         step = f"a batch of {batch}" if rows == 1 else f"a step of {rows} rows"
         raise AmkError(Diagnostic("AMK016", f"{step} is not decoded where {found[0]}"))
+
+
+def _require_room(rows: int, kv: KvLayout) -> None:
+    """AMK016 unless the rows of a step lie in the cache, and in two blocks of it at most."""
+    if rows > kv.block:
+        message = f"a step of {rows} rows lies in more than two blocks of {kv.block} positions"
+        raise AmkError(Diagnostic("AMK016", message, help=f"let kv_block be {rows} or more"))
+    if rows > kv.context:
+        message = f"a step of {rows} rows has no room in a cache of {kv.context} positions"
+        raise AmkError(Diagnostic("AMK016", message, help=f"use --max-context {rows} or more"))
 
 
 def _of_slice(model: ModelSpec, settings: Settings) -> Settings:

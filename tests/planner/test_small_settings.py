@@ -1,0 +1,42 @@
+"""Settings at the ends of what a step of several rows can be: a SAFE plan, or a refusal that says what to change."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from amk.planner.decode import plan
+from amk.planner.settings import Settings
+from amk.report.diagnostic import AmkError
+from amk.targets.target import load_target
+from amk.validator.verify import verify
+from tests.tiny import tiny
+
+H200, SMALL = load_target("h200"), tiny(layers=1)
+POINTS = list(product((1, 2, 5), (1, 2, 5, 8), (1, 2, 5, 24)))
+
+
+@pytest.mark.parametrize(("rows", "kv_block", "context"), POINTS)
+def test_rows_have_room_or_are_refused(rows: int, kv_block: int, context: int) -> None:
+    """Rows lie in the cache, in two blocks at most; that alone is refused, and what to change is said. Verified are the
+    plans that have just room."""
+    settings = Settings(rows=rows, kv_splits=3, kv_block=kv_block, warps=2)
+    if rows <= min(kv_block, context):
+        schedule = plan(SMALL, H200, settings=settings, max_context=context, workers=2)
+        assert rows < min(kv_block, context) or verify(schedule).safe
+        return
+    with pytest.raises(AmkError) as refused:
+        plan(SMALL, H200, settings=settings, max_context=context, workers=8)
+    (found,) = refused.value.diagnostics
+    assert found.code == "AMK016"
+    assert str(rows) in (found.help or "")
+
+
+def test_a_refusal_names_values_that_are_safe() -> None:
+    """What the help asks for is enough."""
+    settings = Settings(rows=5, kv_splits=3, kv_block=3)
+    with pytest.raises(AmkError, match="two blocks"):
+        plan(SMALL, H200, settings=settings, max_context=24)
+    repaired = Settings(rows=5, kv_splits=3, kv_block=5)
+    assert verify(plan(SMALL, H200, settings=repaired, max_context=24)).safe
