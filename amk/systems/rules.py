@@ -5,7 +5,7 @@ A file says them as numbers per row (`orders.wait_rule` and so on); a system wit
 * `PARITY`: wait until the phase of that parity is over (PTX ISA, `mbarrier.try_wait.parity`): the number of completed
   phases is odd iff the parity is 0. A wait that comes a phase early passes at once, one that comes two late blocks.
 * `NEXT_PHASE`: wait until the phase is over in which this agent arrived last (`bar.sync`, `barrier.cluster.wait`).
-* `EQUAL`: wait until the flag holds that value.
+* `EQUAL`: wait until the flag holds that value. A flag that nobody stores to holds what it began with.
 * `ADD`: on a barrier, that many arrivals. `EXPECT`: one arrival that makes the phase wait for that many bytes
   (`mbarrier.arrive.expect_tx`); `ONLY_EXPECT` is no arrival (`mbarrier.expect_tx`). `COMPLETE`: that many bytes have
   come (`mbarrier::complete_tx::bytes`).
@@ -76,6 +76,8 @@ def mixed(block: System, rules: Rules) -> str | None:
     waits, signals = phased[block.wait_counter], phased[block.signal_counter]
     stored = np.zeros(block.counters, dtype=bool)
     stored[block.signal_counter[rules.signal == STORE]] = True
+    added = np.zeros(block.counters, dtype=bool)
+    added[block.signal_counter[rules.signal != STORE]] = True
     equal = np.zeros(block.counters, dtype=bool)
     equal[block.wait_counter[rules.wait == EQUAL]] = True
     bytes_ = (rules.signal == EXPECT) | (rules.signal == COMPLETE) | (rules.signal == ONLY_EXPECT)
@@ -85,9 +87,9 @@ def mixed(block: System, rules: Rules) -> str | None:
         return "bytes are expected and completed at barriers alone"
     if (block.signal_amount[bytes_] >= MOST_BYTES).any():
         return f"an mbarrier counts fewer than {MOST_BYTES:,} bytes"
-    if (stored & phased).any() or (equal & ~stored).any():
+    if (stored & phased).any() or (equal & added & ~stored).any():
         return "a value is stored to a flag, and only a flag is waited for to be equal"
-    if stored[block.signal_counter[rules.signal != STORE]].any():
+    if (stored & added).any():
         return "a flag that is stored to is not added to as well"
     if stored[block.wait_counter[rules.wait != EQUAL]].any():
         return "a flag that is stored to is waited for to be equal"

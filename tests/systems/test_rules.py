@@ -120,6 +120,16 @@ def reset(order: str = "after", scope: Any = "sys") -> System:
     return sys
 
 
+def unset(value: int = 0) -> System:
+    """A flag that nobody sets; value: what is waited for."""
+    sys = System("unset")
+    data, flag = sys.buffer("data", 16), sys.flag("flag", "sys")
+    with sys.agent("taker", gpu=1) as t:
+        t.wait_equal(flag, value)
+        t.write(data, 0, 16, value=0)
+    return sys
+
+
 def initialised(meet: bool = True, fence: bool = True) -> System:
     """A warp initialises the barrier of its load; meet: the other polls behind a barrier; fence: of the proxy."""
     sys = System("initialised")
@@ -169,7 +179,7 @@ def kernels(after: bool = True, waits: bool = True) -> System:
 
 RIGHT: list[Callable[[], System]] = [
     tma_ring, cluster, named, reset, queue, kernels, lambda: kernels(after=False),
-    lambda: queue(workers=3, backwards=True), lambda: queue(workers=1), initialised,
+    lambda: queue(workers=3, backwards=True), lambda: queue(workers=1), initialised, unset,
 ]  # fmt: skip
 WRONG: dict[str, tuple[Callable[[], System], str, str]] = {
     "the producer starts with the wrong parity": (lambda: tma_ring(parity=0), "AMK201", "empty 0 is in phase 0"),
@@ -188,6 +198,7 @@ WRONG: dict[str, tuple[Callable[[], System], str, str]] = {
     "a barrier does not keep the next lap away": (lambda: named(early=True), "AMK302", "data[0:16]"),
     "reset before it is read": (lambda: reset(order="before"), "AMK302", "data[0:16]"),
     "a flag of another GPU at scope gpu": (lambda: reset(scope="gpu"), "AMK505", "has scope gpu"),
+    "a flag that nobody sets": (lambda: unset(1), "AMK202", "waits for flag == 1; flag is 0"),
     "tasks share a tile": (lambda: queue(shared=True), "AMK301", "out[0:16]"),
     "all workers wait for a task behind them": (lambda: queue(workers=2, backwards=True), "AMK201", "tile 3"),
     "a dependent launch that does not wait": (lambda: kernels(after=False, waits=False), "AMK302", "data[0:16]"),
