@@ -36,6 +36,7 @@ from amk.agent.propose.structure import Structure
 from amk.agent.propose.surrogate import Surrogate
 from amk.agent.propose.sweep import Sweep
 from amk.agent.propose.talk import Bounds, Cassette
+from amk.agent.propose.together import Together
 from amk.agent.propose.transfer import Lesson, Transfer, given
 from amk.agent.propose.transport import Transport
 from amk.agent.run import runs
@@ -85,7 +86,9 @@ def offline(
         "replay": lambda: Replay(recorded),
         "knobs": turned,
         "structure": Structure,
-        "portfolio": lambda: Arms((*((Transfer(lessons),) if lessons else ()), turned(), Structure(alone=False))),
+        "portfolio": lambda: Arms(
+            (*((Transfer(lessons),) if lessons else ()), turned(), Structure(alone=False), Together())
+        ),
         "sweep": Sweep,
     }
     return simple[name]()

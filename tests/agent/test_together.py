@@ -1,0 +1,83 @@
+"""Changes that miss the threshold of a keep alone are made to the best at once, and kept by the same rule as all."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import exp, log1p
+
+from amk.agent.decide.keep import MIN_GAIN
+from amk.agent.device.measure import Block, Job
+from amk.agent.device.noise import Noise
+from amk.agent.device.simulated import SimulatedBackend
+from amk.agent.gate.gate import Ready
+from amk.agent.journal.inbox import Suggestion
+from amk.agent.propose.base import Context
+from amk.agent.propose.replay import Replay
+from amk.agent.propose.together import Change, Together, gained
+from tests.agent.conftest import MakeLoop
+
+EDIT = {"do": "remove", "node": "decode/t/l/wait.qkv"}
+TEXT = json.dumps(EDIT, sort_keys=True)
+KNOB, OTHER, WORSE = {"run_ahead": True}, {"wide_epilogue": 16}, {"head_handoff": True}
+POINTS = (KNOB, {"edits": [TEXT]}, OTHER, WORSE)
+
+
+@dataclass
+class Adding(SimulatedBackend):
+    """A device on which changes add up: each of three gains 0.3%, another loses as much."""
+
+    def times(self, job: Job, ready: Ready) -> Block:
+        settings, edits = ready.candidate.settings, ready.candidate.edits
+        gain = 0.003 * (settings.run_ahead + (settings.wide_epilogue == 16) + (TEXT in edits) - settings.head_handoff)
+        return tuple(exp(-gain) for _ in job.positions)
+
+
+def device() -> Adding:
+    return Adding("h200", noise=Noise("quiet"))
+
+
+@dataclass
+class Then:
+    """What was recorded, and then the proposer under test."""
+
+    name: str = "replay"
+
+    def ask(self, context: Context) -> Sequence[Suggestion]:
+        return Replay(POINTS).ask(context) or Together().ask(context)
+
+
+def test_three_near_misses_are_kept_together(make_loop: MakeLoop) -> None:
+    loop = make_loop(Then(), device(), evals=5)
+    loop.run()
+    *alone, both = loop.state.trials
+    assert [t.decided.outcome for t in alone if t.decided] == ["rejected"] * 4, "none of them is kept alone"
+    assert both.proposed.proposer == "together" and both.decided is not None and both.decided.outcome == "kept"
+    assert both.proposed.edits == (TEXT,) and "+0.90% in sum" in both.proposed.why
+    changes = loop.space.changes(loop.history.settings[both.index], loop.space.start)
+    assert changes == {**KNOB, **OTHER}, "and what lost is not among them"
+    assert loop.state.best == both.index and list(Together().ask(loop.context())) == []
+
+
+def test_a_change_counts_with_its_median(make_loop: MakeLoop) -> None:
+    loop = make_loop(Replay((*POINTS, {**WORSE, **OTHER})), device(), evals=5)
+    loop.run()
+    changes = {change: gain for gain, change, _ in gained(loop.context())}
+    assert set(changes) == {
+        Change((("run_ahead", True),), ()), Change((("wide_epilogue", 16),), ()), Change((), (TEXT,))
+    }  # fmt: skip
+    assert all(abs(gain - 0.003) < 1e-4 for gain in changes.values())
+
+
+def test_a_sum_below_what_a_keep_needs_is_not_tried(make_loop: MakeLoop) -> None:
+    loop = make_loop(Replay((KNOB, WORSE)), device(), evals=2)
+    loop.run()
+    assert list(Together().ask(loop.context())) == [], "one change alone is no combination"
+
+
+def test_what_was_kept_is_built_upon(make_loop: MakeLoop) -> None:
+    """Of what the best has nothing is left to combine, and one change is none."""
+    loop = make_loop(Replay((*POINTS, {**KNOB, **OTHER})), device(), evals=5)
+    loop.run()
+    assert -loop.state.best_score >= log1p(MIN_GAIN), "the pair was kept"
+    assert [change for _, change, _ in gained(loop.context())] == [Change((), (TEXT,))]
+    assert list(Together().ask(loop.context())) == []
