@@ -33,7 +33,7 @@ class Adding(SimulatedBackend):
 
 
 def device() -> Adding:
-    return Adding("h200", noise=Noise("quiet"))
+    return Adding("h200", noise=Noise("quiet"), simulated=False)
 
 
 @dataclass

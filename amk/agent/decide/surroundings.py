@@ -213,9 +213,11 @@ class Surroundings:
             fates[change] = self._fate(progress, settings)
             found += [(0.0, settings)] if fates[change] == "open" else []
         needed = decide.worth(progress.state.noise)
-        if found:
-            return Survey(self.best, needed, [Single(change, fate, None) for change, fate in fates.items()], open=found)
         self.effects.update(progress)
+        if found:
+            measured = {c for c in fates if moved(base, dict([c])) in self.effects.scores}
+            known = {c: self.effects.worth(base, c) if c in measured else None for c in fates}
+            return Survey(self.best, needed, [Single(c, fate, known[c]) for c, fate in fates.items()], open=found)
         worth = {change: self._worth(progress, base, change) for change in fates}
         passed = progress.history.passed
         undecided = [progress.history.settings[t.index] for t in progress.state.open_trials if not t.edited]

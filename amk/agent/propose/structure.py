@@ -4,7 +4,7 @@ A child has a parent of the archive (half of the time the best) and is made in o
 kind that paid and at a place where the simulator sees time go; edits that were measured to pay elsewhere, merged; a
 knob turned under the edits; an edit left out, so that lists keep what matters. What the gate refused of edits is not
 proposed again. Where the run lets the simulator advise, of some children the one that it thinks fastest is proposed,
-with further edits on top where it thinks that they add to it.
+with further changes on top where it thinks that they add to it.
 """
 
 from __future__ import annotations
@@ -35,10 +35,13 @@ LOOKS = {True: 12, False: 3}
 wait for them, as it takes a second for a candidate."""
 CLEAR = 0.02
 """Simulated log gain over the parent at which no further child is looked at."""
-STACKED = 2
-"""Edits that are tried on top of a child."""
+STACKED = 4
+"""Changes that are tried on top of a child, until one adds nothing: each may add less than a keep needs, and all
+together more."""
+KNOBS = 1 / 3
+"""Share of the children whose change is a knob: there are about as many of those as of all kinds of edits."""
 ADDS = 0.0005
-"""Simulated log gain of such an edit at which it stays."""
+"""Simulated log gain of such a change at which it stays."""
 HOPELESS = -0.01
 """Simulated log gain below which a child is not proposed."""
 PAYS = 0.001
@@ -87,11 +90,14 @@ class Structure:
         if (best := self._best(context, elites, rng, looks)) is None:
             return []
         for _ in range(STACKED if looks > 1 else 0):
-            best = self._stacked(context, best, rng, looks // 3)
+            more = self._stacked(context, best, rng, looks // 3)
+            if more is best:
+                break
+            best = more
         return [self._suggestion(context, best[1])]
 
     def _stacked(self, context: Context, found: Looked, rng: np.random.Generator, looks: int) -> Looked:
-        """With a further edit that adds to it, if there is one."""
+        """With a further change that adds to it, if there is one."""
         gain, child = found
         further = self._best(context, [Elite(child.parent, child.design, -gain, ("", ""))], rng, looks)
         if further is None or further[0] < gain + ADDS:
@@ -126,7 +132,7 @@ class Structure:
     def _child(self, context: Context, elites: Sequence[Elite], rng: np.random.Generator) -> Child | None:
         """None if this draw came to nothing."""
         parent = elites[0] if rng.random() < 0.5 else elites[int(rng.integers(len(elites)))]
-        for operator in self._order(context, rng):
+        for operator in (*([KNOB] if rng.random() < KNOBS else []), *self._order(context, rng)):
             if (child := self._made(context, parent, operator, rng)) is not None:
                 return child
         return None
@@ -137,6 +143,8 @@ class Structure:
                 return _merge(context, parent, rng)
             case "knob":
                 settings = context.space.mutate(parent.design.settings, rng)
+                if context.history.unpromising(settings):
+                    return None
                 return Child(Design(settings, parent.design.edits), parent.index, KNOB, "a knob under the edits")
             case "drop":
                 return _drop(parent, rng)

@@ -2,9 +2,10 @@
 
 Gains of separate changes nearly add up on a logarithmic scale, so two that miss it alone may make it together.
 That does not wait until everything else near the best was tried: whatever was measured to gain, knob or edit, is
-combined as soon as the sum is worth it, sums of three before those of two. What gained with a combination is a change
-itself, which later ones are built of. A change that was measured often counts with its median, because the luckiest of
-many measurements is no gain.
+combined as soon as the sum is worth it, the greatest sum first. What a combination gained is a change itself, which
+later ones are built of; and what gained over another plan, as knobs do beside a best that has edits, is made to the
+best alone, too. A change that was measured often counts with its median, because the luckiest of many measurements is
+no gain. Where the simulator measures and may be asked, what it calls no faster than the best is left out.
 """
 
 from __future__ import annotations
@@ -13,19 +14,21 @@ import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, islice
 from statistics import median
 
 from amk.agent.decide.feedback import fate
 from amk.agent.decide.keep import needed, percent
 from amk.agent.gate.candidate import Candidate
-from amk.agent.gate.design import Design
+from amk.agent.gate.design import Design, told
 from amk.agent.journal.inbox import Suggestion
 from amk.agent.journal.state import START
-from amk.agent.propose.archive import WITHIN, merged
+from amk.agent.propose.archive import WITHIN, looked, merged
 from amk.agent.propose.base import Context
 from amk.agent.propose.combine import WORTH_TRYING
 from amk.planner.space import Value, moved
+from amk.report.diagnostic import AmkError
+from amk.simulator.predict import step_ms
 
 GAINED = 0.001
 """Log gain of a change that is worth a try beside others."""
@@ -33,7 +36,7 @@ FEW = 4
 """Knobs and edits of a change: many at once say little of what they do elsewhere."""
 CHANGES = 8
 """Changes that are combined, the most gain first."""
-AT_ONCE = (3, 2)
+AT_ONCE = (3, 2, 1)
 LOOKED = 6
 """Combinations that are planned for one proposal: a plan takes a while."""
 
@@ -44,6 +47,10 @@ class Change:
 
     knobs: tuple[tuple[str, Value], ...]
     edits: tuple[str, ...]
+
+    @property
+    def told(self) -> str:
+        return "; ".join((*(f"{name}={value}" for name, value in self.knobs), *told(self.edits)))
 
     def on(self, design: Design) -> Design | None:
         """The design with it; None if the design has some of it, or something in its place."""
@@ -61,30 +68,52 @@ class Together:
 
     def ask(self, context: Context) -> Sequence[Suggestion]:
         best = context.state.best
-        for total, design, index in list(self._combined(context))[:LOOKED]:
-            made = context.workshop.make(design)
-            if isinstance(made, Candidate) and made.key not in context.state.by_key:
-                why = f"changes that gained alone, {percent(total)} in sum"
-                edits = tuple(map(json.loads, design.edits))
-                settings = dict(context.space.point(design.settings))
-                return [Suggestion(self.name, settings, why, parent=best, edits=edits, other=index)]
+        new = (each for each in combined(context) if not each.proposed)
+        for each in islice(new, LOOKED):
+            made = context.workshop.make(each.design)
+            if isinstance(made, Candidate) and made.key not in context.state.by_key and not _slower(context, made):
+                why = f"changes that gained alone, {percent(each.total)} in sum"
+                edits = tuple(map(json.loads, each.design.edits))
+                settings = dict(context.space.point(each.design.settings))
+                return [Suggestion(self.name, settings, why, parent=best, edits=edits, other=each.index)]
         return []
 
-    def _combined(self, context: Context) -> Iterator[tuple[float, Design, int]]:
-        """(sum of log gains, design, trial of the greatest) of what is worth a try and was not proposed, best first."""
-        base = context.design(context.state.best)
-        found = gained(context)
-        sums = [(sum(gain for gain, _, _ in some), some) for count in AT_ONCE for some in combinations(found, count)]
-        known = {*context.history.designs}
-        for total, some in sorted(sums, key=lambda each: -each[0]):
-            if total < WORTH_TRYING * needed(context.state.noise):
-                return
-            knobs = [name for _, change, _ in some for name, _ in change.knobs]
-            design: Design | None = base if len(knobs) == len(set(knobs)) else None
-            for _, change, _ in some:
-                design = None if design is None else change.on(design)
-            if design is not None and design not in known:
-                yield total, design, some[0][2]
+
+@dataclass(frozen=True)
+class Sum:
+    """Changes made to the best. total: of their log gains; index: a trial of the greatest."""
+
+    total: float
+    design: Design
+    index: int
+    proposed: bool
+
+
+def combined(context: Context) -> Iterator[Sum]:
+    """What may come to a keep, the greatest sum first."""
+    base, known = context.design(context.state.best), {*context.history.designs}
+    found = gained(context)
+    sums = [(sum(gain for gain, _, _ in some), some) for count in AT_ONCE for some in combinations(found, count)]
+    for total, some in sorted(sums, key=lambda each: -each[0]):
+        if total < WORTH_TRYING * needed(context.state.noise):
+            return
+        knobs = [name for _, change, _ in some for name, _ in change.knobs]
+        design: Design | None = base if len(knobs) == len(set(knobs)) else None
+        for _, change, _ in some:
+            design = None if design is None else change.on(design)
+        if design is not None:
+            yield Sum(total, design, some[0][2], design in known)
+
+
+def _slower(context: Context, made: Candidate) -> bool:
+    """Whether the simulator, which will measure it, calls it no faster than the best."""
+    run, best = context.state.run, context.workshop.make(context.design(context.state.best))
+    if run is None or not (run.simulated and run.prior) or not isinstance(best, Candidate):
+        return False
+    try:
+        return step_ms(made.schedule, looked(context)) >= step_ms(best.schedule, looked(context))
+    except AmkError:
+        return True
 
 
 def gained(context: Context) -> list[tuple[float, Change, int]]:

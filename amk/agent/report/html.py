@@ -64,10 +64,11 @@ body{margin:0;max-width:none}iframe{display:none}h2{break-after:avoid}tr{break-i
 
 def render(
     state: State, best: Candidate | None, start: Candidate | None, survey: Survey | None = None,
-    changes: tuple[Sequence[Ablated], int] = ((), 0),
+    changes: tuple[Sequence[Ablated], int] = ((), 0), edits: str = "",
 ) -> str:  # fmt: skip
-    """The report of `state`; the candidates give timeline and diff where they can still be planned, the survey what is
-    left near the best; changes: those of the best that were taken out by themselves, and how many there are."""
+    """The report of `state`; the candidates give timeline and diff where they can still be planned, the survey and the
+    section `edits` what is left near the best; changes: those of the best that were taken out by themselves, and how
+    many there are."""
     run = state.run
     assert run is not None
     kind = " (simulated)" if run.simulated else ""
@@ -84,6 +85,7 @@ def render(
         "<h2>The run</h2>",
         _facts(state),
         near_the_best(survey) if survey is not None else "",
+        edits,
         "<h2>What became of the proposals</h2>",
         _outcomes(state),
         _to_measure(state),

@@ -11,6 +11,8 @@ from amk.agent.gate.design import Design
 from amk.agent.journal.inbox import write_whole
 from amk.agent.journal.state import START, State
 from amk.agent.propose.base import Context
+from amk.agent.propose.together import combined, gained
+from amk.agent.report.edits_table import what_is_left
 from amk.agent.report.html import render, stamp
 from amk.agent.report.result import Ablated, ablated
 from amk.planner.space import OutsideSpaceError
@@ -79,4 +81,5 @@ def report_of(state: State, whole: bool = True, workshop: Workshop | None = None
         pos = run.positions[len(run.positions) // 2]
         every = len(best.design.edits) + len(history.space.changes(best.settings, history.space.start))
         changes = ablated(history.space, context.workshop, best.design, pos), every
-    return render(state, best, candidate_of(state, START), survey, changes)
+    edits = what_is_left(state, best.schedule if best is not None else None, gained(context), list(combined(context)))
+    return render(state, best, candidate_of(state, START), survey, changes, edits)
