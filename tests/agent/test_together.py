@@ -4,16 +4,25 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, log1p
+from pathlib import Path
+
+import numpy as np
 
 from amk.agent.decide.keep import MIN_GAIN
 from amk.agent.device.measure import Block, Job
 from amk.agent.device.noise import Noise
 from amk.agent.device.simulated import SimulatedBackend
+from amk.agent.gate.candidate import Candidate
+from amk.agent.gate.design import text_of
 from amk.agent.gate.gate import Ready
 from amk.agent.journal.inbox import Suggestion
 from amk.agent.propose.base import Context
 from amk.agent.propose.replay import Replay
-from amk.agent.propose.together import Change, Together, gained
+from amk.agent.propose.together import Change, Together, combined, gained
+from amk.agent.report.edits_table import kinds_of, what_is_left
+from amk.agent.run.reports import report_of
+from amk.planner.settings import PHASED
+from amk.schedule_ir.edits.directed import KINDS, Hot, directed
 from tests.agent.conftest import MakeLoop
 
 EDIT = {"do": "remove", "node": "decode/t/l/wait.qkv"}
@@ -81,3 +90,20 @@ def test_what_was_kept_is_built_upon(make_loop: MakeLoop) -> None:
     assert -loop.state.best_score >= log1p(MIN_GAIN), "the pair was kept"
     assert [change for _, change, _ in gained(loop.context())] == [Change((), (TEXT,))]
     assert list(Together().ask(loop.context())) == []
+
+
+def test_the_report_tells_what_was_tried_and_what_was_not(make_loop: MakeLoop, tmp_path: Path) -> None:
+    """Where a search ended by its budget: kinds of edits, changes that gained, and what they may come to."""
+    start = make_loop(folder=tmp_path / "start").gate.workshop.make(PHASED)
+    assert isinstance(start, Candidate)
+    drawn = directed(Hot(start.schedule, np.random.default_rng(1)), "remove barrier")
+    loop = make_loop(Replay((*POINTS, {"edits": list(map(text_of, drawn))})), device(), evals=5)
+    loop.run()
+    context = loop.context()
+    rows = {row.name: row for row in kinds_of(loop.state, start.schedule)}
+    assert set(rows) == set(KINDS) and rows["remove barrier"].places > rows["remove barrier"].tried == 1
+    text = what_is_left(loop.state, start.schedule, gained(context), list(combined(context)))
+    assert "3 changes gained, and are not in the best, where a keep needs +0.50%" in text
+    assert "0 were proposed and 4 were not: +0.90% at most" in text, "three, and each two of them"
+    assert "wide_epilogue=16" in text and "Never proposed: " in text
+    assert text in report_of(loop.state)

@@ -35,9 +35,9 @@ LOOKS = {True: 12, False: 3}
 wait for them, as it takes a second for a candidate."""
 CLEAR = 0.02
 """Simulated log gain over the parent at which no further child is looked at."""
-STACKED = 4
-"""Changes that are tried on top of a child, until one adds nothing: each may add less than a keep needs, and all
-together more."""
+STACKED = {True: 4, False: 2}
+"""Changes that are tried on top of a child, until one adds nothing, where the simulator measures and where a device
+does: each may add less than a keep needs, and all together more, but where one is refused all are."""
 KNOBS = 1 / 3
 """Share of the children whose change is a knob: there are about as many of those as of all kinds of edits."""
 ADDS = 0.0005
@@ -84,12 +84,12 @@ class Structure:
         rng = context.rng(self.name)
         elites = self.archive.elites(context)
         run = context.state.run
-        looks = LOOKS[run.simulated] if run is not None and run.prior else 1
+        looks, stacked = (LOOKS[run.simulated], STACKED[run.simulated]) if run is not None and run.prior else (1, 0)
         sure = not self.alone and run is not None and run.simulated and run.prior
         self._behind = {each.index: each.score - elites[0].score for each in elites} if sure else {}
         if (best := self._best(context, elites, rng, looks)) is None:
             return []
-        for _ in range(STACKED if looks > 1 else 0):
+        for _ in range(stacked):
             more = self._stacked(context, best, rng, looks // 3)
             if more is best:
                 break
