@@ -177,7 +177,8 @@ def _nvrtc() -> Any:
         nvrtc.nvrtcVersion()
     except (ImportError, RuntimeError) as error:  # the bindings raise RuntimeError when the library is not found
         advice = "pip install cuda-bindings==13.0.* nvidia-cuda-nvrtc==13.0.*"
-        raise refusal.unsupported("AMK605", f"NVRTC cannot be loaded: {error}", advice) from error
+        reason = str(error).strip().partition("\n")[0]  # the places that were searched are below
+        raise refusal.unsupported("AMK605", f"NVRTC cannot be loaded: {reason}", advice) from error
     return nvrtc
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -85,6 +86,19 @@ def test_missing_header_package_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
     assert raised.value.exit_code is Exit.INPUT
     assert raised.value.diagnostics[0].help == "pip install nvidia-cuda-cccl==13.0.*"
     assert compile_fresh(SHARED, "sm_80").resources
+
+
+def test_a_missing_compiler_is_told_on_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bindings say where they looked on further lines, none or many."""
+
+    def missing(_: str) -> Any:
+        raise RuntimeError('Failure finding "libnvrtc.so.13": No such file\n  listdir("/nowhere")\n')
+
+    monkeypatch.setattr(compile_module.importlib, "import_module", missing)
+    with pytest.raises(AmkError, match="AMK605") as raised:
+        compile_module._nvrtc.__wrapped__()
+    (told,) = raised.value.diagnostics
+    assert told.message == 'NVRTC cannot be loaded: Failure finding "libnvrtc.so.13": No such file'
 
 
 @pytest.mark.parametrize("arch", ["sm_70", "90a", "", "sm_90a --x"])
