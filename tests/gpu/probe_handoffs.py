@@ -79,6 +79,10 @@ def cases() -> Iterator[Case]:
         for cluster in (1, *CLUSTERS):
             yield from (Case("multicast", cluster, words, slots, slack=0) for words in (2048, 16384))
         yield Case("plain", words=16384, slots=slots, slack=0)
+        for words in (256, 8192, 16384):
+            yield Case("local", words=words, slots=slots)
+            yield Case("words", words=words, slots=slots)
+        yield from (Case("gather", cluster, 8192, slots) for cluster in CLUSTERS)
 
 
 def slots_of(case: Case) -> int:
