@@ -47,7 +47,8 @@ class TorchPrompts:
         """Append tokens at `start` to the cache of a sequence; False where the kernel has to, as they are few.
 
         Also where torch cannot use the GPU or its memory is full, which is AMK019 if it is forced and otherwise one
-        warning. In order on the engine's stream: launches that follow find the tokens.
+        warning. AMK603 where an error of torch is one of the device, which then computes nothing any more. In order on
+        the engine's stream: launches that follow find the tokens.
         """
         if len(tokens) < self.least:
             return False
@@ -62,12 +63,22 @@ class TorchPrompts:
                 return True
             except torch.OutOfMemoryError as error:
                 self._forward, self._failed = None, error
+            except RuntimeError:
+                self._require_device()
+                raise
+        if self._failed is not None:
+            self._require_device()
         if self.forced:
             raise unusable(str(self._failed)) from self._failed
         if self._failed is not None:
             warnings.warn(f"the kernel reads prompts, as torch cannot: {self._failed}", RuntimeWarning, stacklevel=2)
             self._failed = None
         return False
+
+    def _require_device(self) -> None:
+        """AMK603, as behind a kernel of the schedule, where an error has made the context useless."""
+        self._engine.device.make_current()
+        self._engine.stream.synchronise()
 
     def _prepare(self) -> None:
         try:

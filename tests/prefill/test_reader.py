@@ -11,7 +11,7 @@ import pytest
 
 from amk.prefill import reader
 from amk.prefill.reader import FROM_TOKENS, Prefill, prompts_of, why_not
-from amk.report.diagnostic import AmkError
+from amk.report.diagnostic import AmkError, Diagnostic, Exit
 from amk.schedule_ir.schedule import Schedule
 from tests.engine.tiny import tiny_model, tiny_plan
 
@@ -23,9 +23,18 @@ def schedule() -> Schedule:
     return tiny_plan(tiny_model())
 
 
-def engine(schedule: Schedule) -> Any:
-    """Of which nothing can be used: torch fails as it prepares."""
-    return SimpleNamespace(schedule=schedule)
+def engine(schedule: Schedule, broken: bool = False) -> Any:
+    """Of which nothing can be used: torch fails as it prepares. broken: the device answers no call any more."""
+
+    def synchronise() -> None:
+        if broken:
+            raise AmkError(Diagnostic("AMK603", "cuStreamSynchronize: CUDA_ERROR_ILLEGAL_ADDRESS"), Exit.INTERNAL)
+
+    return SimpleNamespace(
+        schedule=schedule,
+        device=SimpleNamespace(make_current=lambda: None),
+        stream=SimpleNamespace(synchronise=synchronise),
+    )
 
 
 def test_the_kernel_reads_where_it_is_asked_for_or_torch_is_missing(
@@ -63,6 +72,43 @@ def test_torch_that_cannot_be_used_is_told_if_it_was_asked_for(
     else:
         with pytest.raises(AmkError, match=r"AMK019.*division"):
             found.read(LONG[:1], 0)
+
+
+@pytest.mark.parametrize("wanted", ["auto", "torch"])
+def test_a_device_that_breaks_while_torch_prepares_is_its_error(
+    wanted: Prefill, schedule: Schedule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither a reason to let the kernel read, nor the fault of one request."""
+    monkeypatch.setattr(reader.TorchPrompts, "_made", lambda _: 1 / 0)
+    monkeypatch.setattr(reader, "why_not", lambda _: None)
+    found = prompts_of(engine(schedule, broken=True), wanted)
+    assert found is not None
+    with pytest.raises(AmkError, match="AMK603") as raised:
+        found.read(LONG, 0)
+    assert raised.value.exit_code is Exit.INTERNAL
+
+
+@pytest.mark.parametrize("broken", [True, False])
+def test_an_error_of_torch_is_the_device_s_where_that_answers_no_more(
+    broken: bool, schedule: Schedule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise it is of this prompt alone."""
+    torch = pytest.importorskip("torch")
+
+    def fails(*_: object) -> None:
+        raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(reader.TorchPrompts, "_prepare", lambda self: setattr(self, "_stream", None))
+    found = reader.TorchPrompts(engine(schedule, broken))
+    found._preparing.join()
+    monkeypatch.setattr(found, "_forward", SimpleNamespace(read=fails))
+    with pytest.raises(
+        AmkError if broken else torch.AcceleratorError, match="AMK603" if broken else "illegal"
+    ) as raised:
+        found.read(LONG, 3)
+    if broken:
+        assert raised.value.exit_code is Exit.INTERNAL
+        assert isinstance(raised.value.__context__, torch.AcceleratorError), "what torch said is told as well"
 
 
 def test_few_tokens_are_left_to_the_kernel(schedule: Schedule, monkeypatch: pytest.MonkeyPatch) -> None:

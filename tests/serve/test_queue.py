@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 import amk
 from amk.engine.generation.completion import Options
+from amk.prefill.reader import FROM_TOKENS, TorchPrompts
 from amk.report.diagnostic import AmkError, Diagnostic, Exit
 from amk.serve.app import Server
 from amk.serve.decoding import Decoding, Request
@@ -148,11 +150,28 @@ def test_answers_that_take_too_long_say_so(directory: Path) -> None:
         assert status == 503 and "waited" in found["error"]["message"]
 
 
-def test_a_device_that_failed_ends_the_server_with_its_error(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def in_a_kernel() -> None:
+    raise AmkError(Diagnostic("AMK604", "worker 1 waits for counter 2"), Exit.INTERNAL)
+
+
+def in_a_prompt() -> None:
+    """Torch fails, and the device answers no call any more."""
+
+    def synchronise() -> None:
+        raise AmkError(Diagnostic("AMK603", "cuStreamSynchronize: CUDA_ERROR_ILLEGAL_ADDRESS"), Exit.INTERNAL)
+
+    device, stream = SimpleNamespace(make_current=lambda: None), SimpleNamespace(synchronise=synchronise)
+    TorchPrompts(SimpleNamespace(device=device, stream=stream)).read([1] * FROM_TOKENS, 0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("fault", "code"), [(in_a_kernel, "AMK604"), (in_a_prompt, "AMK603")])
+def test_a_device_that_failed_ends_the_server_with_its_error(
+    fault: Callable[[], None], code: str, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whoever is answered is told, whoever waits is refused, and `serve` raises what the command exits with."""
 
     def stalled(*_: Any) -> Any:
-        raise AmkError(Diagnostic("AMK604", "worker 1 waits for counter 2"), Exit.INTERNAL)
+        fault()
 
     with amk.load(directory, device="cpu") as model:
         held = Held(model._backend)
@@ -170,7 +189,7 @@ def test_a_device_that_failed_ends_the_server_with_its_error(directory: Path, mo
         for asked in ("extend", "logits"):
             monkeypatch.setattr(held._backend, asked, stalled)
         held.release()
-        with pytest.raises(AmkError, match="AMK604") as failure:
+        with pytest.raises(AmkError, match=code) as failure:
             ended.result(PATIENCE)
         assert failure.value.exit_code == Exit.INTERNAL == 4
         first.join(PATIENCE)
