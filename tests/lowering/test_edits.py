@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from importlib import resources
+from pathlib import Path
 
 import pytest
 
-from tests.lowering.edits.judge import SUBJECTS, all_edits, judge, texts
+from amk.schedule_ir.ops import OPS
+from amk.schedule_ir.schedule import steps_of
+from tests.lowering.edits.judge import SUBJECTS, all_edits, judge, subject, texts
+from tests.lowering.edits.of_rows import of_unpack
 from tests.lowering.edits.rules import RULES
-from tests.lowering.edits.run import SLICES, equivalent, sample
+from tests.lowering.edits.run import OF_A_HEADER, SLICES, equivalent, sample
 
 REFUSED = {
     "half the lanes: amk/cells.cuh": "AMK609",
@@ -33,6 +38,32 @@ def test_every_rule_finds_something_to_edit() -> None:
         assert set(names) <= set(SUBJECTS)
         text = texts(names[0])[edit.file]
         assert edit.of(text) != text
+
+
+def test_every_header_and_op_is_edited() -> None:
+    """A header that is new has rules, and edits in the sample, or a reason here."""
+    not_edited = {
+        "amk/ablation.cuh": "constants that are false in every kernel of the product",
+        "amk/ops/refill.cuh": "calls the ring, which is edited, and does nothing else",
+        "amk/ops/select_draw.cuh": "calls select and does nothing else",
+        "amk/unpack.cuh": "of another kernel: `of_rows`",
+    }
+    root = Path(str(resources.files("amk.lowering"))) / "cuda"
+    headers = {f"amk/{path.relative_to(root).as_posix()}" for path in root.rglob("*.cuh")}
+    sampled = Counter(edit.file for _, edit in sample(all_edits()))
+    edited = Counter(edit.file for _, edit in all_edits())
+    assert set(not_edited) <= headers and not set(not_edited) & set(edited) and of_unpack()
+    for header in headers - set(not_edited):
+        assert sampled[header] >= min(edited[header], OF_A_HEADER) > 0, header
+    roles = [role for name in SUBJECTS for program in subject(name).programs for role in program.roles]
+    run = {step.op.op for role in roles for step in steps_of(role.body)}
+    assert run == set(OPS)
+
+
+def test_codes_are_edited_with_one_sequence_with_few_and_with_many() -> None:
+    """Each has a product of its own."""
+    batches = {subject(name).batch for name, (_, _, kept, _) in SUBJECTS.items() if kept.startswith("int")}
+    assert 1 in batches and batches & set(range(2, 9)) and max(batches) > 8
 
 
 @pytest.mark.turns(2)

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from amk import emulator
 from amk.emulator.decode import EmulatedEngine
 from amk.emulator.machine.machine import Limits, Order
+from amk.judges.request import hidden_state
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.codec import schedule_hash
 from amk.schedule_ir.sampling import GREEDY, Sampling
@@ -69,6 +70,8 @@ class Shown:
 def shown(schedule: Schedule, source: RandomTensors, ptx: str, request: Request) -> Shown:
     """What one request of a kernel shows."""
     engine = EmulatedEngine(schedule, source, ptx, limits=LIMITS, races=True)
+    if schedule.model.slice is not None:
+        return _of_slice(engine, schedule, request)
     given = 3 if schedule.rows == 1 else request.position + schedule.rows * sum(request.launches)
     texts = [[3 + 2 * sequence, 17, 5, *range(6, 3 + given)][:given] for sequence in range(schedule.batch)]
     engine.request_batch(texts, (), GREEDY if mode_of(schedule) == "greedy" else DRAWN)
@@ -87,7 +90,28 @@ def shown(schedule: Schedule, source: RandomTensors, ptx: str, request: Request)
     return Shown("", tuple(tokens), tuple(logits))
 
 
+def _of_slice(engine: EmulatedEngine, schedule: Schedule, request: Request) -> Shown:
+    """Launches for one token each, of hidden states; what comes out stands for logits."""
+    if request.position:
+        _draw_cache(engine, schedule, request.position)
+    found: list[NDArray[np.float32]] = []
+    for number in range(sum(request.launches)):
+        engine.machine.write("hidden_in", hidden_state(schedule.model.hidden, number))
+        engine.machine.write("position", np.array([request.position + number], np.int32))
+        outcome = engine.launch(1, request.order)
+        if outcome.faults or not outcome.ended:
+            return Shown(outcome.faults[0].kind if outcome.faults else "did not end")
+        found.append(engine.machine.read("hidden_out", np.float32, schedule.model.hidden).view(np.float32).copy())
+    return Shown("", (), tuple(found))
+
+
 def _resume(engine: EmulatedEngine, schedule: Schedule, position: int) -> None:
+    _draw_cache(engine, schedule, position)
+    further = {f"token.{s}": 4 + s for s in range(1, schedule.batch)}
+    engine.set_state(token=4, pos=position, **further)
+
+
+def _draw_cache(engine: EmulatedEngine, schedule: Schedule, position: int) -> None:
     """Rows of the cache before `position` are drawn, the others undefined as on a fresh device."""
     model, draw = schedule.model, np.random.default_rng(5)
     shape = model.layers, schedule.batch, model.kv_heads, schedule.kv.context, model.head_dim
@@ -97,8 +121,6 @@ def _resume(engine: EmulatedEngine, schedule: Schedule, position: int) -> None:
         flat, row = rows.reshape(-1, *shape[3:]), rows.itemsize * model.head_dim
         for head, content in enumerate(flat):
             engine.machine.write(name, content[:position], head * schedule.kv.context * row)
-    further = {f"token.{s}": 4 + s for s in range(1, schedule.batch)}
-    engine.set_state(token=4, pos=position, **further)
 
 
 _KEPT: dict[tuple[str, str], Shown] = {}

@@ -13,10 +13,10 @@ from amk.lowering import headers
 from amk.lowering.compile import _PROGRAM_NAME, _call, _nvrtc, _text, cuda_include_directories
 from amk.lowering.emit import emit
 from amk.lowering.kernel import read_back
-from amk.models.model_spec import ModelSpec
+from amk.models.model_spec import LayerSlice, ModelSpec
 from amk.planner.decode import plan
 from amk.planner.formats import formats
-from amk.planner.settings import FAST, NAIVE, Settings
+from amk.planner.settings import FAST, NAIVE, PHASED, Settings
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.schedule import Schedule
 from amk.targets.target import load_target
@@ -26,16 +26,28 @@ from tests.lowering.edits.rules import SOURCE, Edit, edits
 from tests.tiny import tiny
 
 RAGGED = tiny("tiny-ragged", hidden=192, ffn=352, heads=3, kv_heads=1, vocab=331, qkv_bias=True, qk_norm=True)
+NEOX = tiny("tiny-neox", family="gpt_neox", qkv_bias=True, activation="gelu", parallel=True, rotary_dim=8)
+HELD = replace(PHASED, warps=4, run_ahead=True, slots=2, held_refills=1.0, first_refills=0.5, kv_block=16)
+NINE = replace(FAST, batch=9, kv_block=16, scales_apart=True)
 SUBJECTS: dict[str, tuple[str, Settings, FormatName, ModelSpec]] = {
     "tagged": ("h200", FAST, "bf16", tiny()),
     "fenced": ("h200", NAIVE, "bf16", tiny()),
     "copies": ("l4", NAIVE, "int8", tiny()),
     "drawing": ("h200", replace(FAST, sampling="top-k-top-p"), "int4-g128-zp", tiny()),
     "batch": ("h200", replace(FAST, batch=2, kv_block=16), "bf16", tiny()),
+    "codes": ("h200", replace(FAST, batch=2, kv_block=16), "int4-g128-zp", tiny()),
+    "many codes": (
+        "h200",
+        replace(FAST, batch=9, kv_block=16, scales_apart=True),
+        "int8",
+        tiny(layers=1, heads=2, kv_heads=1),
+    ),
+    "family": ("h200", HELD, "bf16", NEOX),
+    "slice": ("h200", FAST, "bf16", tiny(slice=LayerSlice(first=1, of=4))),
     "rows": ("h200", replace(FAST, rows=3, warps=4, kv_block=16, handoff="tagged"), "bf16", tiny(heads=8, head_dim=32)),
     "halves": ("h200", replace(FAST, kv_dtype="fp8", kv_block=16), "fp8", RAGGED),
 }
-"""Kernels that together contain every header: both hand-offs, both kinds of ring, codes, drawing, a batch, rows."""
+"""Kernels that together run every header: both hand-offs and rings, codes, drawing, batches, rows, a slice."""
 
 
 _UNIT = re.compile(rf"_amk_kernel_cu_[0-9a-f]{{8}}_{os.getpid()}")
@@ -45,7 +57,8 @@ _UNIT = re.compile(rf"_amk_kernel_cu_[0-9a-f]{{8}}_{os.getpid()}")
 @cache
 def subject(name: str) -> Schedule:
     gpu, settings, kept, model = SUBJECTS[name]
-    return plan(model, load_target(gpu), settings=settings, wanted=formats(kept), max_context=128, workers=4)
+    workers = max(4, settings.batch * model.kv_heads)
+    return plan(model, load_target(gpu), settings=settings, wanted=formats(kept), max_context=128, workers=workers)
 
 
 @cache
