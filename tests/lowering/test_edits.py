@@ -55,8 +55,8 @@ def test_every_header_and_op_is_edited() -> None:
     assert set(not_edited) <= headers and not set(not_edited) & set(edited) and of_unpack()
     for header in headers - set(not_edited):
         assert sampled[header] >= min(edited[header], OF_A_HEADER) > 0, header
-    roles = [role for name in SUBJECTS for program in subject(name).programs for role in program.roles]
-    run = {step.op.op for role in roles for step in steps_of(role.body)}
+    bodies = [program.body for name in SUBJECTS for program in subject(name).programs]
+    run = {step.op.op for body in bodies for step in steps_of(body)}
     assert run == set(OPS)
 
 
