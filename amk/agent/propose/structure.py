@@ -2,9 +2,9 @@
 
 A child has a parent of the archive (half of the time the best) and is made in one of four ways: a drawn edit, of a
 kind that paid and at a place where the simulator sees time go; edits that were measured to pay elsewhere, merged; a
-knob turned under the edits; an edit left out, so that lists keep what matters. What the gate refused of edits is not
-proposed again. Where the run lets the simulator advise, of some children the one that it thinks fastest is proposed,
-with further changes on top where it thinks that they add to it.
+knob turned under the edits, or knobs of another good plan; an edit left out, so that lists keep what matters. What the
+gate refused of edits is not proposed again. Where the run lets the simulator advise, of some children the one that it
+thinks fastest is proposed, with further changes on top where it thinks that they add to it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from amk.agent.decide.feedback import fate
 from amk.agent.gate.candidate import Candidate
 from amk.agent.gate.design import MAX_EDITS, Design, edit_of, text_of, told
 from amk.agent.journal.inbox import Suggestion
-from amk.agent.propose.archive import Archive, Elite, family, looked, merged, place
+from amk.agent.propose.archive import WITHIN, Archive, Elite, family, looked, merged, place, scores
 from amk.agent.propose.base import Context
+from amk.planner.settings import Settings
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.edits import kinds
 from amk.schedule_ir.edits.apply import apply
@@ -142,13 +143,23 @@ class Structure:
             case "merge":
                 return _merge(context, parent, rng)
             case "knob":
-                settings = context.space.mutate(parent.design.settings, rng)
+                settings = self._turned(context, parent, rng)
                 if context.history.unpromising(settings):
                     return None
-                return Child(Design(settings, parent.design.edits), parent.index, KNOB, "a knob under the edits")
+                return Child(Design(settings, parent.design.edits), parent.index, KNOB, "knobs under the edits")
             case "drop":
                 return _drop(parent, rng)
         return self._mutant(context, parent, operator, rng)
+
+    def _turned(self, context: Context, parent: Elite, rng: np.random.Generator) -> Settings:
+        """One knob moved. Where the simulator is sure, half of the time the knobs of another good plan instead, some of
+        them: plans that are equally fast for different reasons have what the other lacks."""
+        within = context.state.best_score + WITHIN
+        near = [index for index, score in scores(context) if score < within] if self._behind else []
+        if not near or rng.random() < 0.5:
+            return context.space.mutate(parent.design.settings, rng)
+        other = near[int(rng.integers(len(near)))]
+        return context.space.cross(parent.design.settings, context.design(other).settings, rng)
 
     def _mutant(self, context: Context, parent: Elite, kind: str, rng: np.random.Generator) -> Child | None:
         base = context.workshop.make(parent.design.settings)
