@@ -1,14 +1,18 @@
 """How many drawn cases a test looks at: few in every run of the tests, all of them with `pytest --long`.
 
 A test whose cases are each expensive is marked `turns(n)`: every n-th case is run at one commit, the next ones at the
-next commit, so that n commits in a row have run all of them.
+next commit, so that n commits in a row have run all of them. Tests of one case, such as a whole search or a compiled
+kernel, take turns with those of their file that have the same mark. `pytest --every-turn` runs all.
 """
 
 import subprocess
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import TypeVar
+
+import pytest
 
 T = TypeVar("T")
 _long = False
@@ -44,3 +48,23 @@ def commits() -> int:
 def is_in_turn(case: int, turns: int, commit: int) -> bool:
     """Whether this case of a test is run at that commit."""
     return (case + commit) % turns == 0
+
+
+def others_in_turn(items: Sequence[pytest.Item], commit: int) -> list[pytest.Item]:
+    """What is marked `turns` and in turn at other commits. A case or test that is asked for alone runs."""
+    marked = [(item, mark.args[0]) for item in items if (mark := item.get_closest_marker("turns"))]
+    cases = Counter(_test_of(item) for item, _ in marked)
+    lists: dict[tuple[str, int], list[pytest.Item]] = defaultdict(list)
+    for item, turns in marked:
+        test = _test_of(item)
+        lists[test if cases[test] > 1 else test.partition("::")[0], turns].append(item)
+    return [
+        item
+        for (_, turns), alike in lists.items()
+        for number, item in enumerate(alike)
+        if len(alike) > 1 and not is_in_turn(number, turns, commit)
+    ]
+
+
+def _test_of(item: pytest.Item) -> str:
+    return item.nodeid.partition("[")[0]

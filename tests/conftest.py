@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ for _threads in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_threads, "1")
 
 from amk.lowering import cache, seal  # noqa: E402
-from tests.cases import commits, is_in_turn, look_at_all  # noqa: E402
+from tests.cases import commits, look_at_all, others_in_turn  # noqa: E402
 from tests.recording import Recorder  # noqa: E402
 
 # SmolLM2-135M-Instruct (Apache-2.0) as GGUF Q4_1, published on PyPI.
@@ -111,6 +110,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--long", action="store_true", help="also what takes many minutes, and all cases: for recorded runs"
     )
+    parser.addoption("--every-turn", action="store_true", help="also what is in turn at other commits")
     parser.addoption("--record", metavar="FILE", help="write outcomes and numbers to FILE, see tests/recording.py")
 
 
@@ -127,24 +127,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("long"):
             item.add_marker(pytest.mark.skip(reason="takes many minutes: run with --long"))
-    later = others_in_turn(items)
+    later = [] if config.getoption("--every-turn") else others_in_turn(items, commits())
     if later:
         config.hook.pytest_deselected(items=later)
         waiting = set(map(id, later))
         items[:] = [item for item in items if id(item) not in waiting]
-
-
-def others_in_turn(items: list[pytest.Item]) -> list[pytest.Item]:
-    """The cases of tests marked `turns` that other commits run. A case that is named on the command line alone runs."""
-    numbers: Counter[str] = Counter()
-    found = []
-    for item in items:
-        if mark := item.get_closest_marker("turns"):
-            test = item.nodeid.partition("[")[0]
-            if not is_in_turn(numbers[test], mark.args[0], commits()):
-                found.append(item)
-            numbers[test] += 1
-    return [item for item in found if numbers[item.nodeid.partition("[")[0]] > 1]
 
 
 @pytest.hookimpl(optionalhook=True)

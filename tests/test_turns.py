@@ -1,12 +1,14 @@
 """Cases of tests that take turns: some at every commit, all of them in as many commits as there are turns."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.cases import commits, is_in_turn
+from tests.cases import commits, is_in_turn, others_in_turn
 
 
 @given(st.integers(0, 500), st.integers(1, 9), st.integers(0, 10_000))
@@ -17,6 +19,32 @@ def test_as_many_commits_as_turns_run_a_case_once(case: int, turns: int, first: 
 @given(st.integers(2, 9), st.integers(0, 10_000))
 def test_a_test_of_as_many_cases_as_turns_runs_one_at_every_commit(turns: int, commit: int) -> None:
     assert sum(is_in_turn(case, turns, commit) for case in range(turns)) == 1
+
+
+def _asked(*names: str, turns: int = 2) -> list[Any]:
+    """Items of these names, marked unless they begin with a file `all`."""
+    mark = SimpleNamespace(args=(turns,))
+    return [
+        SimpleNamespace(nodeid=name, get_closest_marker=lambda _, name=name: None if name.startswith("all") else mark)
+        for name in names
+    ]
+
+
+def _left(items: list[Any], commit: int) -> set[str]:
+    later = others_in_turn(cast(Any, items), commit)
+    return {item.nodeid for item in items} - {item.nodeid for item in later}
+
+
+def test_cases_of_a_test_take_turns_and_so_do_tests_of_one_case() -> None:
+    items = _asked("f::a[1]", "f::one", "f::a[2]", "all::b", "f::other", "f::a[3]", "g::alone")
+    assert _left(items, 0) == {"f::a[1]", "f::a[3]", "f::one", "all::b", "g::alone"}
+    assert _left(items, 1) == {"f::a[2]", "f::other", "all::b", "g::alone"}
+
+
+def test_what_is_asked_for_alone_runs_at_every_commit() -> None:
+    for commit in range(3):
+        assert _left(_asked("f::a[2]", turns=3), commit) == {"f::a[2]"}
+        assert _left(_asked("f::one", turns=3), commit) == {"f::one"}
 
 
 def test_a_clone_knows_its_commits() -> None:

@@ -50,6 +50,7 @@ def small(kind: str = "fenced") -> Json:
     return subject(kind, 2, 2, 1).document
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize(
     ("number", "seed", "status"),
     [

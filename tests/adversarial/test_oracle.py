@@ -147,7 +147,7 @@ def races_by_definition(case: Drawn) -> bool:
     return False
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("together", [5, 4_096])
 def test_races_are_those_of_the_definition(together: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ordering, "TOGETHER", together)

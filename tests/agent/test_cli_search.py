@@ -83,6 +83,7 @@ def test_search_runs_report_export_resume(data: Path, capsys: pytest.CaptureFixt
     assert run([*elsewhere, "--resume", row["run"], "--transfer", str(table)], capsys)[0] == 2
 
 
+@pytest.mark.turns(3)
 def test_a_limit_that_is_not_given_stays_what_it_was(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What changed is said and written down; what was not asked for is neither lifted nor lowered."""
     assert run([*SEARCH, "--evals", "2", "--max-calls", "9", "--minutes", "60"], capsys)[0] == 0
@@ -104,6 +105,7 @@ def test_a_limit_that_is_not_given_stays_what_it_was(data: Path, capsys: pytest.
     assert run([*SEARCH, "--resume", folder.name, "--max-dollars", "-1"], capsys)[0] == 2
 
 
+@pytest.mark.turns(2)
 def test_a_run_of_which_nothing_is_left_is_not_begun_anew(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*SEARCH, "--evals", "2"], capsys)[0] == 0
     (folder,) = (data / "runs").iterdir()
@@ -113,6 +115,7 @@ def test_a_run_of_which_nothing_is_left_is_not_begun_anew(data: Path, capsys: py
     assert code == 2 and "AMK704" in err and not (folder / MIRROR).read_bytes()
 
 
+@pytest.mark.turns(2)
 def test_an_interrupted_search_says_how_to_go_on(
     data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,6 +142,7 @@ class Card(SimulatedBackend):
         return f"card {self.number}"
 
 
+@pytest.mark.turns(3)
 def test_a_search_in_slices_on_two_cards(
     data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,6 +174,7 @@ def test_a_search_in_slices_on_two_cards(
     assert found["live_model_calls"] == 0 and found["prior"] is False
 
 
+@pytest.mark.turns(3)
 def test_a_search_for_a_batch(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Every plan, the one that it is compared with too, decodes as many sequences; a resumed run keeps their number."""
     words = [*SEARCH, "--batch", "2", "--compare", "fast"]
@@ -194,6 +199,7 @@ def test_a_search_for_a_batch(data: Path, capsys: pytest.CaptureFixture[str]) ->
     assert run([*SEARCH, "--batch", "17", "--evals", "2"], capsys)[0] == 2
 
 
+@pytest.mark.turns(3)
 def test_runs_are_replayed_from_another(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run([*SEARCH, "--evals", "4"], capsys)
     name = json.loads(run(["runs", "--format", "json"], capsys)[1])["runs"][0]["run"]

@@ -96,6 +96,7 @@ def test_the_objective_is_never_position_zero_alone() -> None:
     assert positions_within(1024) == (1, 128, 1023) and max(positions_within(2)) == 1
 
 
+@pytest.mark.turns(2)
 def test_a_night_of_copies_that_go_straight_to_the_race() -> None:
     """The simulated form of `python -m tests.agent.aa_night`."""
     target = load_target("h200")

@@ -83,6 +83,7 @@ def story(choices: list[int]) -> list[AnyEvent]:
     return events
 
 
+@pytest.mark.turns(2)
 @given(st.lists(st.integers(0, 9), max_size=12), st.data())
 @settings(max_examples=60, deadline=None)
 def test_folding_is_incremental_and_survives_json(choices: list[int], data: st.DataObject) -> None:
@@ -261,6 +262,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.turns(2)
 @given(st.sampled_from([MIRROR, DATABASE, WAL]), st.floats(0, 1))
 @settings(max_examples=60, deadline=None)
 def test_any_cut_of_one_copy_loses_nothing(killed: Path, name: str, share: float) -> None:

@@ -202,6 +202,7 @@ def test_a_client_can_neither_flood_a_search_nor_end_it(finished: Run, monkeypat
     assert "which is the limit" in refused(submit({"warps": 4}))
 
 
+@pytest.mark.turns(2)
 def test_what_lies_in_the_inbox_is_no_reason_to_end(make_loop: MakeLoop) -> None:
     """400 identical suggestions, and 400 that are outside the space, put there without the server."""
     loop = make_loop(evals=6)
@@ -263,6 +264,7 @@ def test_a_run_is_followed_with_notifications(finished: Run) -> None:
     assert heard == [(4, 4)]
 
 
+@pytest.mark.turns(3)
 def test_over_standard_input_and_output(finished: Run, tmp_path: Path) -> None:
     environment = {"PYTHONPATH": ":".join(sys.path), "AMK_RUNS": str(tmp_path), "PATH": os.environ["PATH"]}
     server = StdioServerParameters(command=sys.executable, args=["-m", "amk", "mcp"], env=environment)

@@ -73,6 +73,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory, workshop: Workshop) -> Path:
     return folder
 
 
+@pytest.mark.turns(2)
 def test_what_waits_for_its_race_holds_up_no_proposal(whole: Path) -> None:
     waiting, queued = [], []
     written = events(whole)
@@ -84,7 +85,7 @@ def test_what_waits_for_its_race_holds_up_no_proposal(whole: Path) -> None:
     assert max(waiting) > 1 and queued[0] == AHEAD
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("share", [0.1, 0.4, 0.8])
 def test_a_run_that_was_cut_off_anywhere_goes_on_as_it_would_have(
     whole: Path, tmp_path: Path, workshop: Workshop, share: float

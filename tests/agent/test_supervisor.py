@@ -76,6 +76,7 @@ def test_a_faster_candidate_is_seen(bench: Bench) -> None:
     assert isinstance(result, Samples) and result.log_ratios[0] < -0.1
 
 
+@pytest.mark.turns(2)
 @way("slow_place")
 def test_a_slow_place_is_not_held_against_a_program(bench: Bench) -> None:
     """Half of each round is measured in exchanged places; a screen, which only asks whether to go on, in one."""
@@ -91,6 +92,7 @@ FAULTS = {"spin": "deadline", "deaf_spin": "deadline", "segfault": "crashed", "e
           "memory": "memory", "raises": "block_failed"}  # fmt: skip
 
 
+@pytest.mark.turns(2)
 @way(*FAULTS)
 def test_faults_are_named_and_survived(bench: Bench, request: pytest.FixtureRequest) -> None:
     name = request.node.callspec.params["bench"]
@@ -128,6 +130,7 @@ def test_the_worker_has_no_keys(bench: Bench) -> None:
     assert "secret" not in seen and "ANTHROPIC" not in seen and "PATH" in seen
 
 
+@pytest.mark.turns(2)
 @way("child")
 def test_the_whole_process_group_ends(bench: Bench) -> None:
     result = bench.compare()
@@ -185,6 +188,7 @@ def alive(pid: int) -> bool:
         return False
 
 
+@pytest.mark.turns(2)
 @way("spin")
 def test_a_stopped_search_does_not_wait_for_its_worker(bench: Bench) -> None:
     """The question under way ends when `stop` is called from another thread, and no new worker is started."""

@@ -42,6 +42,7 @@ class Known(SimulatedBackend):
         return tuple(exp(loss) for _ in job.positions)
 
 
+@pytest.mark.turns(2)
 def test_a_reduced_space_is_exhausted_and_the_journal_and_the_report_say_so(make_loop: MakeLoop) -> None:
     loop = make_loop(Sweep(), SimulatedBackend("h200", noise=Noise("quiet")), evals=100, survey=True)
     loop.space = replace(loop.space, knobs=tuple(k for k in loop.space.knobs if k.name in KNOBS))
@@ -91,6 +92,7 @@ def test_what_a_short_look_does_not_plan_counts_as_open(make_loop: MakeLoop, wor
     assert some.open >= every.open and some.singles == every.singles
 
 
+@pytest.mark.turns(2)
 def test_the_next_best_has_surroundings_of_its_own(make_loop: MakeLoop) -> None:
     loop = make_loop(Sweep(), SimulatedBackend("h200", noise=Noise("quiet")), evals=100, survey=True)
     loop.space = replace(loop.space, knobs=tuple(k for k in loop.space.knobs if k.name in KNOBS))
@@ -119,6 +121,7 @@ def test_two_changes_are_left_when_sum_and_interaction_are_too_little(
     assert "kv_splits, warps" in text and "bounded" in text and told(survey.event()).split(":")[0] in text
 
 
+@pytest.mark.turns(2)
 def test_a_pair_that_may_gain_enough_is_open(make_loop: MakeLoop) -> None:
     """With a little more help, all pairs of the two sizes have to be measured."""
     loop = make_loop(Sweep(), Known("h200", noise=Noise("quiet"), help=3 * LOSS), evals=200, survey=True)
@@ -167,6 +170,7 @@ def test_from_the_hand_tuned_plan_the_first_knob_is_proposed_by_the_sweep(make_l
     assert loop.proposer.ask(loop.context())[0].proposer == "sweep"
 
 
+@pytest.mark.turns(2)
 def test_two_values_that_the_gate_refuses_are_each_avoided_by_themselves(make_loop: MakeLoop) -> None:
     def refusing(schedule: Schedule) -> Judgement:
         bad = schedule.launch.warps in (2, 16)
@@ -181,6 +185,7 @@ def test_two_values_that_the_gate_refuses_are_each_avoided_by_themselves(make_lo
     assert not context.history.hopeless(replace(loop.space.start, warps=12))
 
 
+@pytest.mark.turns(2)
 def test_what_passed_its_screen_holds_up_nothing(make_loop: MakeLoop) -> None:
     """It waits for others that are raced with it; meanwhile the sweep goes on, and after a while it is raced alone."""
     backend, when = Gains("h200", noise=Noise("quiet"), values=(("run_ahead", True),), gain=0.004), list[int]()

@@ -23,6 +23,7 @@ TARGET = load_target("h200").model_copy(update={"sms": 32})
 PROBLEM = Problem(MODEL, TARGET, context=512, positions=(100,))
 
 
+@pytest.mark.turns(3)
 def test_the_choice_is_deterministic_varied_and_about_half_near_the_best() -> None:
     states = chosen(PROBLEM, 12, seed=1)
     assert [s.key for s in states] == [s.key for s in chosen(PROBLEM, 12, seed=1)]
@@ -36,6 +37,7 @@ def test_the_choice_is_deterministic_varied_and_about_half_near_the_best() -> No
     assert all(b >= APART * a * (1 - 1e-9) for a, b in pairwise(times))
 
 
+@pytest.mark.turns(2)
 def test_no_kernel_is_chosen_that_was_seen() -> None:
     states = chosen(PROBLEM, 8, seed=1)
     seen = [states[0].settings, *(s.settings for s in states[3:6])]
@@ -54,6 +56,7 @@ def test_the_kernels_of_a_record_are_known_by_their_settings(tmp_path: Path) -> 
     assert caught.value.diagnostics[0].code == "AMK005"
 
 
+@pytest.mark.turns(3)
 def test_kernels_come_compiled_and_a_plan_that_cannot_is_passed_over() -> None:
     spilling = replace(FAST, plan="search", warps=2)
     (one,) = kernels(PROBLEM, [spilling, FAST], 1, workers=1)

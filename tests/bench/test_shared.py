@@ -59,6 +59,7 @@ def sent(cases: list[Wanted], tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.turns(2)
 def test_the_simulator_learns_from_a_card_that_is_not_here(
     sent: Path, cases: list[Wanted], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -78,7 +78,7 @@ def scheduled(name: str) -> Schedule:
     return plan(model, target, settings=Settings(**chosen), wanted=formats(form), max_context=64, workers=workers)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("name", CASES)
 def test_the_kernel_gives_the_interpreters_tokens_in_any_order(name: str) -> None:
     schedule = scheduled(name)
@@ -99,6 +99,7 @@ def test_the_kernel_gives_the_interpreters_tokens_in_any_order(name: str) -> Non
         assert np.abs(result.logits - expected.logits()).max() <= ROUNDING * scale
 
 
+@pytest.mark.turns(2)
 def test_an_unsafe_schedule_hangs_and_the_counter_is_named() -> None:
     """A wait for one signal more than there are: the schedule is UNSAFE, its kernel polls for ever."""
     good = scheduled("naive sm_80")

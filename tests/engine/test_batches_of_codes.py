@@ -82,7 +82,7 @@ def printed(name: str) -> str:
     return compile_ptx(emit(schedule), schedule.target.arch)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", CASES)
 def test_they_are_safe_certified_and_no_run_refutes_them(name: str) -> None:
     """Not the schedule's in numpy, and not the kernel's: of all caches of junk and positions of their own."""
@@ -96,6 +96,7 @@ def test_they_are_safe_certified_and_no_run_refutes_them(name: str) -> None:
     assert ruling.status == "not refuted", ruling
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("name", [name for name in CASES if "rows" not in name])
 def test_a_sequence_is_bitwise_the_same_beside_any_others(name: str) -> None:
     schedule = schedule_of(name)
@@ -175,6 +176,7 @@ PLANS: list[tuple[FormatName, dict[str, Any], Any, str]] = [
 ]
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize(("layers", "settings", "model", "gpu"), PLANS)
 def test_plans_are_safe(layers: FormatName, settings: dict[str, Any], model: Any, gpu: str) -> None:
     schedule = plan(model, load_target(gpu), settings=replace(FAST, **settings), wanted=formats(layers), max_context=64)

@@ -109,7 +109,7 @@ def test_a_position_outside_the_context_is_the_nearest_inside() -> None:
     assert (found[0] != found[2]).any()
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("name", ["tagged", "codes", "fenced"])
 def test_the_kernel_of_a_slice_gives_the_interpreters_states_in_any_order(name: str) -> None:
     """One launch a token, with nothing but the position and the hidden state written between them, as in a graph."""

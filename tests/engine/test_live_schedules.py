@@ -71,7 +71,7 @@ def test_live_batches_are_safe_and_certified(name: str) -> None:
     assert check_certificate(schedule, schedule_hash(schedule), certify_schedule(schedule)).reason == ""
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("model", VARIANTS, ids=lambda model: model.name)
 def test_plans_of_live_batches_are_safe_and_certified(model: ModelSpec) -> None:
     schedule = plan(model, load_target("h200"), settings=Settings(batch=4, live=True), max_context=64)
@@ -120,6 +120,7 @@ def test_the_position_of_another_sequence_is_noticed(monkeypatch: pytest.MonkeyP
     assert judge(schedule, most=2).status == "refuted"
 
 
+@pytest.mark.turns(2)
 def test_what_was_in_the_cache_of_a_sequence_that_left_is_not_read() -> None:
     """A text that begins where another one was: its tokens are those of an empty cache, on the kernel."""
     schedule = schedule_of(LIVE[0])
@@ -227,6 +228,7 @@ def test_the_state_names_every_position() -> None:
     assert begin.state_words(3, live=True)[4:] == ("token.1", "token.2", "pos.1", "pos.2")
 
 
+@pytest.mark.turns(2)
 def test_the_command_plans_and_verifies_live_batches(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = str(tmp_path / "live.json")
     asked = ["--model", "smollm2-135m", "--gpu", "h200", "--max-context", "256", "--batch", "2", "--live"]
@@ -236,7 +238,7 @@ def test_the_command_plans_and_verifies_live_batches(tmp_path: Path, capsys: pyt
     assert "SAFE" in capsys.readouterr().out
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", LIVE)
 def test_the_emulators_command_compares_footprints_of_live_batches(name: str, tmp_path: Path) -> None:
     file = tmp_path / "live.json"

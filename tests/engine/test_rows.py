@@ -56,7 +56,7 @@ def planned(name: str, **changes: Any) -> Schedule:
     return tiny_plan(model, **({"kv_block": 4, "rows": rows} | settings | changes))
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", CASES)
 def test_a_step_of_rows_is_steps_of_one_row(name: str) -> None:
     model, rows, _ = CASES[name]
@@ -98,11 +98,13 @@ def test_rows_are_safe(name: str) -> None:
         assert check_certificate(schedule, schedule_hash(schedule), certify_schedule(schedule)).reason == ""
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("name", ["rows across blocks", "bias, a group of three"])
 def test_no_run_refutes_rows(name: str) -> None:
     assert judge(planned(name, max_tokens=4), most=cases(2, 4)).status == "not refuted"
 
 
+@pytest.mark.turns(2)
 def test_the_oracle_rules_at_every_position() -> None:
     schedule = planned("rows across blocks", context=12)
     positions = start_positions(schedule, 2)
@@ -114,7 +116,7 @@ PLANS = [*((model, 3, "l4", 1024) for model in VARIANTS[:2]), *((model, 8, "h200
 PLANS = PLANS if cases(0, 1) else PLANS[1:3]
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(("model", "rows", "gpu", "context"), PLANS, ids=lambda value: getattr(value, "name", value))
 def test_plans_of_rows_are_safe(model: ModelSpec, rows: int, gpu: str, context: int) -> None:
     schedule = plan(model, load_target(gpu), settings=Settings(rows=rows), max_context=context)
@@ -160,6 +162,7 @@ def test_what_rows_cannot_do_is_refused(settings: dict[str, Any], wanted: Any, r
     assert reason in diagnostic.message
 
 
+@pytest.mark.turns(2)
 def test_damage_in_a_step_of_rows_is_noticed() -> None:
     """Rows without buffers for them, buffers without rows, rows of several sequences, blocks shorter than a step."""
     one, rows = (plan(PLAIN, load_target("h200"), settings=Settings(rows=n), max_context=64) for n in (1, 4))

@@ -60,6 +60,7 @@ def backends() -> tuple[ScheduleBackend, ScheduleBackend, Handed]:
     return ScheduleBackend(one, prompts=reader), ScheduleBackend(engine(1)), reader
 
 
+@pytest.mark.turns(2)
 def test_texts_are_those_of_a_schedule_that_reads_token_by_token() -> None:
     """Whole steps, a step that is not full, turns that go on, and prompts up to the end of the context."""
     several, alone, reader = backends()
@@ -92,6 +93,7 @@ def test_steps_have_as_many_rows_as_shared_memory_holds(name: str, rows: int) ->
     assert rows in ROWS
 
 
+@pytest.mark.turns(2)
 def test_what_has_no_steps_is_refused() -> None:
     schedule = tiny_plan(MODEL, workers=4)
     assert verify(in_steps(schedule)).safe

@@ -35,7 +35,7 @@ SHORT = Request(((7, 20),), (3, 1))
 LATER = Request(((7, 20, 33, 6, 19, 32),), (1, 2), 4)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", ["tagged", "fenced, heads apart"])
 @pytest.mark.parametrize(("request_", "order"), [(SHORT, "round-robin"), (LATER, "priorities:1")])
 def test_a_right_kernel_is_not_refuted(name: str, request_: Request, order: str) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from amk.lowering import emit as emitter
 from amk.lowering.compile import compile_cuda
 from tests.gpu.broken import CYCLES, sample, source
 
 
+@pytest.mark.turns(2)
 def test_a_delay_stands_before_the_step_of_the_witness_and_compiles() -> None:
     races = [b for b in sample(8) if b.places]
     assert races

@@ -66,7 +66,7 @@ def test_codes_are_edited_with_one_sequence_with_few_and_with_many() -> None:
     assert 1 in batches and batches & set(range(2, 9)) and max(batches) > 8
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("which", REFUSED)
 def test_an_edit_is_refused(which: str) -> None:
     edit = next(edit for names, edit in all_edits() if edit.name.startswith(which) and "tagged" in names)

@@ -23,6 +23,7 @@ def launched(schedule: Schedule, **changes: int) -> Schedule:
     return schedule.model_copy(update={"launch": schedule.launch.model_copy(update=changes)})
 
 
+@pytest.mark.turns(2)
 def test_a_plan_is_within_its_budget(schedule: Schedule) -> None:
     built = build(schedule)
     assert 0 < built.resources.registers <= schedule.launch.registers
@@ -30,7 +31,7 @@ def test_a_plan_is_within_its_budget(schedule: Schedule) -> None:
     assert built.synchronisation
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize(
     ("changes", "code"),
     [

@@ -44,6 +44,7 @@ def test_a_barrier_is_redundant_beside_another_alone(name: str) -> None:
     assert redundant(kernel, Roots(kernel, abi(subject("fenced"))), at) == proof
 
 
+@pytest.mark.turns(2)
 def test_barriers_of_waits_and_signals_are_redundant_beside_those_of_the_block() -> None:
     """In these kernels: a step is printed without a look at its neighbours."""
     found: dict[str, Counter[str]] = {}
@@ -63,6 +64,7 @@ def test_barriers_of_waits_and_signals_are_redundant_beside_those_of_the_block()
     }
 
 
+@pytest.mark.turns(3)
 def test_a_barrier_without_a_proof_is_needed() -> None:
     """Between peak and census: the emitter's own, which the op no longer has."""
     case = next(case for case in cases("drawing") if case.what == "between two steps")

@@ -76,7 +76,7 @@ def places(count: int) -> NDArray[np.int64]:
     return i + np.choose(i // 2 % 4, [0, 2, -2, 0])
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("source", ["tagged-bf16", "tagged-f32", "plain"])
 @pytest.mark.parametrize("layout", ["digits", "halves"])
 def test_blocks_are_those_of_the_interpreter(staging: tuple[Path, int], layout: str, source: str) -> None:
@@ -111,6 +111,7 @@ def test_blocks_are_those_of_the_interpreter(staging: tuple[Path, int], layout: 
         assert (behind == UNTOUCHED).all()
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("layout", ["digits", "bare"])
 def test_half_a_share_is_used_before_the_words_of_the_other_are_there(staging: tuple[Path, int], layout: str) -> None:
     """The program aborts unless that is so, and unless nothing is used early where warps have not met ("bare")."""

@@ -72,7 +72,7 @@ def test_a_choice_is_another_kernel_that_is_safe(change: dict[str, Any], gpu: st
 PAIRS = [(changes, gpu) for changes in TOGETHER for gpu in ("h200", "a100")]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize(("changes", "gpu"), PAIRS if cases(0, 1) else [PAIRS[0], PAIRS[3], PAIRS[4]])
 def test_choices_together_are_safe_and_compile(changes: dict[str, Any], gpu: str) -> None:
     schedule = planned(replace(BASE, **changes), gpu)

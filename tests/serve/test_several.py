@@ -50,6 +50,7 @@ async def _last(request: Request) -> Completion:
         assert not isinstance(event, amk.AmkError), event
 
 
+@pytest.mark.turns(3)
 def test_requests_are_computed_at_once_and_answered_as_alone(model: amk.LanguageModel) -> None:
     prompts, options = [[5, 6, 7], [9], [11, 12], [3, 4, 5, 6]], Options(max_tokens=6)
     alone = [model.generate(prompt, max_tokens=6).tokens for prompt in prompts]
@@ -73,6 +74,7 @@ def test_requests_are_computed_at_once_and_answered_as_alone(model: amk.Language
     assert decoding.ready and decoding.stop(10)
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("method", [None, "lookup", "draft"])
 def test_clients_of_the_device_cpu_share_passes(directory: Path, tmp_path: Path, method: Method | None) -> None:
     """The official client, more of them than texts at once: answers are those of one text at a time."""

@@ -52,6 +52,7 @@ def places(result: Composition, fault: Fault) -> tuple[Place | None, Place | Non
     return reader, evidence._node(result, fault.writer) if fault.writer is not None and fault.writer >= 0 else None
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("preset", ["fast", "naive"])
 def test_evident_faults_are_in_the_flat_system_of_that_position(preset: str) -> None:
     document = json.loads(small_plan(SMALL[preset]).model_dump_json())

@@ -83,7 +83,7 @@ def test_two_steps_that_exchange_their_thresholds_are_seen() -> None:
         assert status(edited(base, *(Edit("insert", path, step) for step in both))) == wanted
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("kind", ["fenced", "tagged"])
 def test_no_field_takes_memory_that_is_not_its_own(kind: str) -> None:
     """Every field of an op is given every constant, every part of a ring and everything that is kept, where it occurs
@@ -195,6 +195,7 @@ def test_every_unit_reads_its_row_of_the_rotary_table() -> None:
 EXPRESSIONS: list[Any] = [0, -3, {}, {"t": 0}, {"1": 0}, {"t": 4}, {"worker": 1}, {"agent": 0, "1": 2}]
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("place", ["at_least", "add", "index"])
 def test_whatever_an_expression_looks_like_there_is_a_verdict(place: str, tmp_path: Path) -> None:
     base = small("fenced")

@@ -97,6 +97,7 @@ def edited(name: str, rng: Random) -> Schedule | None:
         return None
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("name", ["fast", "two-warps", "naive"])
 def test_what_the_strict_quotient_enables_is_enabled_at_every_position(name: str) -> None:
     rng, seen, used = Random(f"withheld {name}"), Counter[tuple[bool, bool]](), Counter[str]()

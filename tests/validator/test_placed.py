@@ -53,6 +53,7 @@ def test_no_plan_has_a_node_before_one_that_it_must_come_after(name: str) -> Non
             assert _out_of_order(order, rng) == 0
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("name", ["fast", "heads"])
 def test_no_edit_of_a_plan_has_either(name: str) -> None:
     rng, document = np.random.default_rng(2), json.loads(small_plan(SMALL[name]).model_dump_json())
