@@ -1,16 +1,17 @@
 """How many drawn cases a test looks at: few in every run of the tests, all of them with `pytest --long`.
 
 A test whose cases are each expensive is marked `turns(n)`: every n-th case is run at one commit, the next ones at the
-next commit, so that n commits in a row have run all of them. Tests of one case, such as a whole search or a compiled
-kernel, take turns with those of their file that have the same mark. `pytest --every-turn` runs all.
+next commit, so that n commits in a row have run all of them. A test of one case, such as a whole search, is run at
+every n-th commit. `pytest --every-turn` runs all, and so does naming a single file.
 """
 
 import subprocess
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import TypeVar
+from zlib import crc32
 
 import pytest
 
@@ -51,20 +52,16 @@ def is_in_turn(case: int, turns: int, commit: int) -> bool:
 
 
 def others_in_turn(items: Sequence[pytest.Item], commit: int) -> list[pytest.Item]:
-    """What is marked `turns` and in turn at other commits. A case or test that is asked for alone runs."""
-    marked = [(item, mark.args[0]) for item in items if (mark := item.get_closest_marker("turns"))]
-    cases = Counter(_test_of(item) for item, _ in marked)
-    lists: dict[tuple[str, int], list[pytest.Item]] = defaultdict(list)
-    for item, turns in marked:
-        test = _test_of(item)
-        lists[test if cases[test] > 1 else test.partition("::")[0], turns].append(item)
-    return [
-        item
-        for (_, turns), alike in lists.items()
-        for number, item in enumerate(alike)
-        if len(alike) > 1 and not is_in_turn(number, turns, commit)
-    ]
-
-
-def _test_of(item: pytest.Item) -> str:
-    return item.nodeid.partition("[")[0]
+    """What is marked `turns` and in turn at other commits. Every test begins at a commit of its own, so that commits
+    cost about the same. A file that is asked for alone is run whole."""
+    if len({item.nodeid.partition("::")[0] for item in items}) == 1:
+        return []
+    cases: Counter[str] = Counter()
+    found = []
+    for item in items:
+        if mark := item.get_closest_marker("turns"):
+            test = item.nodeid.partition("[")[0]
+            if not is_in_turn(crc32(test.encode()) + cases[test], mark.args[0], commit):
+                found.append(item)
+            cases[test] += 1
+    return found

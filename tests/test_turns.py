@@ -35,16 +35,22 @@ def _left(items: list[Any], commit: int) -> set[str]:
     return {item.nodeid for item in items} - {item.nodeid for item in later}
 
 
-def test_cases_of_a_test_take_turns_and_so_do_tests_of_one_case() -> None:
-    items = _asked("f::a[1]", "f::one", "f::a[2]", "all::b", "f::other", "f::a[3]", "g::alone")
-    assert _left(items, 0) == {"f::a[1]", "f::a[3]", "f::one", "all::b", "g::alone"}
-    assert _left(items, 1) == {"f::a[2]", "f::other", "all::b", "g::alone"}
+def test_each_case_is_run_once_in_as_many_commits_as_turns() -> None:
+    names = ("f::a[1]", "f::one", "f::a[2]", "f::a[3]", "g::alone", "g::b[x]", "g::b[y]")
+    items = _asked(*names, "all::b")
+    runs = [_left(items, commit) for commit in (7, 8)]
+    assert runs[0] & runs[1] == {"all::b"} and runs[0] | runs[1] == {*names, "all::b"}
+    assert {"f::a[1]", "f::a[3]"} <= runs[0] or {"f::a[1]", "f::a[3]"} <= runs[1]
 
 
-def test_what_is_asked_for_alone_runs_at_every_commit() -> None:
-    for commit in range(3):
-        assert _left(_asked("f::a[2]", turns=3), commit) == {"f::a[2]"}
-        assert _left(_asked("f::one", turns=3), commit) == {"f::one"}
+def test_tests_of_one_case_are_spread_over_the_commits() -> None:
+    items = _asked(*(f"f{n}::one" for n in range(300)), turns=3)
+    assert all(80 < len(_left(items, commit)) < 120 for commit in range(3))
+
+
+def test_a_file_that_is_asked_for_alone_is_run_whole() -> None:
+    items = _asked("f::a[1]", "f::a[2]", "f::one", turns=3)
+    assert all(_left(items, commit) == {"f::a[1]", "f::a[2]", "f::one"} for commit in range(3))
 
 
 def test_a_clone_knows_its_commits() -> None:

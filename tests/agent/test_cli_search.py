@@ -83,7 +83,7 @@ def test_search_runs_report_export_resume(data: Path, capsys: pytest.CaptureFixt
     assert run([*elsewhere, "--resume", row["run"], "--transfer", str(table)], capsys)[0] == 2
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_limit_that_is_not_given_stays_what_it_was(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What changed is said and written down; what was not asked for is neither lifted nor lowered."""
     assert run([*SEARCH, "--evals", "2", "--max-calls", "9", "--minutes", "60"], capsys)[0] == 0

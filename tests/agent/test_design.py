@@ -195,7 +195,7 @@ def test_directed_draws_apply_also_to_an_edited_schedule(workshop: Workshop) -> 
     assert len(used) >= 6 and len(edits) >= 5
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_search_of_edits_learns_and_repeats_nothing(make_loop: MakeLoop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(structure, "LOOKS", {True: 4, False: 3})
     loop = make_loop(Structure(), evals=5)

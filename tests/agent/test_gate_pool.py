@@ -170,7 +170,7 @@ def test_what_a_process_is_started_with_fits_in_a_pipe() -> None:
     assert pickle.loads(pickle.dumps(full)).key(FAST) == full.key(FAST)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("runs", [True, False])
 def test_a_certificate_that_the_checker_refuses_is_a_verdict(runs: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a code of its own; where nothing is going to run nobody asks."""

@@ -57,7 +57,7 @@ class Card(SimulatedBackend):
     simulated = False
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_a_simulated_run_is_gone_on_with_on_the_card(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

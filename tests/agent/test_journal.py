@@ -262,7 +262,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 @given(st.sampled_from([MIRROR, DATABASE, WAL]), st.floats(0, 1))
 @settings(max_examples=60, deadline=None)
 def test_any_cut_of_one_copy_loses_nothing(killed: Path, name: str, share: float) -> None:

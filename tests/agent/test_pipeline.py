@@ -73,7 +73,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory, workshop: Workshop) -> Path:
     return folder
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_what_waits_for_its_race_holds_up_no_proposal(whole: Path) -> None:
     waiting, queued = [], []
     written = events(whole)

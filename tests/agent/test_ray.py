@@ -49,7 +49,7 @@ def pids(folder: Path) -> list[int]:
     return sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit())
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_killed_station_loses_nothing(cluster: None, tmp_path: Path, make_loop: MakeLoop) -> None:
     folder = tmp_path / "stations"
     folder.mkdir()
@@ -75,7 +75,7 @@ def test_a_killed_station_loses_nothing(cluster: None, tmp_path: Path, make_loop
         station.close()
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_a_stopped_search_leaves_its_station(cluster: None, tmp_path: Path, make_loop: MakeLoop) -> None:
     (station,) = ray_backend.stations(functools.partial(fake_station, str(tmp_path), "spin"), 1, gpus=0)
     loop = make_loop(RandomDraw(), station, evals=6)

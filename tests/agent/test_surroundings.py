@@ -121,7 +121,7 @@ def test_two_changes_are_left_when_sum_and_interaction_are_too_little(
     assert "kv_splits, warps" in text and "bounded" in text and told(survey.event()).split(":")[0] in text
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_a_pair_that_may_gain_enough_is_open(make_loop: MakeLoop) -> None:
     """With a little more help, all pairs of the two sizes have to be measured."""
     loop = make_loop(Sweep(), Known("h200", noise=Noise("quiet"), help=3 * LOSS), evals=200, survey=True)
@@ -185,7 +185,7 @@ def test_two_values_that_the_gate_refuses_are_each_avoided_by_themselves(make_lo
     assert not context.history.hopeless(replace(loop.space.start, warps=12))
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_what_passed_its_screen_holds_up_nothing(make_loop: MakeLoop) -> None:
     """It waits for others that are raced with it; meanwhile the sweep goes on, and after a while it is raced alone."""
     backend, when = Gains("h200", noise=Noise("quiet"), values=(("run_ahead", True),), gain=0.004), list[int]()

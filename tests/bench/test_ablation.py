@@ -93,7 +93,7 @@ def some(schedule: Schedule) -> Compiled:
     return without(schedule, "staging", "sums", "depth")
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_waits_fences_and_candidates_are_not_in_the_code(schedule: Schedule, whole: Compiled) -> None:
     found = without(schedule, "waits", "fence", "argmax", "place")
     for instruction in (r"ld\.acquire\.gpu", r"fence\.proxy\.async\.shared"):
@@ -102,7 +102,7 @@ def test_waits_fences_and_candidates_are_not_in_the_code(schedule: Schedule, who
     assert count(found, r"cp\.async\.bulk") == count(whole, r"cp\.async\.bulk")
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_vectors_and_sums_are_not_read_and_the_ring_has_twice_the_slots(
     schedule: Schedule, whole: Compiled, some: Compiled
 ) -> None:
@@ -120,7 +120,7 @@ def codes() -> Schedule:
     return plan(PLAIN, load_target("h200"), settings=settings, wanted=formats("int8"), max_context=256, workers=4)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_bounds_of_designs_leave_out_the_meeting_and_the_conversion(codes: Schedule) -> None:
     as_it_is = compile_cuda(emit(codes), codes.target.arch)
     met_not, raw = (without(codes, part) for part in ("meeting", "conversion"))

@@ -56,7 +56,7 @@ def test_the_kernels_of_a_record_are_known_by_their_settings(tmp_path: Path) -> 
     assert caught.value.diagnostics[0].code == "AMK005"
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_kernels_come_compiled_and_a_plan_that_cannot_is_passed_over() -> None:
     spilling = replace(FAST, plan="search", warps=2)
     (one,) = kernels(PROBLEM, [spilling, FAST], 1, workers=1)

@@ -37,7 +37,7 @@ def test_a_model_that_does_not_fit_says_by_how_much() -> None:
     assert cell.reason is not None and cell.reason.startswith("AMK011") and "short of 1" in cell.reason
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_recorded_cell_is_kept_while_schedule_and_code_are_the_same() -> None:
     cell = examine("smollm2-135m", "l4", "bf16", use_cache=True)
     marked = replace(cell, compile_s=1234.5)

@@ -81,7 +81,7 @@ def test_constants_are_fitted_used_and_compared(
     assert main(["simulate", "--against", RECORD, "--held-out"]) == 2  # no other model to fit on
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_every_fold_of_the_kernels_is_predicted_by_constants_fitted_to_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

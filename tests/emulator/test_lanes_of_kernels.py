@@ -100,7 +100,7 @@ def test_weights_of_two_splits_pass_between_lanes_only_where_they_meet(number: i
     assert "race" in {fault.kind for fault in faults(schedule, ptx, tokens=10)}
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_kernel_whose_lanes_do_not_meet_before_a_signal_races() -> None:
     """The signal of every round in which candidates are narrowed; before others a barrier of the block stands."""
     found = _without(texts("drawing")[SOURCE], SOURCE, 13)

@@ -96,7 +96,7 @@ def test_they_are_safe_certified_and_no_run_refutes_them(name: str) -> None:
     assert ruling.status == "not refuted", ruling
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", [name for name in CASES if "rows" not in name])
 def test_a_sequence_is_bitwise_the_same_beside_any_others(name: str) -> None:
     schedule = schedule_of(name)

@@ -200,7 +200,7 @@ def test_the_text_ends_with_an_end_token() -> None:
 DRAWS = [Sampling(0.8, seed=4), Sampling(1.0, 9, seed=5), Sampling(1.4, 0, 0.8, 6), Sampling(1.1, 30, 0.9, 2**64 - 1)]
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(("sampling", "handoff"), [*((draw, "tagged") for draw in DRAWS), (DRAWS[3], "fenced")])
 def test_drawn_texts_follow_the_reference(sampling: Sampling, handoff: str) -> None:
     """Each token has the best noisy score among what an independent filter keeps of an independent decoder's logits."""

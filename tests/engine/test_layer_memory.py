@@ -89,6 +89,7 @@ def test_memory_that_the_proof_is_not_about_is_refused(call: Any, name: str) -> 
     assert refused.value.diagnostics[0].code == "AMK005"
 
 
+@pytest.mark.turns(2)
 def test_the_operator_is_one_that_torch_can_trace(call: Any) -> None:
     given, number = memory(), registered(call)
     hidden = given["hidden_in"].view(1, 1, -1)

@@ -162,7 +162,7 @@ def test_what_rows_cannot_do_is_refused(settings: dict[str, Any], wanted: Any, r
     assert reason in diagnostic.message
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_damage_in_a_step_of_rows_is_noticed() -> None:
     """Rows without buffers for them, buffers without rows, rows of several sequences, blocks shorter than a step."""
     one, rows = (plan(PLAIN, load_target("h200"), settings=Settings(rows=n), max_context=64) for n in (1, 4))

@@ -111,7 +111,7 @@ def test_every_number_of_right_guesses(
         assert eos or sizes >= {1, 2, 3}
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_limits_stops_and_streams(plain: amk.LanguageModel, guessing: amk.LanguageModel) -> None:
     whole = plain.generate(PROMPT, max_tokens=16, ignore_eos=True)
     for most in (2, 5, 500):
@@ -179,7 +179,7 @@ class Knowing:
         return [token if (at + n) % 6 else (token + 1) % 90 for n, token in enumerate(found)]
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_turns_and_another_text(plain: amk.LanguageModel, guessing: amk.LanguageModel) -> None:
     chats = [model.chat() for model in (plain, guessing)]
     for said in ("HI", "HI HI", "BYE"):
@@ -192,7 +192,7 @@ def test_turns_and_another_text(plain: amk.LanguageModel, guessing: amk.Language
     assert found.usage.cached_tokens == found.usage.prompt_tokens - 1
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_logits_and_scores_of_a_schedule_of_rows(directory: Path, plain: amk.LanguageModel) -> None:
     schedule = plan_for_cpu(load_model(str(directory)), 24, rows=3)
     with amk.load(directory, schedule=schedule, device="interpreter") as rows:
@@ -205,7 +205,7 @@ def test_logits_and_scores_of_a_schedule_of_rows(directory: Path, plain: amk.Lan
         )
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_the_emulator_verifies_guesses(directory: Path) -> None:
     pytest.importorskip("numba")
     with (
@@ -218,7 +218,7 @@ def test_the_emulator_verifies_guesses(directory: Path) -> None:
         assert found.tokens == wanted.tokens and found.usage.drafted_tokens > 0
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_commands(directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
     model = load_model(str(directory))
     one, rows = (save(plan_for_cpu(model, CONTEXT, rows=n), tmp_path) for n in (1, 3))

@@ -23,7 +23,7 @@ def launched(schedule: Schedule, **changes: int) -> Schedule:
     return schedule.model_copy(update={"launch": schedule.launch.model_copy(update=changes)})
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_a_plan_is_within_its_budget(schedule: Schedule) -> None:
     built = build(schedule)
     assert 0 < built.resources.registers <= schedule.launch.registers

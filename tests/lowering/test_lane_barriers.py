@@ -64,7 +64,7 @@ def test_barriers_of_waits_and_signals_are_redundant_beside_those_of_the_block()
     }
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_barrier_without_a_proof_is_needed() -> None:
     """Between peak and census: the emitter's own, which the op no longer has."""
     case = next(case for case in cases("drawing") if case.what == "between two steps")

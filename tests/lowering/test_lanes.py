@@ -47,7 +47,7 @@ def test_what_other_lanes_stored_is_read_behind_a_barrier_of_the_warp(bare: Sche
     assert source[product:call].count(MEETING) == 1
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_a_kernel_without_it_is_refused(bare: Schedule, monkeypatch: pytest.MonkeyPatch) -> None:
     judge(bare)
     monkeypatch.setattr("amk.lowering.emit.lane_barriers", lambda schedule: [False] * len(lane_barriers(schedule)))

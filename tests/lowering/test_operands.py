@@ -215,7 +215,7 @@ def strided() -> tuple[Schedule, str]:
     return schedule, printed(schedule)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_variables_that_are_counted_on_side_by_side_are_taken() -> None:
     schedule, ptx = strided()
     kernel = read_kernel(ptx, KERNEL)

@@ -128,7 +128,7 @@ def test_large_models_fit_two_kernels_on_an_sm() -> None:
     assert argument["layer"] == 3 and argument["number"] == 1 and argument.nbytes == made.dtype.itemsize
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_the_kernels_of_a_plan_with_many_warps_compile_with_the_table_of_every_ring() -> None:
     many = replace(FAST, warps=16, chunk_bytes=1024)
     schedule = plan(load_model("llama3.2-1b"), H200, settings=many, max_context=8192)

@@ -86,7 +86,7 @@ def without_assembly(function: str) -> Callable[[str, str], str]:
     return edit
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", SUBJECTS)
 def test_plans_keep_the_schedules_synchronisation(name: str) -> None:
     """Every wait, signal and barrier of the text is in the kernel once, in the strength that the hand-off needs; one
@@ -182,7 +182,7 @@ def test_a_warp_barrier_inside_an_op_that_is_taken_out_fails(name: str, header: 
         judge(schedule, lambda name, old: without if name == found else old)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_a_build_says_which_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Through `build`, from a copied header set."""
     read = headers.read_header
@@ -194,7 +194,7 @@ def test_a_build_says_which_step(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "mbarrier.arrive.expect_tx" in caught.value.diagnostics[0].facts[0].text
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_another_schedules_code_fails() -> None:
     """The expectation comes from the schedule: a wait more, a signal of another order, a barrier of another id."""
     text = tuple(read_ptx(ptx_of(subject("fenced"), lambda _, t: t))[KERNEL])
@@ -211,7 +211,7 @@ def test_another_schedules_code_fails() -> None:
             check_synchronisation(Schedule.model_validate_json(document.replace(old, new)), text)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_the_last_workers_alone_may_read_tagged_words() -> None:
     """With `attends` "light" and two heads workers 104 and 105 of 120 attend: 416 warps before read no tagged word."""
     settings = replace(NAIVE, attends="light", handoff="tagged", workers=None, kv_splits=1)

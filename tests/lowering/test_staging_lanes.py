@@ -111,7 +111,7 @@ def test_blocks_are_those_of_the_interpreter(staging: tuple[Path, int], layout: 
         assert (behind == UNTOUCHED).all()
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("layout", ["digits", "bare"])
 def test_half_a_share_is_used_before_the_words_of_the_other_are_there(staging: tuple[Path, int], layout: str) -> None:
     """The program aborts unless that is so, and unless nothing is used early where warps have not met ("bare")."""

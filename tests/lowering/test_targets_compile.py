@@ -59,7 +59,7 @@ BELOW: dict[tuple[str, FormatName], float] = {("sm_80", "fp8"): 2.8, ("sm_100a",
 """Where that is missed: fp8 converted by software, and a B200 whose chunks of a small model have 2 KiB."""
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize(("preset", "name", "arch"), CASES)
 def test_compiles_within_its_budget(preset: str, name: str, arch: str) -> None:
     schedule = plan(load_model(name), load_target(ONE_PER_ARCH[arch]), settings=PRESETS[preset])
@@ -163,7 +163,7 @@ DRAWN += [("greedy", target.name) for target in targets()][: cases(0, 99)]
 """`CASES` has greedy kernels for one target of every architecture; with `--long` every target has one."""
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize(("mode", "gpu"), DRAWN)
 def test_machine_code_has_no_computed_branch_and_no_spill(mode: Mode, gpu: str) -> None:
     settings = replace(PRESETS["fast"], sampling=mode)
@@ -175,13 +175,13 @@ def test_machine_code_has_no_computed_branch_and_no_spill(mode: Mode, gpu: str) 
     check_code(listing, schedule.target, built.resources.stack)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_parts_that_wait_for_their_own_columns() -> None:
     settings = replace(PRESETS["fast"], act_parts=2)
     check(plan(load_model("smollm2-135m"), load_target("l4"), settings=settings, max_context=256), "sm_89")
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_a_batch_with_an_fp8_cache() -> None:
     settings = replace(PRESETS["fast"], batch=2, kv_dtype="fp8")
     check(plan(load_model("smollm2-135m"), load_target("h200"), settings=settings, max_context=256), "sm_90a")

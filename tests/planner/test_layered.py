@@ -75,7 +75,7 @@ def test_narrower_formats_in_some_layers_are_fewer_bytes() -> None:
     assert sizes == sorted(sizes, reverse=True) and len(set(sizes)) == 3
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("wanted", [WANTED, ((1, PLAIN), (8, EIGHT)), ((3, FOUR), (3, PLAIN), (3, EIGHT))])
 def test_such_plans_are_safe_and_checked(wanted: Layered) -> None:
     schedule = made(wanted)
@@ -151,7 +151,7 @@ def test_runs_are_all_layers_with_one_lm_head() -> None:
         made(((4, formats("fp8", "int8")), (5, formats("bf16", "int8"))))
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_compiles_without_spills() -> None:
     built = build(made(((3, FOUR), (3, PLAIN), (3, EIGHT))))
     assert built.resources.spill_loads == 0 and built.resources.registers <= built.schedule.launch.registers

@@ -55,7 +55,7 @@ def found(expansions: int, seed: int = 0, problem: Problem = PROBLEM) -> Found:
     return search(problem, expansions=expansions, seed=seed)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_the_same_seed_and_count_give_the_same_plan_byte_for_byte() -> None:
     one, two = found(14, seed=3), found(14, seed=3)
     assert one.best == two.best and one.schedule.model_dump_json() == two.schedule.model_dump_json()
@@ -78,7 +78,7 @@ def test_never_worse_than_the_default_plan() -> None:
     assert result.gain(result.naive) is not None
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_refusals_of_faster_plans_do_not_cost_the_default() -> None:
     """All that is faster is refused, often as wide as the default: the default comes next, not a slower one."""
     unhindered = found(24)
@@ -102,7 +102,7 @@ def test_a_budget_stops_at_a_whole_round_whose_count_reproduces_it() -> None:
     assert again.best.key == limited.best.key
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_within_three_percent_of_exhaustive_search(reduced: None) -> None:
     """A space of 144 points, 28 of which may be simulated."""
     everything = Search(PROBLEM)
@@ -145,7 +145,7 @@ def test_the_bound_is_below_whole_plans_of_other_targets(gpu: str, form: FormatN
     assert seen > 5
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_a_short_search_has_tried_every_choice() -> None:
     """As many plans as a ready-made one is searched with: order, tiles, splits, rings, SMs, parts, hand-offs."""
     made = Search(PROBLEM)
@@ -217,7 +217,7 @@ def arguments(path: Path, *more: str) -> list[str]:
     return [*named, "-o", str(path), "--search", *more]
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_the_command_searches_once_and_then_knows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -304,7 +304,7 @@ def test_a_stale_decision_has_another_key(monkeypatch: pytest.MonkeyPatch) -> No
     assert key != store.ready_key(MODEL, H200, "bf16")
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_plans_that_do_not_compile_are_passed_over() -> None:
     asked: list[int] = []
 
@@ -337,7 +337,7 @@ def test_hand_offs_of_another_type_are_safe_and_compile(handoff: str, dtype: str
     assert verify(schedule).safe and why_not_built(schedule) is None
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_the_command_searches_with_the_batch_that_it_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

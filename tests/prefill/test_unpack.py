@@ -51,6 +51,7 @@ def program() -> Any:
     return assemble(parse(compile_ptx(SOURCE, "sm_90a")), KERNEL)
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("name", CASES)
 def test_chunks_become_the_rows_that_they_stand_for(name: str, program: Any) -> None:
     model, wanted, settings = CASES[name]

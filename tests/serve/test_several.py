@@ -50,7 +50,7 @@ async def _last(request: Request) -> Completion:
         assert not isinstance(event, amk.AmkError), event
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_requests_are_computed_at_once_and_answered_as_alone(model: amk.LanguageModel) -> None:
     prompts, options = [[5, 6, 7], [9], [11, 12], [3, 4, 5, 6]], Options(max_tokens=6)
     alone = [model.generate(prompt, max_tokens=6).tokens for prompt in prompts]

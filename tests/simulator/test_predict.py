@@ -52,7 +52,7 @@ def test_every_variant_ends_and_its_phases_add_up(model: Any, settings: Settings
     assert {p.name for p in found.phases} >= {"qkv", "attention", "o", "gate_up", "down", "lm_head"}
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_never_below_the_floor() -> None:
     for target in targets():
         schedule = plan(load_model("llama3.2-1b"), target, max_context=2048)

@@ -1,8 +1,9 @@
 """Random kernels by the ten thousand: `rules.c` explores each, and `amk verify` judges what it must.
 
 Kernels that share nothing are one kernel, which is SAFE if and only if each of them is. Those that exploration finds
-nothing in are judged, and have certificates, as one kernel of many; where that is UNKNOWN, its halves are. Those that
-it finds something in are judged one by one. Kernels that PTX leaves undefined are not drawn.
+nothing in are judged, and have certificates, as one kernel of many; where that is UNKNOWN, the one that is named is
+judged alone, and then the others. Those that it finds something in are judged one by one. Kernels that PTX leaves
+undefined are not drawn.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 from itertools import islice
 from random import Random
 
+import numpy as np
 import pytest
 
 from amk.systems import rules_verdict
@@ -69,18 +71,18 @@ class Compared:
         """All of these are right: SAFE, or UNKNOWN."""
         if not numbers:
             return
-        system = many.chosen(numbers).system
-        verdict = _briefly(system)
+        chosen = many.chosen(numbers)
+        verdict = _briefly(chosen.system)
         if verdict.safe:
             self.counts["SAFE"] += len(numbers)
             if self.batches % self.certificates == 0:
-                self._certificate(system, len(numbers))
+                self._certificate(chosen.system, len(numbers))
         elif len(numbers) == 1:
             self._told(verdict.verdict, verdict.verdict == "UNSAFE", drawn[numbers[0]])
         else:
-            half = len(numbers) // 2
-            self._right(many, numbers[:half], drawn)
-            self._right(many, numbers[half:], drawn)
+            named = _named(chosen, verdict)
+            self._right(many, [numbers[named]], drawn)
+            self._right(many, numbers[:named] + numbers[named + 1 :], drawn)
 
     def _certificate(self, system: FlatSystem, number: int) -> None:
         evidence = json.loads(json.dumps(certificate(system, safe=True)))
@@ -92,6 +94,14 @@ class Compared:
         self.counts[verdict] += 1
         if wrong:
             self.differences.append(f"{verdict}: {made.key}")
+
+
+def _named(many: Joined, verdict: Verdict) -> int:
+    """The system of the agent that the finding names, or the first."""
+    assert verdict.finding is not None
+    place = verdict.finding.diagnostic.where
+    agent = (place.path or "").rpartition("/")[2] if place is not None else ""
+    return int(np.searchsorted(many.agents, int(agent), side="right")) - 1 if agent.isdecimal() else 0
 
 
 def _briefly(system: FlatSystem) -> Verdict:

@@ -91,11 +91,11 @@ def test_a_timeout_is_unknown(
     hard = obligation("x^3 + y^3 + z^3 = 42", "AMK104", {"x": "", "y": "", "z": ""}, [], CUBES)
     monkeypatch.setattr(verify_module, "position_obligations", lambda schedule: [hard])
     schedule = small_plan()
-    verdict = verify_module.verify(schedule, timeout_s=2.0)
+    verdict = verify_module.verify(schedule, timeout_s=0.5)
     assert verdict.status == "UNKNOWN" and [d.code for d in verdict.diagnostics] == ["AMK104"]
     file = tmp_path / "s.json"
     save_schedule(schedule, file)
-    assert main(["verify", str(file), "--timeout", "2", "--certificate", str(tmp_path / "c.json")]) == Exit.UNKNOWN
+    assert main(["verify", str(file), "--timeout", "0.5", "--certificate", str(tmp_path / "c.json")]) == Exit.UNKNOWN
     assert "UNKNOWN" in capsys.readouterr().out and not (tmp_path / "c.json").exists()
 
 
