@@ -22,6 +22,7 @@ from amk.planner.decode import plan
 from amk.planner.formats import formats
 from amk.report.json_file import read_json
 from amk.simulator.floor import simulated_floor_ms
+from amk.simulator.kinds import errors_on
 from amk.simulator.predict import step_ms
 from amk.targets.target import Target, load_target
 
@@ -82,7 +83,7 @@ def table() -> str:
         times = f"{wide:.2f} | {narrow:.2f} | {simulated_floor_ms(plans[1], POS):.2f}"
         lines.append(f"| {row.target} | {row.shape} | {times} | {row.ratio:.2f}x | {bound:.2f} |")
     sources = "\n".join(f"* {name}: {text}" for name, text in data.sources.items())
-    return "\n".join(lines) + f"\n\n{sources}"
+    return "\n".join(lines) + f"\n\n{sources}\n{errors_on(row.target for row in data.ratios)}"
 
 
 if __name__ == "__main__":

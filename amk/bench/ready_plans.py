@@ -24,6 +24,7 @@ from amk.models.model import load_model, shipped_models
 from amk.planner.decisions import SHIPPED, Decisions, decisions_of, ready_key, shipped
 from amk.planner.search import Problem, search
 from amk.report.diagnostic import AmkError
+from amk.simulator.kinds import errors_on
 from amk.targets.target import load_target, targets
 
 SEED = 0
@@ -107,7 +108,7 @@ def table(model: str, made: tuple[Decisions, ...]) -> str:
             ratios = [f"{_gain(d, other):.3f}x" if other else "-" for other in (d.default_ms, d.naive_ms)]
             decided = ", ".join(f"{k} {v}" for k, v in sorted(d.changes.items())) or "the default"
             lines.append(f"| {d.target} | {', '.join(f'{t:.3f}' for t in d.ms)} | {' | '.join(ratios)} | {decided} |")
-    return "\n".join(lines)
+    return "\n".join([*lines, "", errors_on(d.target for d in made if d.model == model)])
 
 
 def summary(made: tuple[Decisions, ...]) -> str:
@@ -124,7 +125,7 @@ def summary(made: tuple[Decisions, ...]) -> str:
     counts = [f"{g} {sum(d.target == g for d in faster)} of {sum(d.target == g for d in made)}" for g in gpus]
     return "\n".join(
         (
-            *lines, "",
+            *lines, "", "All times are simulated.", errors_on(gpus),
             f"{len(made)} plans, at least {MUCH} times as fast as naive: {much}",
             f"slower than the default at a position: {len(slower)}",
             f"more than {FASTER - 1:.1%} faster than the default: {len(faster)} ({', '.join(counts)})",

@@ -356,7 +356,7 @@ def _say_best(journal: Journal) -> None:
     from amk.agent.decide.feedback import fate
     from amk.agent.decide.headroom import candidates
     from amk.agent.decide.keep import compared
-    from amk.agent.report.results import metrics
+    from amk.agent.report.results import known_error_of, metrics
 
     state = journal.state
     label = "simulated: " if state.run is not None and state.run.simulated else ""
@@ -371,5 +371,7 @@ def _say_best(journal: Journal) -> None:
         print(printable(f"to measure: {gain:+.2f}% simulated, worth {value:.2f}%: {told.text}", 200))
     for line in metrics(state):
         print(line)
+    if state.run is not None and state.run.simulated:
+        print(f"error of such predictions: {known_error_of(state.run)}")
     print(f"report: {journal.folder / 'report.html'}")
     print(f"export: amk export {journal.folder.name} -o best.schedule.json")

@@ -22,6 +22,8 @@ from amk.planner.search import Problem, Search, search
 from amk.planner.settings import FAST, Settings
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.codec import schedule_hash
+from amk.schedule_ir.schedule import Schedule
+from amk.simulator.kinds import known_error
 from amk.targets.target import load_target
 
 DEFAULT_EXPANSIONS = 100
@@ -84,7 +86,7 @@ def searched_settings(arguments: argparse.Namespace) -> Settings:
             )  # fmt: skip
         known = decisions_of(problem, found, arguments.seed)
         keep(key, known)
-    _say(known, arguments)
+    _say(known, problem.schedule(known.settings(start)))
     return known.settings(start)
 
 
@@ -104,11 +106,12 @@ def ready_settings(arguments: argparse.Namespace) -> Settings:
     return settings
 
 
-def _say(found: Decisions, arguments: argparse.Namespace) -> None:
+def _say(found: Decisions, schedule: Schedule) -> None:
     times = ", ".join(f"{ms:.4f} ms at {pos}" for ms, pos in zip(found.ms, found.positions, strict=True))
     default = ", ".join(f"{ms:.4f}" for ms in found.default_ms)
     changes = ", ".join(f"{k}={v}" for k, v in found.changes.items()) or "the default plan"
     print(f"simulated {times} (default plan {default}): {changes}", file=sys.stderr)
+    print(f"error of such predictions: {known_error(schedule, found.positions[0])}", file=sys.stderr)
     print(f"the same again: --expansions {found.expansions} --seed {found.seed}", file=sys.stderr)
 
 

@@ -26,6 +26,7 @@ from amk.planner.formats import chunk_widths
 from amk.planner.settings import FAST, Settings
 from amk.planner.shares import row_tables
 from amk.planner.storage import STATIC_SHARED, fixed_buffers, slot_bytes
+from amk.simulator.kinds import errors_on
 from amk.simulator.predict import step_ms
 from amk.targets.target import Target, load_target
 
@@ -144,7 +145,7 @@ def main() -> int:
     arguments = parser.parse_args()
     models, targets = [load_model(m) for m in arguments.models], [load_target(g) for g in arguments.gpus]
     print(table([r for m in models for g in targets for r in rows(m, g)]))
-    print(f"\n{equal_table(models, targets)}")
+    print(f"\n{equal_table(models, targets)}\n\n{errors_on(t.name for t in targets)}")
     return 0
 
 

@@ -57,7 +57,11 @@ def kind_of(schedule: Schedule, pos: int) -> str:
     """For example `bf16, one sequence`, `codes, one sequence, long context`."""
     stream = schedule.streams[0]
     bf16 = all(chunk.format == "bf16" for name in MATRICES for chunk in stream.kinds(name))
-    parts = ["bf16" if bf16 else "codes", "one sequence" if schedule.batch == 1 else "a batch"]
+    return named_kind(bf16, schedule.batch, pos)
+
+
+def named_kind(bf16: bool, batch: int, pos: int) -> str:
+    parts = ["bf16" if bf16 else "codes", "one sequence" if batch == 1 else "a batch"]
     return ", ".join([*parts, "long context"] if pos >= LONG else parts)
 
 
@@ -91,13 +95,27 @@ def read_errors(path: Path) -> Errors:
 
 def known_error(schedule: Schedule, pos: int, errors: Errors | None = None) -> str:
     """One sentence on how far predictions for such a plan were off, or that nobody knows."""
-    target, kind = schedule.target.name, kind_of(schedule, pos)
+    return error_of_kind(schedule.target.name, kind_of(schedule, pos), errors)
+
+
+def error_of_kind(target: str, kind: str, errors: Errors | None = None) -> str:
+    """The same, of any plan of the kind."""
     own = (errors or stored_errors()).kinds.get(target)
     if own is None:
         return f"no plan was ever measured on {target}: the error is not known"
     if kind not in own:
         return f"no plan of this kind ({kind}) was ever compared with a measurement on {target}"
     return f"of this kind ({kind}) on {target}: {own[kind]}"
+
+
+def errors_on(targets: Iterable[str]) -> str:
+    """One line for each target, to stand below a table of simulated times."""
+    known = stored_errors().kinds
+    lines = []
+    for target in dict.fromkeys(targets):
+        told = "; ".join(f"{kind}: {error}" for kind, error in known.get(target, {}).items())
+        lines.append(f"* Error on {target}: {told or 'not known, no plan was ever measured there'}.")
+    return "\n".join(lines)
 
 
 def saved(kinds: Mapping[str, dict[str, KindError]], source: str, before: Errors | None = None) -> str:

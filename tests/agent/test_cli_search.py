@@ -53,7 +53,12 @@ def run(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str,
 def test_search_runs_report_export_resume(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """By knobs, whose plans are SAFE whatever the quick certifier lets pass, because the export proves its best."""
     code, out, err = run([*SEARCH, "--evals", "8", "--proposer", "knobs"], capsys)
-    assert code == 0 and out.startswith("simulated: ") and "simulated: ended: 8 evaluations are used up" in out
+    assert (
+        code == 0
+        and out.startswith("simulated: ")
+        and "error of such predictions: " in out
+        and "simulated: ended: 8 evaluations are used up" in out
+    )
     assert all("simulated" in line for line in err.splitlines())
     _, out, _ = run(["runs", "--format", "json"], capsys)
     (row,) = json.loads(out)["runs"]

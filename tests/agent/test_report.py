@@ -46,7 +46,12 @@ def test_a_real_run_renders_with_curve_timeline_and_diff(make_loop: MakeLoop) ->
     loop = make_loop(evals=12)
     loop.run()
     text = render(loop.state, candidate_of(loop.state, loop.state.best), candidate_of(loop.state, START))
-    assert "simulated" in text and "<polyline" in text and 'aria-label="timeline"' in text
+    assert (
+        "simulated" in text
+        and "Error of such predictions: of this kind" in text
+        and "<polyline" in text
+        and 'aria-label="timeline"' in text
+    )
     assert text.count('class="rejected"') + text.count('class="kept"') == 12
     assert "no live model was called" in text
     whole = report_of(loop.state)

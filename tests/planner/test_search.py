@@ -349,7 +349,8 @@ def test_the_command_searches_with_the_batch_that_it_writes(
     (known,) = [json.loads(p.read_text()) for p in (tmp_path / "cache" / "plans").glob("*.json")
                 if json.loads(p.read_text())["schedule"] == schedule_hash(schedule)]  # fmt: skip
     assert schedule.batch == 2 and known["ms"][0] == pytest.approx(step_ms(schedule, 128), rel=1e-6)
-    assert f"simulated {known['ms'][0]:.4f} ms at 128" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert f"simulated {known['ms'][0]:.4f} ms at 128" in told and "error of such predictions: " in told
 
 
 @pytest.mark.parametrize("words", [

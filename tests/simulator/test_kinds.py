@@ -12,7 +12,7 @@ from amk.planner.formats import formats
 from amk.planner.settings import FAST
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.schedule import Schedule
-from amk.simulator.kinds import Errors, errors_of, kind_of, known_error, saved, stored_errors
+from amk.simulator.kinds import Errors, errors_of, errors_on, kind_of, known_error, saved, stored_errors
 from amk.targets.target import load_target
 from tests.tiny import tiny
 
@@ -73,3 +73,9 @@ def test_a_recorded_row_is_of_its_batch_and_formats(tmp_path: Path) -> None:
     file.write_text(file.read_text().replace("int8-kv-fp8", "int9"))
     with pytest.raises(AmkError, match="AMK005"):
         measured_runs([str(file)])
+
+
+def test_tables_of_simulated_times_end_with_errors() -> None:
+    known, unknown = errors_on(("h200", "l4", "h200")).splitlines()
+    assert all(str(error) in known for error in stored_errors().kinds["h200"].values())
+    assert unknown == "* Error on l4: not known, no plan was ever measured there."

@@ -19,7 +19,7 @@ from amk.agent.gate.candidate import Candidate
 from amk.agent.journal.events import Asked
 from amk.agent.journal.state import START, State, Trial
 from amk.agent.report.result import Ablated, moved, result, what_matters
-from amk.agent.report.results import metrics
+from amk.agent.report.results import known_error_of, metrics
 from amk.agent.report.standing import HEADER, standings
 from amk.agent.report.survey_table import near_the_best, table
 from amk.agent.report.svg import best_curve
@@ -114,7 +114,8 @@ def _notice(state: State) -> str:
     assert state.run is not None
     if not state.run.simulated:
         return ""
-    text = "No GPU was used. Every time here is simulated by a model of the GPU, not measured."
+    text = "No GPU was used. Every time here is simulated by a model of the GPU, not measured. "
+    text += f"Error of such predictions: {known_error_of(state.run)}."
     return f'<p class="note">{escape(text)}</p>'
 
 

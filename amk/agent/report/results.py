@@ -15,9 +15,11 @@ import numpy as np
 
 from amk.agent.decide.feedback import fate
 from amk.agent.decide.headroom import speed_of_light
+from amk.agent.journal.events import RunStarted
 from amk.agent.journal.state import State, Trial
 from amk.report.printable import printable
 from amk.simulator.agreement import RANKED, spearman
+from amk.simulator.kinds import error_of_kind, named_kind
 
 FILE = "results.tsv"
 HEADER = "id\tscore\tms\tstatus\tdescription\n"
@@ -75,6 +77,11 @@ def metrics(state: State) -> list[str]:
     if (ranked := ranking(state)) is not None:
         found["simulator_rank_correlation"] = f"{ranked:.3f}"
     return [f"METRIC {name}={value}" for name, value in found.items()]
+
+
+def known_error_of(run: RunStarted) -> str:
+    """How far predictions of such plans were off, at the run's first position."""
+    return error_of_kind(run.target, named_kind(run.dtype == "bf16", run.batch, run.positions[0]))
 
 
 def ranking(state: State) -> float | None:

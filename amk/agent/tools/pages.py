@@ -10,6 +10,7 @@ from amk.report.diagnostic import AmkError
 from amk.schedule_ir.edits.tree import Branch, Leaf, tree, walk
 from amk.schedule_ir.schedule import Schedule
 from amk.simulator import predict as simulator
+from amk.simulator.kinds import known_error
 
 Part = Literal["outline", "step", "memory", "table"]
 PAGE: Final = 6000
@@ -105,6 +106,7 @@ def times(whole: Schedule, position: int) -> str:
     lines.append(f"in the {found.window.layers} simulated layers, us of a worker in which memory is not at work:")
     lost = sorted(by_step(found).items(), key=lambda each: -each[1])
     lines += [f"{name}: {us:.2f}" for name, us in lost[:STEPS]]
+    lines.append(f"error of such predictions: {known_error(whole, position)}")
     return "\n".join(lines)
 
 
