@@ -147,7 +147,7 @@ class Rig:
                 fetched.append(float(second[1] - first[1]) * 16 / (MANY - FEW) / blocks)
         times = summary(us)
         return {
-            **asdict(case), "blocks": blocks, "slots": slots, 
+            **asdict(case), "blocks": blocks, 
             "in_flight_mb": round(blocks * slots * STREAMS * CHUNK / 1e6, 2),
             "us": round(times.ms, 4), "p10": round(times.p10, 4), "p90": round(times.p90, 4),
             "stream_gbps": round(float(np.median(gbps)), 1), "fetched_bytes": round(float(np.median(fetched))),
