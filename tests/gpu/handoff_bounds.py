@@ -108,7 +108,7 @@ SINGLE: tuple[tuple[str, Structure, tuple[int, ...]], ...] = (
     ("no hand-off at all", no_handoffs, (1,)),
     ("staging shared in a cluster", shared_staging, (2, 4, 8, 16)),
     ("counting words, `down` by columns", down_by_columns, (1,)),
-    ("a cluster for each KV head", head_clusters, (8, 16)),
+    ("a cluster of 16 for each KV head", head_clusters, (16,)),
 )
 BATCHES: tuple[tuple[str, Structure, tuple[int, ...]], ...] = (
     ("staging by multicast in a cluster", batch_multicast, (1, 2, 4, 8, 16)),
@@ -124,7 +124,7 @@ def bound_ms(h: Handoffs, row: Row, structure: Structure, cluster: int) -> float
 def verdict(h: Handoffs, row: Row, structure: Structure, cluster: int, gain: float) -> str:
     if structure is no_handoffs:
         return "a bound, not a design"
-    if structure is head_clusters and h.resident[cluster] * cluster < load_model(row.model).kv_heads * cluster:
+    if structure is head_clusters and h.resident[cluster] < load_model(row.model).kv_heads:
         return (
             f"no: {h.resident[cluster]} clusters are resident, the model has {load_model(row.model).kv_heads} KV heads"
         )
