@@ -29,7 +29,7 @@ FIXED = {"local": 0.25, "counting": 2.0, "counting_bulk": 3.0, "gather": 0.5, "m
 
 
 def record() -> dict[str, Any]:
-    """Hand-offs of 1 us and 1 ns a word, others of fixed times; seven clusters of 16, which lose an eighth of the stream."""
+    """Hand-offs of 1 us and 1 ns a word, others of `FIXED` times; seven clusters of 16, which lose an eighth."""
     pytest.importorskip("torch")
     from tests.gpu.probe_handoffs import CLUSTERS, cases
 
