@@ -71,5 +71,5 @@ def _run_loops(arguments: argparse.Namespace) -> int:
 
 
 def refusal(verdict: Verdict, file: str) -> Diagnostic:
-    reason = because("a rejected certificate proves nothing; it does not say that the schedule is unsafe")
+    reason = because("a rejected certificate proves nothing; it does not say that what it is for is unsafe")
     return Diagnostic("AMK206", verdict.reason, where=Where(file=file), facts=(reason,))
