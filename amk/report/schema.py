@@ -36,7 +36,7 @@ def finding(code: str, message: str, path: Iterable[str | int], *reasons: str) -
 def schema_error(error: ValidationError, file: str | None = None, prefix: tuple[str | int, ...] = ()) -> AmkError:
     """All of `error` as one AmkError; `prefix` is where the validated value sits in the file."""
     # pydantic counts only the valid items of a tuple, so a list whose items are all wrong is also called too short
-    every = error.errors(include_url=False, include_context=False)
+    every = error.errors(include_url=False)
     details = [d for d in every if d["type"] != "too_short" or not d["input"]] or every
     found = [_diagnostic(detail, file, prefix) for detail in details[:MAX_FINDINGS]]
     if len(details) > MAX_FINDINGS:
@@ -52,6 +52,8 @@ def _diagnostic(detail: ErrorDetails, file: str | None, prefix: tuple[str | int,
     kind = detail["type"]
     if kind == "missing":
         return Diagnostic("AMK005", f"field '{name}' is missing", where=where)
+    if kind == "union_tag_not_found":
+        return Diagnostic("AMK005", f"field {detail['ctx']['discriminator']} is missing", where=where)
     if kind == "extra_forbidden":
         return Diagnostic(
             "AMK005",

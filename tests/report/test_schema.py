@@ -1,9 +1,9 @@
 """Pydantic's complaints become diagnostics with a JSON pointer and the right code."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import pytest
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from amk.report.schema import MAX_FINDINGS, json_pointer, quoted, schema_error
 
@@ -35,6 +35,22 @@ def test_each_kind(item: dict[str, object], code: str, path: str, words: str) ->
     (found,) = schema_error(caught.value, "f.json", ("top",)).diagnostics
     assert (found.code, found.where and found.where.path, found.where and found.where.file) == (code, path, "f.json")
     assert words in found.message
+
+
+class _Read(BaseModel):
+    do: Literal["read"]
+
+
+class _Write(BaseModel):
+    do: Literal["write"]
+
+
+def test_what_tells_kinds_apart_is_a_field_like_others() -> None:
+    kinds: TypeAdapter[_Read | _Write] = TypeAdapter(Annotated[_Read | _Write, Field(discriminator="do")])
+    with pytest.raises(ValidationError) as caught:
+        kinds.validate_python({})
+    (found,) = schema_error(caught.value).diagnostics
+    assert (found.code, found.message) == ("AMK005", "field 'do' is missing")
 
 
 def test_a_flood_is_cut() -> None:
