@@ -51,7 +51,7 @@ ACQUIRING = "ld.acquire.gpu.global.u32"
 ACCESSES = ("ld", "st", "atom", "red", "cp", "mbarrier", "fence", "membar", "prefetch", "discard")
 INIT = re.compile(r"mbarrier\.init|fence\.mbarrier_init")
 WATCHDOG, LOG = re.compile(r"_Z\w*dog"), frozenset({"abort_word", "loaded"})
-SLICES = 228
+SLICES = 291
 
 
 @dataclass(frozen=True)
@@ -189,6 +189,7 @@ def all_cases() -> tuple[Case, ...]:
 
 def lanes_slice(number: int) -> dict[str, Any]:
     """One barrier."""
+    assert len(all_cases()) <= SLICES
     if number >= len(all_cases()):
         return {"barriers": 0}
     case = all_cases()[number]
