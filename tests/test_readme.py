@@ -2,10 +2,11 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.readme import pages, records
+from tests.readme import pages, records, speed
 
 LINK = re.compile(r"\(tests/records/([^)#]+)\)")
 TARGET = re.compile(r"\]\((?!https?:|mailto:)([^)\s#]*)(?:#([^)\s]+))?\)")
@@ -31,6 +32,17 @@ def test_every_record_has_a_claim_and_every_claim_a_record() -> None:
     assert files == {claim.record for claim in records.claims()}
     for claim in records.claims():
         assert all((records.ROOT / path).exists() for path in claim.about), claim
+
+
+def test_the_speed_table_says_which_rows_are_of_another_run() -> None:
+    def entry(pos: int, commit: str) -> dict[str, Any]:
+        key = {"model": "llama3-8b", "dtype": "bf16", "pos": pos, "batch": 1}
+        run = {"hardware": {"name": "NVIDIA H200"}, "commit": commit, "date": "2026-11-26T22:40:00"}
+        return {"row": {"key": key}, "run": run}
+
+    assert speed.source([entry(128, "aaaaaaaa"), entry(128, "aaaaaaaa"), entry(16, "aaaaaaaa"), entry(2047, "b")]) == (
+        "One NVIDIA H200, commit aaaaaaa, 2026-11-26. llama3-8b bf16, 2,047: one NVIDIA H200, commit b, 2026-11-26."
+    )
 
 
 @pytest.mark.skipif(not IN_GIT, reason="needs the history of the repository")

@@ -15,7 +15,7 @@ from tests.readme.bars import Bar, Group
 
 RECORDS = Path(__file__).parents[1] / "records" / "speed"
 TABLES = ("h200-table.json", "h200-table-compile.json", "h200-table-int8.json", "h200-table-llama3.2-1b.json")
-"""The first gives amk's own column; the others add baselines, each paired with amk in its own run."""
+"""The first gives amk's own column; the others add baselines that it lacks, each paired with amk in its own run."""
 
 NAMES = {
     "pdl-graph": "our tiles as separate kernels",
@@ -61,9 +61,11 @@ def _rows(file: Path) -> dict[Case, list[dict[str, Any]]]:
 def _line(case: Case, mine: list[dict[str, Any]], rows: list[dict[Case, list[dict[str, Any]]]]) -> Line:
     baselines: dict[str, list[tuple[float, float]]] = {}
     for table in rows:
+        found: dict[str, list[tuple[float, float]]] = {}
         for row in table.get(case, []):
             for name, times in row["baselines"].items():
-                baselines.setdefault(name, []).append((times["ms"], times["ms"] / row["times"]["ms"]))
+                found.setdefault(name, []).append((times["ms"], times["ms"] / row["times"]["ms"]))
+        baselines = found | baselines
     return Line(
         case,
         tuple(row["times"]["ms"] for row in mine),
@@ -121,11 +123,23 @@ def _group(line: Line) -> Group:
 
 
 def section() -> str:
-    """The table, and what it was measured on. Says so if kernels have changed since."""
-    entry = json.loads((RECORDS / TABLES[0]).read_text(encoding="utf-8"))["rows"][-1]["run"]
+    """The table, and what each row was measured on. Says so if kernels have changed since."""
     mine = [claim for claim in records.claims() if claim.record in {f"speed/{name}" for name in TABLES}]
     later = (
         " Files of the kernels have changed since." if any(records.stale(claim) is not False for claim in mine) else ""
     )
-    source = f"One {entry['hardware']['name']}, commit {entry['commit'][:7]}, {entry['date'][:10]}.{later}"
-    return f"{table()}\n{source}\n"
+    return f"{table()}\n{source(json.loads((RECORDS / TABLES[0]).read_text(encoding='utf-8'))['rows'])}{later}\n"
+
+
+def source(rows: Iterable[dict[str, Any]]) -> str:
+    """The card, commit and day of most cases first, then those of the others with their names."""
+    found: dict[str, list[str]] = {}
+    for entry in rows:
+        run, key = entry["run"], entry["row"]["key"]
+        where = f"one {run['hardware']['name']}, commit {run['commit'][:7]}, {run['date'][:10]}"
+        title = _title((key["model"], key["dtype"], key["pos"], key["batch"]))
+        if title not in found.setdefault(where, []):
+            found[where].append(title)
+    (most, _), *others = sorted(found.items(), key=lambda each: -len(each[1]))
+    text = [f"{most[0].upper()}{most[1:]}.", *(f"{'; '.join(titles)}: {where}." for where, titles in others)]
+    return " ".join(text)
