@@ -206,6 +206,7 @@ def test_what_is_read_is_what_each_byte_holds() -> None:
     assert min(seen[True], seen[False]) > 3, seen
 
 
+@pytest.mark.turns(2)
 def test_a_position_is_decided_alike_whatever_was_decided_before() -> None:
     seen, differ = Counter[bool](), 0
     for kind in CLASSES:

@@ -333,6 +333,7 @@ def naive() -> tuple[Schedule, dict[str, Any]]:
     return schedule, certify_schedule(schedule)
 
 
+@pytest.mark.turns(2)
 def test_a_vector_raised_anywhere_is_rejected(naive: tuple[Schedule, dict[str, Any]]) -> None:
     schedule, certificate = naive
     tried = 0

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
+
 from tests.checker.single_edits import Base, edited, edits, tokens_of
 from tests.validator.plans import from_document
 
 
+@pytest.mark.turns(2)
 def test_no_accepted_edit_computes_something_else() -> None:
     base = Base("fenced")
     found = Counter(base.judge(path, value) for path, value in edits(base.document)[:45])

@@ -109,6 +109,7 @@ def chi_square_is_plausible(counts: Array, chance: Array) -> bool:
     return bool(counts[chance == 0].sum() == 0 and statistic < freedom + 5 * math.sqrt(2 * max(freedom, 1)) + 5)
 
 
+@pytest.mark.turns(2)
 def test_draws_follow_the_filtered_softmax_over_positions_and_seeds() -> None:
     """The schedule's own steps; logits with ties, filters that bite."""
     logits, counts = some_logits(0) / 3, np.zeros(VOCAB)
@@ -119,6 +120,7 @@ def test_draws_follow_the_filtered_softmax_over_positions_and_seeds() -> None:
     assert not chi_square_is_plausible(counts, probabilities(logits, 1.8, 30, 0.93)), "temperatures are told apart"
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("spread", [3.0, 0.0, 1.0][: cases(1, 3)])
 def test_noise_gives_softmax_probabilities_over_a_vocabulary_of_thousands(spread: float) -> None:
     vocab, number = 4096, 6000

@@ -146,6 +146,7 @@ def test_only_before_a_large_system_is_made_the_memory_is_searched(monkeypatch: 
         assert len(searched) == times
 
 
+@pytest.mark.turns(2)
 def test_clashes_of_two_steps_are_those_of_every_position() -> None:
     result, seen = compose(small_plan(SMALL["fast"])), Counter[tuple[bool, bool]]()
     trace = result.groups[0].order.trace

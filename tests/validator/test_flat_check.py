@@ -89,6 +89,7 @@ def test_a_context_without_room_for_two_tokens_proves_nothing(monkeypatch: pytes
     assert verify(schedule).status == "UNKNOWN"
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("settings", SMALL)
 def test_it_agrees_with_the_composed_check(settings: str) -> None:
     schedule = small_plan(SMALL[settings])

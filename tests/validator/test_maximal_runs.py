@@ -68,6 +68,7 @@ def pairs(flat: Flat, rng: Random, count: int) -> Iterator[tuple[Event, Event, t
                 yield x, y, (a, b)
 
 
+@pytest.mark.turns(2)
 def test_without_tagged_words_both_systems_agree() -> None:
     rng, seen = Random(5), Counter[bool]()
     for _ in range(300):

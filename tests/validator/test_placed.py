@@ -85,6 +85,7 @@ def _one_program(rng: Random) -> Schedule:
     return several.model_copy(update={"programs": (several.programs[0].model_copy(update={"count": workers}),)})
 
 
+@pytest.mark.turns(2)
 def test_random_programs_that_several_workers_run_agree() -> None:
     """Every two nodes, with partial thresholds and the orders that only these imply."""
     random, runs, partial = Random(5), 0, 0

@@ -32,6 +32,7 @@ def wrong(seed: int, count: int) -> list[str]:
     return [line for _ in range(count) for line in compare(random_two_level(rng)).wrong]
 
 
+@pytest.mark.turns(2)
 def test_composed_is_flat_on_random_two_level_systems() -> None:
     rng = Random(11)
     found = [compare(random_two_level(rng)) for _ in range(SYSTEMS)]

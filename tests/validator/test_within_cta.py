@@ -27,6 +27,7 @@ def _agrees(own: Trace) -> bool:
     return run.complete
 
 
+@pytest.mark.turns(2)
 def test_random_programs_have_the_clocks_of_all_their_events() -> None:
     rng, live = Random(3), []
     for _ in range(150):
