@@ -30,6 +30,7 @@ struct Probe {
   u64 adders;        // blocks that add to each counting word
   u64 slack;         // signals that a hint does without; kNoHint: words are looked at all the time
   u64 cluster;
+  u64 bursts;        // 1: rings are filled once a round, when it begins; 0: a slot as soon as it is free
 };
 constexpr u64 kNoHint = ~0ull;
 
@@ -37,6 +38,8 @@ struct Shared {
   u64 full[kStreams][kMostSlots];
   u64 arrived[2];
   u32 done;
+  u32 round;   // that has begun
+  u32 filled;  // rings, of all rounds
 };
 
 extern __shared__ __align__(128) char room[];  // two vectors, then the rings
@@ -93,6 +96,10 @@ __device__ void add_bulk(u64* words, u32 shared, u32 bytes) {
 
 __device__ void wait_until_read() {
   asm volatile("cp.async.bulk.commit_group;\n\tcp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+
+__device__ void count(u32* shared) {
+  asm volatile("red.relaxed.cta.shared::cta.add.u32 [%0], 1;" ::"r"(sync::shared_address(shared)) : "memory");
 }
 
 __device__ void add(u64* word, u64 amount) {
@@ -168,8 +175,21 @@ __device__ void begin(Shared& s) {
     sync::mbarrier_init(s.arrived + 1, 1);
     sync::fence_mbarrier_init();
     s.done = 0;
+    s.round = 1;
+    s.filled = 0;
   }
   cluster_barrier();
+}
+
+// With bursts a round begins when the rings of the one before have filled, and fills them: a product needs weights and input.
+__device__ void begin_round(const Probe& p, Shared& s, u32 round) {
+  if (p.bursts == 0) return;
+  if (threadIdx.x == 0) {
+    for (u32 i = 0; i < kPatience && sync::load_flag(&s.filled) < kStreams * (round - 1); ++i) {
+    }
+    *static_cast<volatile u32*>(&s.round) = round;
+  }
+  sync::cta_barrier<3, kWorkers>();
 }
 
 // Runs `handover(tally)` beside the streams; no block leaves while another of its cluster may write to it.
@@ -184,14 +204,21 @@ __device__ void beside_streams(const Probe& p, Shared& s, Handover handover) {
     if (threadIdx.x == 0) sync::set_flag(&s.done, 1);
   } else if (threadIdx.x % 32 == 0 && p.slots != 0) {
     Stream stream(p, s, threadIdx.x / 32 - kWorkers / 32);
-    while (sync::load_flag(&s.done) == 0 && tally.patience != 0) {
+    for (u32 round = 1; p.bursts != 0; ++round) {
+      stream.drain(tally);
+      count(&s.filled);
+      until(tally, [&] { return sync::load_flag(&s.round) > round || sync::load_flag(&s.done) != 0; });
+      if (sync::load_flag(&s.done) != 0 || tally.patience == 0) break;
+      for (u32 i = 0; i < stream.slots; ++i) stream.ask(i);
+    }
+    while (p.bursts == 0 && sync::load_flag(&s.done) == 0 && tally.patience != 0) {
       until(tally, [&] { return stream.landed(1000); });
       const u32 slot = stream.slot;
       stream.next();
       stream.ask(slot);
     }
     chunks = stream.chunks;
-    stream.drain(tally);
+    if (p.bursts == 0) stream.drain(tally);
   }
   note(p, tally, chunks);
   cluster_barrier();
@@ -312,6 +339,7 @@ AMK_PROBE(local) {
   __shared__ Shared s;
   beside_streams(p, s, [&](Tally&) {
     for (u32 round = 1; round <= p.rounds; ++round) {
+      begin_round(p, s, round);
       for (u32 i = threadIdx.x; i < p.count / 2; i += kWorkers) store_pair(p, round, i, round, i);
       sync::cta_barrier<2, kWorkers>();
     }
@@ -323,6 +351,7 @@ AMK_PROBE(words) {
   __shared__ Shared s;
   beside_streams(p, s, [&](Tally& tally) {
     for (u32 round = 1; round <= p.rounds; ++round) {
+      begin_round(p, s, round);
       publish_words(p, round);
       look(p, tally, round);
       read_pairs(p.words + (round & 1) * p.count, Share(p.count / 2, 0, 1), tally,
@@ -342,6 +371,7 @@ AMK_PROBE(plain) {
   __shared__ Shared s;
   beside_streams(p, s, [&](Tally& tally) {
     for (u32 round = 1; round <= p.rounds; ++round) {
+      begin_round(p, s, round);
       publish_plain(p, round, false);
       acquire(p, tally, round);
       const uint4* vector = reinterpret_cast<const uint4*>(reinterpret_cast<const u32*>(p.words) + (round & 1) * p.count);
@@ -389,6 +419,7 @@ AMK_PROBE(counting) {
   beside_streams(p, s, [&](Tally& tally) {
     const u64 turn = p.adders == gridDim.x ? p.count * blockIdx.x / gridDim.x : 0;
     for (u32 round = 1; round <= p.rounds; ++round) {
+      begin_round(p, s, round);
       u64* words = p.words + (round & 1) * p.count;
       const u64 all = p.count * p.adders, last = all * (blockIdx.x + 1) / gridDim.x;
       for (u64 i = all * blockIdx.x / gridDim.x + threadIdx.x; i < last; i += kWorkers) {
@@ -406,6 +437,7 @@ AMK_PROBE(counting_bulk) {
   beside_streams(p, s, [&](Tally& tally) {
     const u32 turn = static_cast<u32>(p.count * blockIdx.x / gridDim.x) & ~1u, rest = static_cast<u32>(p.count) - turn;
     for (u32 round = 1; round <= p.rounds; ++round) {
+      begin_round(p, s, round);
       u64* words = p.words + (round & 1) * p.count;
       for (u32 i = threadIdx.x; i < p.count; i += kWorkers) reinterpret_cast<u64*>(room)[i] = one_more(round);
       sync::fence_proxy_async_shared();
@@ -428,6 +460,7 @@ AMK_PROBE(gather) {
   beside_streams(p, s, [&](Tally& tally) {
     const Share quads(p.count / 4, rank_in_cluster(), static_cast<u32>(p.cluster));
     for (u32 round = 1; round <= p.rounds; ++round) {
+      begin_round(p, s, round);
       expect_all(p, s, round);
       publish_words(p, round);
       look(p, tally, round);
@@ -453,6 +486,7 @@ AMK_PROBE(multicast) {
   beside_streams(p, s, [&](Tally& tally) {
     const u32 blocks = static_cast<u32>(p.cluster), bytes = static_cast<u32>(p.count * 4) / blocks;
     for (u32 round = 1; round <= p.rounds; ++round) {
+      begin_round(p, s, round);
       expect_all(p, s, round);
       publish_plain(p, round, true);
       if (threadIdx.x == 0) {
@@ -474,6 +508,7 @@ AMK_PROBE(inside) {
   beside_streams(p, s, [&](Tally& tally) {
     const Share quads(p.count / 4, rank_in_cluster(), static_cast<u32>(p.cluster));
     for (u32 round = 1; round <= p.rounds; ++round) {
+      begin_round(p, s, round);
       expect_all(p, s, round);
       for (u32 i = quads.begin + threadIdx.x; i < quads.end; i += kWorkers) {
         send(p, s, round, i,

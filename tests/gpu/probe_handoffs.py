@@ -31,7 +31,7 @@ from amk.report.diagnostic import AmkError
 
 SOURCE = Path(__file__).with_name("handoffs.cu")
 PROBE = np.dtype([(name, "<u8") for name in (
-    "data", "own", "words", "hint", "out", "rounds", "count", "slots", "adders", "slack", "cluster",
+    "data", "own", "words", "hint", "out", "rounds", "count", "slots", "adders", "slack", "cluster", "bursts",
 )])  # fmt: skip
 FEW, MANY, ROUNDS = 100, 1_100, 11
 THREADS, CHUNK, STREAMS, MOST_SLOTS = 512, 2048, 8, 12
@@ -54,10 +54,29 @@ class Case:
     slots: int = MOST_SLOTS
     adders: int = 0
     slack: int | None = 16
+    bursts: bool = False
+
+
+def bursts() -> Iterator[Case]:
+    """As in a kernel that fills its rings when a product is done, and then waits."""
+    for words in (256, 1024, 2048, 4096, 8192):
+        for kernel in ("local", "words"):
+            yield Case(kernel, words=words, bursts=True)
+        yield from (Case("gather", cluster, words, bursts=True) for cluster in CLUSTERS)
+    for words in (1024, 2048, 4096):
+        yield Case("words", words=words, slack=0, bursts=True)
+        yield Case("counting_bulk", words=words, bursts=True)
+        yield from (Case("counting", words=words, adders=adders, bursts=True) for adders in (0, 8))
+    for cluster in CLUSTERS:
+        yield from (Case("inside", cluster, words, bursts=True) for words in (4 * cluster, 256, 1024, 2048))
+        yield from (Case("local", cluster, words, bursts=True) for words in (256, 2048))
+    for kernel, each in (("local", (1, *CLUSTERS)), ("words", (1,)), ("plain", (1,)), ("multicast", (1, *CLUSTERS))):
+        yield from (Case(kernel, cluster, 16384, slack=0, bursts=True) for cluster in each)
 
 
 def cases() -> Iterator[Case]:
     """The most telling first."""
+    yield from bursts()
     for slots in (12, 0, 6):
         yield Case("stream", slots=slots)
         for words in (1024, 2048, 4096):
@@ -135,7 +154,7 @@ class Rig:
         own = DATA // blocks // (STREAMS * CHUNK) * (STREAMS * CHUNK)
         slack = NO_HINT if case.slack is None else case.slack
         places = (self.data.data_ptr(), own, self.words.data_ptr(), self.hint.data_ptr(), self.out.data_ptr())
-        sizes = (case.words, slots, case.adders or blocks, slack, case.cluster)
+        sizes = (case.words, slots, case.adders or blocks, slack, case.cluster, case.bursts)
         few, many = (np.array((*places, n, *sizes), PROBE) for n in (FEW, MANY))
         us, gbps, fetched, faults = [], [], [], np.zeros(2, np.int64)
         for turn in range(ROUNDS + 1):
@@ -190,7 +209,7 @@ def main(argv: Sequence[str]) -> int:
         run = provenance("python -m tests.gpu.probe_handoffs --record FILE", device)
         found = {"run": run, "sms": device.sm_count, "residency": residency(rig), "rows": []}
         print(json.dumps(found["residency"]), flush=True)
-    done = [{each.name: row[each.name] for each in fields(Case)} for row in found["rows"]]
+    done = [{each.name: row.get(each.name, False) for each in fields(Case)} for row in found["rows"]]
     for case in cases():
         if asdict(case) in done:
             continue
