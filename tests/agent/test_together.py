@@ -28,6 +28,10 @@ from tests.agent.conftest import MakeLoop
 EDIT = {"do": "remove", "node": "decode/t/l/wait.qkv"}
 TEXT = json.dumps(EDIT, sort_keys=True)
 KNOB, OTHER, WORSE = {"run_ahead": True}, {"wide_epilogue": 16}, {"head_handoff": True}
+AHEAD = Change((("run_ahead", False, True),), ())
+WIDE = Change((("wide_epilogue", 0, 16),), ())
+UNAWAITED = Change((), (TEXT,))
+QUIET = Noise("quiet")
 POINTS = (KNOB, {"edits": [TEXT]}, OTHER, WORSE)
 
 
@@ -37,12 +41,24 @@ class Adding(SimulatedBackend):
 
     def times(self, job: Job, ready: Ready) -> Block:
         settings, edits = ready.candidate.settings, ready.candidate.edits
-        gain = 0.003 * (settings.run_ahead + (settings.wide_epilogue == 16) + (TEXT in edits) - settings.head_handoff)
+        gain = 0.003 * (
+            settings.run_ahead + (settings.wide_epilogue in (16, 32)) + (TEXT in edits) - settings.head_handoff
+        )
         return tuple(exp(-gain) for _ in job.positions)
 
 
+@dataclass
+class Hindering(Adding):
+    """The two knobs that gain alone lose together."""
+
+    def times(self, job: Job, ready: Ready) -> Block:
+        settings = ready.candidate.settings
+        both = settings.run_ahead and settings.wide_epilogue == 16
+        return tuple(ms * exp(0.015 * both) for ms in super().times(job, ready))
+
+
 def device() -> Adding:
-    return Adding("h200", noise=Noise("quiet"), simulated=False)
+    return Adding("h200", noise=QUIET, simulated=False)
 
 
 @dataclass
@@ -61,20 +77,41 @@ def test_three_near_misses_are_kept_together(make_loop: MakeLoop) -> None:
     *alone, both = loop.state.trials
     assert [t.decided.outcome for t in alone if t.decided] == ["rejected"] * 4, "none of them is kept alone"
     assert both.proposed.proposer == "together" and both.decided is not None and both.decided.outcome == "kept"
-    assert both.proposed.edits == (TEXT,) and "+0.90% in sum" in both.proposed.why
+    assert both.proposed.edits == (TEXT,) and "+0.69% in sum" in both.proposed.why
     changes = loop.space.changes(loop.history.settings[both.index], loop.space.start)
     assert changes == {**KNOB, **OTHER}, "and what lost is not among them"
     assert loop.state.best == both.index and list(Together().ask(loop.context())) == []
 
 
-def test_a_change_counts_with_its_median(make_loop: MakeLoop) -> None:
-    loop = make_loop(Replay((*POINTS, {**WORSE, **OTHER})), device(), evals=5)
+def test_what_a_change_is_worth_is_fitted_to_all_that_have_it(make_loop: MakeLoop, tmp_path: Path) -> None:
+    """Drawn towards zero by three tenths of a measurement, and less where more trials have it."""
+    loop = make_loop(Replay(POINTS), device(), evals=4)
     loop.run()
-    changes = {change: gain for gain, change, _ in gained(loop.context())}
-    assert set(changes) == {
-        Change((("run_ahead", True),), ()), Change((("wide_epilogue", 16),), ()), Change((), (TEXT,))
-    }  # fmt: skip
-    assert all(abs(gain - 0.003) < 1e-4 for gain in changes.values())
+    alone = {change: gain for gain, change, _ in gained(loop.context())}
+    assert set(alone) == {AHEAD, WIDE, UNAWAITED}
+    assert all(abs(gain - 0.003 / 1.3) < 1e-4 for gain in alone.values())
+    more = make_loop(Replay((*POINTS, {**WORSE, **OTHER})), device(), evals=5, folder=tmp_path / "more")
+    more.run()
+    assert alone[WIDE] < {change: gain for gain, change, _ in gained(more.context())}[WIDE] < 0.003
+
+
+def test_a_combination_that_lost_lowers_its_parts(make_loop: MakeLoop) -> None:
+    """Where both together lose, they are not proposed with a third; the third keeps its worth."""
+    loop = make_loop(Replay((*POINTS, {**KNOB, **OTHER})), Hindering("h200", noise=QUIET, simulated=False), evals=5)
+    loop.run()
+    assert not loop.state.curve
+    worth = {change: gain for gain, change, _ in gained(loop.context())}
+    assert UNAWAITED in worth and max(worth.get(AHEAD, 0.0), worth.get(WIDE, 0.0)) < 0.001 < worth[UNAWAITED]
+    assert list(Together().ask(loop.context())) == []
+
+
+def test_a_change_is_of_the_value_that_it_was_measured_from(make_loop: MakeLoop) -> None:
+    """Two other values of a knob that gained are no two changes of one plan."""
+    points = ({"wide_epilogue": 32}, *POINTS, {**KNOB, **OTHER})
+    loop = make_loop(Replay(points), device(), evals=6)
+    loop.run()
+    assert -loop.state.best_score >= log1p(MIN_GAIN)
+    assert [change for _, change, _ in gained(loop.context())] == [UNAWAITED]
 
 
 def test_a_sum_below_what_a_keep_needs_is_not_tried(make_loop: MakeLoop) -> None:
@@ -88,7 +125,7 @@ def test_what_was_kept_is_built_upon(make_loop: MakeLoop) -> None:
     loop = make_loop(Replay((*POINTS, {**KNOB, **OTHER})), device(), evals=5)
     loop.run()
     assert -loop.state.best_score >= log1p(MIN_GAIN), "the pair was kept"
-    assert [change for _, change, _ in gained(loop.context())] == [Change((), (TEXT,))]
+    assert [change for _, change, _ in gained(loop.context())] == [UNAWAITED]
     assert list(Together().ask(loop.context())) == []
 
 
@@ -104,6 +141,6 @@ def test_the_report_tells_what_was_tried_and_what_was_not(make_loop: MakeLoop, t
     assert set(rows) == set(KINDS) and rows["remove barrier"].places > rows["remove barrier"].tried == 1
     text = what_is_left(loop.state, start.schedule, gained(context), list(combined(context)))
     assert "3 changes gained, and are not in the best, where a keep needs +0.50%" in text
-    assert "0 were proposed and 4 were not: +0.90% at most" in text, "three, and each two of them"
+    assert "0 were proposed and 4 were not: +0.69% at most" in text, "three, and each two of them"
     assert "wide_epilogue=16" in text and "Never proposed: " in text
     assert text in report_of(loop.state)

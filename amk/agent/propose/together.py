@@ -2,20 +2,20 @@
 
 Gains of separate changes nearly add up on a logarithmic scale, so two that miss it alone may make it together.
 That does not wait until everything else near the best was tried: whatever was measured to gain, knob or edit, is
-combined as soon as the sum is worth it, the greatest sum first. What a combination gained is a change itself, which
-later ones are built of; and what gained over another plan, as knobs do beside a best that has edits, is made to the
-best alone, too. A change that was measured often counts with its median, because the luckiest of many measurements is
-no gain. Where the simulator measures and may be asked, what it calls no faster than the best is left out.
+combined as soon as the sum is worth it, the greatest sum first; what gained over another plan, as knobs do beside a
+best that has edits, is made to the best alone, too. What a change is worth is fitted to all trials that have it, drawn
+towards zero: the luckiest of many measurements is no gain, and a combination that lost lowers each of its parts. Where
+the simulator measures and may be asked, what it calls no faster than the best is left out.
 """
 
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, islice
-from statistics import median
+
+import numpy as np
 
 from amk.agent.decide.feedback import fate
 from amk.agent.decide.keep import needed, percent
@@ -25,7 +25,7 @@ from amk.agent.journal.inbox import Suggestion
 from amk.agent.journal.state import START
 from amk.agent.propose.archive import WITHIN, looked, merged
 from amk.agent.propose.base import Context
-from amk.agent.propose.combine import WORTH_TRYING
+from amk.agent.propose.combine import RIDGE, WORTH_TRYING
 from amk.planner.space import Value, moved
 from amk.report.diagnostic import AmkError
 from amk.simulator.predict import step_ms
@@ -36,30 +36,33 @@ FEW = 4
 """Knobs and edits of a change: many at once say little of what they do elsewhere."""
 CHANGES = 8
 """Changes that are combined, the most gain first."""
-AT_ONCE = (3, 2, 1)
+AT_ONCE = (4, 3, 2, 1)
 LOOKED = 6
 """Combinations that are planned for one proposal: a plan takes a while."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """knobs: values by name; edits: those that came."""
+    """knobs: name, value before, value; edits: those that came."""
 
-    knobs: tuple[tuple[str, Value], ...]
+    knobs: tuple[tuple[str, Value, Value], ...]
     edits: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.knobs) + len(self.edits)
 
     @property
     def told(self) -> str:
-        return "; ".join((*(f"{name}={value}" for name, value in self.knobs), *told(self.edits)))
+        return "; ".join((*(f"{name}={value}" for name, _, value in self.knobs), *told(self.edits)))
 
     def on(self, design: Design) -> Design | None:
-        """The design with it; None if the design has some of it, or something in its place."""
-        if any(getattr(design.settings, name) == value for name, value in self.knobs):
+        """The design with it; None if the design is not what it changes: has some of it, or something in its place."""
+        if any(getattr(design.settings, name) != before for name, before, _ in self.knobs):
             return None
         edits = merged(design.edits, self.edits)
         if len(edits) < len(design.edits) + len(self.edits):
             return None
-        return Design(moved(design.settings, dict(self.knobs)), edits)
+        return Design(moved(design.settings, {name: value for name, _, value in self.knobs}), edits)
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,7 @@ def combined(context: Context) -> Iterator[Sum]:
     for total, some in sorted(sums, key=lambda each: -each[0]):
         if total < WORTH_TRYING * needed(context.state.noise):
             return
-        knobs = [name for _, change, _ in some for name, _ in change.knobs]
+        knobs = [name for _, change, _ in some for name, _, _ in change.knobs]
         design: Design | None = base if len(knobs) == len(set(knobs)) else None
         for _, change, _ in some:
             design = None if design is None else change.on(design)
@@ -117,18 +120,43 @@ def _slower(context: Context, made: Candidate) -> bool:
 
 
 def gained(context: Context) -> list[tuple[float, Change, int]]:
-    """(median log gain, change, a trial of it) of the changes that gained, and that can be made to the best."""
-    state, best = context.state, context.design(context.state.best)
-    seen: dict[Change, list[tuple[float, int]]] = defaultdict(list)
+    """(log gain, change, the first trial of it) of the changes that gained, and that can be made to the best."""
+    known, rows = _measured(context)
+    x = np.zeros((len(rows), len(known)))
+    for row, (_, parts) in enumerate(rows):
+        x[row, parts] = 1.0
+    fitted = np.linalg.solve(x.T @ x + RIDGE * np.eye(len(known)), x.T @ np.array([gain for gain, _ in rows]))
+    best = context.design(context.state.best)
+    found = [(float(gain), change, index) for gain, (change, index) in zip(fitted, known.items(), strict=True)]
+    worth = [each for each in found if each[0] > GAINED and each[1].on(best) is not None]
+    return sorted(worth, key=lambda each: -each[0])[:CHANGES]
+
+
+def _measured(context: Context) -> tuple[dict[Change, int], list[tuple[float, list[int]]]]:
+    """Changes with the first trial of each, and of every trial its log gain over its parent and which of the changes it
+    consists of. Trials whose parent is far behind the best say nothing of the best."""
+    state, known, rows = context.state, dict[Change, int](), list[tuple[float, list[int]]]()
     for trial in state.trials:
         gain, parent = fate(state, trial).gain, trial.proposed.parent
         if gain is None or (0.0 if parent == START else state.trials[parent].score or 0.0) > state.best_score + WITHIN:
             continue
-        if (change := _change(context, trial.index, parent)) is not None:
-            seen[change].append((gain, trial.index))
-    found = [(median(gain for gain, _ in all_of), change, max(all_of)[1]) for change, all_of in seen.items()]
-    worth = [each for each in found if each[0] > GAINED and each[1].on(best) is not None]
-    return sorted(worth, key=lambda each: -each[0])[:CHANGES]
+        if (change := _change(context, trial.index, parent)) is None:
+            continue
+        parts = _parts(change, list(known))
+        if not parts and len(change) <= FEW:
+            parts, known[change] = [len(known)], trial.index
+        rows += [(max(gain, -WITHIN), parts)] if parts else []
+    return known, rows
+
+
+def _parts(change: Change, known: Sequence[Change]) -> list[int]:
+    """The known changes that it consists of, the largest first; none if they do not make all of it."""
+    knobs, edits, parts = set(change.knobs), set(change.edits), list[int]()
+    for index in sorted(range(len(known)), key=lambda index: -len(known[index])):
+        if knobs.issuperset(known[index].knobs) and edits.issuperset(known[index].edits):
+            knobs, edits = knobs - {*known[index].knobs}, edits - {*known[index].edits}
+            parts.append(index)
+    return [] if knobs or edits else parts
 
 
 def _change(context: Context, index: int, parent: int) -> Change | None:
@@ -136,6 +164,7 @@ def _change(context: Context, index: int, parent: int) -> Change | None:
     before, after = context.design(parent), context.design(index)
     if any(text not in after.edits for text in before.edits):
         return None
-    knobs = tuple(sorted(context.space.changes(after.settings, before.settings).items(), key=lambda item: item[0]))
+    changes = sorted(context.space.changes(after.settings, before.settings).items(), key=lambda item: item[0])
+    knobs = tuple((name, getattr(before.settings, name), value) for name, value in changes)
     came = tuple(text for text in after.edits if text not in before.edits)
-    return Change(knobs, came) if 0 < len(knobs) + len(came) <= FEW else None
+    return Change(knobs, came) if knobs or came else None

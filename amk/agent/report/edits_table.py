@@ -113,5 +113,5 @@ def _together(state: State, changes: Gained, sums: Sequence[Sum]) -> str:
     )
     words += f": {percent(max(new))} at most, by the sum of what they gained." if new else "."
     rows = [("", (change.told[:LINE], percent(gain))) for gain, change, _ in changes]
-    cells = table(("change", "gain, the median of its measurements"), rows)
+    cells = table(("change", "gain, fitted to all trials that have it"), rows)
     return f"<p>{escape(words)}</p><details><summary>changes that gained</summary>{cells}</details>"
