@@ -21,10 +21,13 @@ import numpy as np
 
 from amk.agent.decide import keep as decide
 from amk.agent.decide.surroundings import told
+from amk.agent.gate.design import told as told_edits
 from amk.agent.journal.events import Measured
 from amk.agent.journal.state import START, State
 from amk.agent.journal.store import read_state
-from amk.agent.run.reports import workshop_of
+from amk.agent.propose.together import combined, gained
+from amk.agent.report.edits_table import kinds_of
+from amk.agent.run.reports import candidate_of, context_of, workshop_of
 from amk.bench.provenance import commit
 from amk.planner.settings import STARTS
 
@@ -48,13 +51,31 @@ def summed_up(state: State, reference: str = "fast") -> dict[str, Any]:
         "exhausted": [{"after_evaluations": evals, **event.model_dump(exclude={"kind"})}
                       for evals, event in state.exhaustions],
         "times_faster_than_start": round(exp(-state.best_score), 4), "device_seconds": device_seconds(state),
-        "positions": list(run.positions),
+        "positions": list(run.positions), "edits": what_was_tried(state),
     }  # fmt: skip
     found |= differences(state, reference)
     if state.references:
         found["compared_before"] = [against(earlier) for earlier in state.references[:-1]]
         found |= against(state.references[-1])
     return found
+
+
+def what_was_tried(state: State) -> dict[str, Any]:
+    """Edits of the best in words; by kind, how many distinct ones can be drawn at the best, how many of these were
+    tried, and what came of the proposals; changes that gained without being kept, and their combinations."""
+    best = candidate_of(state, state.best)
+    context = context_of(state)
+    sums = list(combined(context))
+    rows = kinds_of(state, best.schedule) if best is not None else []
+    return {
+        "of_the_best": told_edits(best.edits) if best is not None else [],
+        "by_kind": {row.name: {"drawn": row.places, "tried": row.tried, "proposals": row.proposals,
+                               "refused": row.refused, "measured": row.measured,
+                               "most_gained": None if row.best is None else row.best.gain_text} for row in rows},
+        "measured": sum(t.edited and bool(t.measured) for t in state.trials),
+        "gained_without_a_keep": {change.told[:200]: round(gain, 5) for gain, change, _ in gained(context)},
+        "combinations": {"proposed": sum(each.proposed for each in sums), "open": sum(not s.proposed for s in sums)},
+    }  # fmt: skip
 
 
 def commands(state: State, reference: str) -> list[str]:

@@ -61,6 +61,17 @@ def kept_report(folder: Path, state: State) -> str | None:
         return None
 
 
+def context_of(state: State, workshop: Workshop | None = None) -> Context:
+    """What a proposer would know of the run now; workshop: as of `report_of`."""
+    run = state.run
+    assert run is not None
+    history = History(made_of(run).space(run.start))
+    history.update(state)
+    workshop = workshop or workshop_of(state)
+    workshop.remember({history.settings[t.index]: t.key for t in state.trials if t.key is not None and not t.edited})
+    return Context(history.space, state, history, workshop, run.seed)
+
+
 def report_of(state: State, whole: bool = True, workshop: Workshop | None = None) -> str:
     """The report of a run that was begun, as HTML. Without `whole` nothing is planned for it, which takes seconds: no
     timeline, no difference of the schedules, nothing of what is left near the best. workshop: the run's own, if there
@@ -69,11 +80,8 @@ def report_of(state: State, whole: bool = True, workshop: Workshop | None = None
         return render(state, None, None)
     run = state.run
     assert run is not None
-    history = History(made_of(run).space(run.start))
-    history.update(state)
-    workshop = workshop or workshop_of(state)
-    workshop.remember({history.settings[t.index]: t.key for t in state.trials if t.key is not None and not t.edited})
-    context = Context(history.space, state, history, workshop, run.seed)
+    context = context_of(state, workshop)
+    history = context.history
     survey = context.surroundings.survey(context, plans=0)
     best = candidate_of(state, state.best)
     changes: tuple[list[Ablated], int] = [], 0
