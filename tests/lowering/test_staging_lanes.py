@@ -36,22 +36,45 @@ class Left:
     sums: NDArray[np.uint32]
 
 
-@pytest.fixture(scope="module", params=SHAPES, ids=lambda shape: f"{shape[0]}-by-{shape[1]}")
-def staging(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
-    count, agents = request.param
+@dataclass(frozen=True)
+class Program:
+    """Elements and agents, and the command that stages so many."""
+
+    count: int
+    agents: int
+    command: tuple[str, str]
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """staging.cpp with every shape, each in a namespace: what costs is the headers, which are read once."""
     folder = tmp_path_factory.mktemp("staging")
     shutil.copytree(HERE, folder, dirs_exist_ok=True)
     cuda = HERE.parents[2] / "amk" / "lowering" / "cuda"
     for name in HEADERS:
         shutil.copy(cuda / f"{name}.cuh", folder / "amk")
-    shapes = [f"-DCOUNT={count}", f"-DAGENTS={agents}"]
-    command = ["g++", "-std=c++20", "-O1", "-w", "-pthread", "-I", folder, *shapes, folder / "staging.cpp"]
+    lines = ["#include <cstdio>", "#include <cstdlib>", "#include <mutex>", "#include <string>"]
+    lines += ['#include "amk/staged.cuh"', "#define main staged"]
+    for number, (count, agents) in enumerate(SHAPES):
+        lines += [f"#define COUNT {count}", f"#define AGENTS {agents}", f"namespace shape_{number} {{"]
+        lines += ['#include "staging.cpp"', "}", "#undef COUNT", "#undef AGENTS"]
+    lines += ["#undef main", "int main(int count, char** words) {", "  switch (atoi(words[1])) {"]
+    lines += [
+        f"    case {number}: return shape_{number}::staged(count - 1, words + 1);" for number in range(len(SHAPES))
+    ]
+    (folder / "shapes.cpp").write_text("\n".join([*lines, "  }", "  return 1;", "}", ""]))
+    command = ["g++", "-std=c++20", "-O1", "-w", "-pthread", "-I", folder, folder / "shapes.cpp"]
     subprocess.run([*command, "-o", folder / "staging"], check=True, timeout=120)
-    return folder / "staging", count
+    return folder / "staging"
 
 
-def run(program: Path, layout: str, source: str, values: F32) -> Left:
-    command = [program, layout, source]
+@pytest.fixture(params=range(len(SHAPES)), ids=lambda number: "{}-by-{}".format(*SHAPES[number]))
+def staging(request: pytest.FixtureRequest, program: Path) -> Program:
+    return Program(*SHAPES[request.param], (str(program), str(request.param)))
+
+
+def run(program: Program, layout: str, source: str, values: F32) -> Left:
+    command = [*program.command, layout, source]
     out = subprocess.run(command, input=values.tobytes(), capture_output=True, check=True, timeout=120).stdout
     blocks = whole_blocks(values.size) + 4
     x, also, rest = np.split(np.frombuffer(out, np.uint8), [blocks * 128, blocks * 256])
@@ -76,13 +99,12 @@ def places(count: int) -> NDArray[np.int64]:
     return i + np.choose(i // 2 % 4, [0, 2, -2, 0])
 
 
-@pytest.mark.turns(6)
 @pytest.mark.parametrize("source", ["tagged-bf16", "tagged-f32", "plain"])
 @pytest.mark.parametrize("layout", ["digits", "halves"])
-def test_blocks_are_those_of_the_interpreter(staging: tuple[Path, int], layout: str, source: str) -> None:
-    program, count = staging
+def test_blocks_are_those_of_the_interpreter(staging: Program, layout: str, source: str) -> None:
+    count = staging.count
     x = drawn(count, 3)
-    left = run(program, layout, source, x)
+    left = run(staging, layout, source, x)
     stored = from_bf16_bits(to_bf16_bits(x)) if source == "tagged-bf16" else x
     blocks = whole_blocks(count)
     padded = np.zeros(blocks * BLOCK, np.float32)
@@ -111,26 +133,24 @@ def test_blocks_are_those_of_the_interpreter(staging: tuple[Path, int], layout: 
         assert (behind == UNTOUCHED).all()
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("layout", ["digits", "bare"])
-def test_half_a_share_is_used_before_the_words_of_the_other_are_there(staging: tuple[Path, int], layout: str) -> None:
+def test_half_a_share_is_used_before_the_words_of_the_other_are_there(staging: Program, layout: str) -> None:
     """The program aborts unless that is so, and unless nothing is used early where warps have not met ("bare")."""
-    program, count = staging
-    if (count, dict(SHAPES)[count]) != SHAPES[0]:
+    count = staging.count
+    if (count, staging.agents) != SHAPES[0]:
         pytest.skip("shares of few fetches, or of several rounds, are used as a whole")
     x = drawn(count, 5)
-    left, expected = run(program, layout, "late", x), run(program, "digits", "tagged-bf16", x)
+    left, expected = run(staging, layout, "late", x), run(staging, "digits", "tagged-bf16", x)
     for name in ("x", "also", "scales", "sums"):
         np.testing.assert_array_equal(getattr(left, name), getattr(expected, name))
 
 
-def test_bf16_is_copied_to_its_place(staging: tuple[Path, int]) -> None:
-    program, count = staging
-    agents = dict(SHAPES)[count]
-    if count % (4 * agents):
+def test_bf16_is_copied_to_its_place(staging: Program) -> None:
+    count = staging.count
+    if count % (4 * staging.agents):
         pytest.skip("bf16 is shared in whole fetches")
     x = drawn(count, 4)
-    left = run(program, "bf16", "tagged-bf16", x)
+    left = run(staging, "bf16", "tagged-bf16", x)
     bits, numbers = left.x.reshape(-1).view(np.uint16), ~np.isnan(x)
     np.testing.assert_array_equal(bits[places(count)][numbers], to_bf16_bits(x)[numbers])
     assert (left.x.reshape(-1)[2 * count :] == UNTOUCHED).all() and (left.scales.view(np.uint8) == UNTOUCHED).all()
