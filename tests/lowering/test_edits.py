@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import cache
 from importlib import resources
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import pytest
 
 from amk.schedule_ir.ops import OPS
 from amk.schedule_ir.schedule import steps_of
-from tests.lowering.edits.judge import SUBJECTS, all_edits, judge, subject, texts
+from tests.lowering.edits.judge import SUBJECTS, judge, subject, texts
+from tests.lowering.edits.judge import all_edits as found_edits
 from tests.lowering.edits.of_rows import of_unpack
 from tests.lowering.edits.rules import RULES
 from tests.lowering.edits.run import OF_A_HEADER, SLICES, equivalent, sample
@@ -24,6 +26,8 @@ REFUSED = {
     "comparison off by one: amk/ring.cuh": "emulator: late copy",
 }
 """The first edit of a rule in a file, in the kernel with tagged words, and what refuses it."""
+
+all_edits = cache(found_edits)
 
 
 def test_every_rule_finds_something_to_edit() -> None:
