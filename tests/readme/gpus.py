@@ -14,6 +14,7 @@ from amk.targets.target import Target, load_target, targets
 from tests.readme import records
 
 RECORD = records.RECORDS / "speed" / "gpus-simulated.json"
+DRAINED = records.RECORDS / "speed" / "h200-drain-resident.json"
 PAGES = records.ROOT / "amk" / "simulator" / "gpus"
 CATCH_UP = 3
 
@@ -78,7 +79,17 @@ def _predicted(target: Target, rows: list[dict[str, Any]]) -> str:
         second = next(part for part in row["parts"] if part != "memory")
         share = f"{row['floor_ms'] / row['ms']:.0%}"
         lines.append(f"| {name} | {row['floor_ms']:.3f} | {row['ms']:.3f} | {share} | {WORDS[second]} |")
-    return "\n".join(lines) + "\n"
+    errors = dict.fromkeys(row["error"] for row in rows if "error" in row)
+    return (
+        "\n".join(
+            [
+                *lines,
+                "",
+                *(f"* Error {each}." if each.startswith("of") else f"* {each.capitalize()}." for each in errors),
+            ]
+        )
+        + "\n"
+    )
 
 
 def measured(gpu: str) -> list[dict[str, Any]]:
@@ -141,7 +152,21 @@ def _drain(rows: list[dict[str, Any]]) -> str:
         f"| {row['supply_gbps']:.1f} | {row['ratio']:.1f} |"
         for row in rows
     ]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *_drained(rows[0]["gpu"])]) + "\n"
+
+
+def _drained(gpu: str) -> list[str]:
+    """What this GPU's code was measured to drain where weights lie in another one's L2."""
+    record = json.loads(DRAINED.read_text(encoding="utf-8"))
+    if not (rows := [row for row in record["rows"] if load_target(row["gpu"]).name == gpu]):
+        return []
+    run, there = record["run"], f"../../../tests/records/speed/{DRAINED.name}"
+    times = ", ".join(f"{row['times_supply']:.1f} times in {row['format']}" for row in rows)
+    where = f"the L2 of one {run['hardware']['name']}, {rows[0]['workers']} SMs"
+    return [
+        f"\nMeasured with weights in {where}, at the ratio of clocks:",
+        f"{times} what memory supplies ([record]({there}), commit {run['commit'][:7]}).",
+    ]
 
 
 def _limit(rows: list[dict[str, Any]]) -> str:
