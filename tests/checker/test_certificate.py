@@ -81,7 +81,7 @@ def test_safe_plans_have_accepted_certificates(settings_name: str, model: str) -
 def test_launches_of_one_token_are_proved_as_launches_of_two() -> None:
     schedule = small_plan(replace(SMALL["naive"], max_tokens=1))
     assert rule(schedule, 1, [0, last_start(schedule, 1)]).status == verify(schedule).status == "SAFE"
-    assert accepted(schedule, certify_schedule(schedule)) == ""
+    assert accepted(schedule, certify_schedule(schedule, checked=False)) == ""
     launch = schedule.launch.model_copy(update={"max_tokens": 2})  # no room for what the second token leaves
     wrong = schedule.model_copy(update={"launch": launch})
     assert verify(wrong).status == "UNSAFE"
@@ -204,7 +204,7 @@ def test_a_step_of_all_between_the_barrier_and_the_signal() -> None:
     at = [j for j, op in enumerate(ops) if op.op == "add_residual" and ops[j - 1].op == "refill"]
     assert at and all(ops[j].role == "w0" and ops[j - 1].role == "all" and ops[j - 2].op == "barrier" for j in at)
     assert verify(schedule).safe and rule(schedule, 2).status == "SAFE"
-    assert accepted(schedule, certify_schedule(schedule)) == ""
+    assert accepted(schedule, certify_schedule(schedule, checked=False)) == ""
 
 
 def test_the_same_without_the_barrier_has_no_certificate() -> None:
@@ -239,7 +239,7 @@ def test_whoever_owns_the_position_waits_for_the_workers_words() -> None:
     """The last worker is past the last token's 'act' once its keys and values have been read. Each of three workers
     does that at the positions of its split only, but whatever the position is everybody waits for the one that does."""
     schedule = idle_for("hidden")
-    assert verify(schedule).safe and accepted(schedule, certify_schedule(schedule)) == ""
+    assert verify(schedule).safe and accepted(schedule, certify_schedule(schedule, checked=False)) == ""
     proof = Proof(schedule)
     proof.run(run_times(proof))
     order = proof.order("wait", claims_of(proof, "wait"))
@@ -316,7 +316,7 @@ def test_tagged_words_do_not_separate_what_an_acquire_counts() -> None:
     assert (verdict.status, [d.code for d in verdict.diagnostics]) == ("UNKNOWN", ["AMK203"])
     other = Edit("insert", ("programs", 1, *inside.path[2:]), wait)  # now all of them wait before they go on
     fenced = from_document(apply(json.loads(schedule.model_dump_json()), [other])[0])
-    assert verify(fenced).safe and accepted(fenced, certify_schedule(fenced)) == ""
+    assert verify(fenced).safe and accepted(fenced, certify_schedule(fenced, checked=False)) == ""
 
 
 @pytest.mark.parametrize(("number", "seed"), [(2, "78/6"), (2, "78/28"), (44, "78/2")])
@@ -406,17 +406,18 @@ JUNK = st.recursive(
 
 
 @cache
-def _tiniest() -> tuple[Schedule, dict[str, Any]]:
+def _tiniest() -> tuple[Schedule, dict[str, Any], Proof]:
     schedule = small_plan(SMALL["fast"], MODELS["qk-norm"], workers=2)
-    return schedule, certify_schedule(schedule)
+    return schedule, certify_schedule(schedule), Proof(schedule)
 
 
 @given(st.sampled_from(("format", "schedule", "times", "clocks", "obligations")), JUNK)
 @settings(max_examples=60, deadline=None)
 def test_any_certificate_gets_a_verdict(key: str, junk: object) -> None:
-    schedule, certificate = _tiniest()
-    assert check_certificate(schedule, schedule_hash(schedule), certificate | {key: junk}).accepted in (True, False)
-    assert not check_certificate(schedule, schedule_hash(schedule), junk).accepted
+    schedule, certificate, proof = _tiniest()
+    digest = schedule_hash(schedule)
+    assert check_certificate(schedule, digest, certificate | {key: junk}, proof).accepted in (True, False)
+    assert not check_certificate(schedule, digest, junk, proof).accepted
 
 
 def test_a_full_size_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -149,7 +149,7 @@ def test_plans_of_a_batch_are_safe(model: ModelSpec, batch: int, gpu: str, conte
     schedule = plan(model, load_target(gpu), settings=Settings(batch=batch), max_context=context)
     verdict = verify(schedule)
     assert verdict.safe, [diagnostic.message for diagnostic in verdict.diagnostics]
-    certificate = certify_schedule(schedule)
+    certificate = certify_schedule(schedule, checked=False)
     assert check_certificate(schedule, schedule_hash(schedule), certificate).reason == ""
 
 

@@ -89,7 +89,7 @@ def test_they_are_safe_certified_and_no_run_refutes_them(name: str) -> None:
     schedule = schedule_of(name)
     verdict = verify(schedule)
     assert verdict.safe, verdict.diagnostics
-    assert check_certificate(schedule, schedule_hash(schedule), certify_schedule(schedule)).reason == ""
+    assert check_certificate(schedule, schedule_hash(schedule), certify_schedule(schedule, checked=False)).reason == ""
     assert judge(schedule, most=1).status == "not refuted"
     request, order = next(iter(requests(schedule)))
     ruling = judged(schedule, request, order, EmulatedKernel(lambda _: printed(name)), DEVICE_TOLERANCE)

@@ -68,7 +68,7 @@ def test_live_batches_are_safe_and_certified(name: str) -> None:
     schedule = schedule_of(name)
     verdict = verify(schedule)
     assert verdict.safe, verdict.diagnostics
-    assert check_certificate(schedule, schedule_hash(schedule), certify_schedule(schedule)).reason == ""
+    assert check_certificate(schedule, schedule_hash(schedule), certify_schedule(schedule, checked=False)).reason == ""
 
 
 @pytest.mark.turns(4)
@@ -77,7 +77,7 @@ def test_plans_of_live_batches_are_safe_and_certified(model: ModelSpec) -> None:
     schedule = plan(model, load_target("h200"), settings=Settings(batch=4, live=True), max_context=64)
     verdict = verify(schedule)
     assert verdict.safe, verdict.diagnostics
-    assert check_certificate(schedule, schedule_hash(schedule), certify_schedule(schedule)).reason == ""
+    assert check_certificate(schedule, schedule_hash(schedule), certify_schedule(schedule, checked=False)).reason == ""
 
 
 @pytest.mark.turns(2)

@@ -95,7 +95,9 @@ def test_rows_are_safe(name: str) -> None:
     schedule = planned(name)
     assert verify(schedule).safe
     if name in ("tagged words", "fenced counters, two splits", "bias, a group of three", "sixteen rows"):
-        assert check_certificate(schedule, schedule_hash(schedule), certify_schedule(schedule)).reason == ""
+        assert (
+            check_certificate(schedule, schedule_hash(schedule), certify_schedule(schedule, checked=False)).reason == ""
+        )
 
 
 @pytest.mark.turns(2)
@@ -122,7 +124,7 @@ def test_plans_of_rows_are_safe(model: ModelSpec, rows: int, gpu: str, context: 
     schedule = plan(model, load_target(gpu), settings=Settings(rows=rows), max_context=context)
     verdict = verify(schedule)
     assert verdict.safe, [diagnostic.message for diagnostic in verdict.diagnostics]
-    assert check_certificate(schedule, schedule_hash(schedule), certify_schedule(schedule)).reason == ""
+    assert check_certificate(schedule, schedule_hash(schedule), certify_schedule(schedule, checked=False)).reason == ""
 
 
 @pytest.mark.parametrize("agents", range(1, 9))

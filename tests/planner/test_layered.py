@@ -83,7 +83,7 @@ def test_such_plans_are_safe_and_checked(wanted: Layered) -> None:
     assert [loop.count for loop in loops(reduced)] == [min(3, count) for count, _ in wanted]
     verdict = verify(schedule)
     assert verdict.safe and verdict.stats["layers checked"] == reduced.model.layers
-    certificate = json.loads(json.dumps(certify_schedule(schedule)))
+    certificate = json.loads(json.dumps(certify_schedule(schedule, checked=False)))
     assert check_certificate(schedule, schedule_hash(schedule), certificate).reason == ""
 
 
