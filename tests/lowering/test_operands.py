@@ -14,7 +14,7 @@ from amk.lowering.emit import KERNEL, emit
 from amk.lowering.kernel import read_back
 from amk.lowering.operands import check_operands
 from amk.lowering.ptx_code import read_kernel
-from amk.lowering.readback import Kind, read_ptx
+from amk.lowering.readback import Instruction, Kind, read_ptx
 from amk.lowering.skeleton import check_synchronisation
 from amk.lowering.stamp import stamped
 from amk.planner.decode import plan
@@ -38,6 +38,11 @@ def text(name: str) -> str:
     return found
 
 
+@cache
+def instructions(name: str) -> list[Instruction]:
+    return read_ptx(text(name))[KERNEL]
+
+
 def refused(name: str, ptx: str, words: str) -> None:
     assert ptx != text(name), "the edit changed nothing"
     with pytest.raises(AmkError) as caught:
@@ -49,7 +54,7 @@ def refused(name: str, ptx: str, words: str) -> None:
 def edited(name: str, kind: Kind, number: int, change: Callable[[str], str]) -> str:
     """The PTX with the line of one instruction changed."""
     lines = text(name).splitlines()
-    found = [one for one in read_ptx(text(name))[KERNEL] if one.kind is kind]
+    found = [one for one in instructions(name) if one.kind is kind]
     line = found[number].line - 1
     lines[line] = change(lines[line])
     return "\n".join(lines) + "\n"
@@ -96,7 +101,7 @@ def test_what_the_compiler_made_is_taken(name: str) -> None:
 
 
 def line_of(name: str, kind: Kind, number: int) -> int:
-    return [one for one in read_ptx(text(name))[KERNEL] if one.kind is kind][number].line - 1
+    return [one for one in instructions(name) if one.kind is kind][number].line - 1
 
 
 def without_line(name: str, line: int) -> str:
