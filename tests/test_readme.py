@@ -38,10 +38,12 @@ def test_the_speed_table_says_which_rows_are_of_another_run() -> None:
     def entry(pos: int, commit: str) -> dict[str, Any]:
         key = {"model": "llama3-8b", "dtype": "bf16", "pos": pos, "batch": 1}
         run = {"hardware": {"name": "NVIDIA H200"}, "commit": commit, "date": "2026-11-26T22:40:00"}
-        return {"row": {"key": key}, "run": run}
+        return {"row": {"key": key, "ceiling_gbps": 4545.4}, "run": run}
 
-    assert speed.source([entry(128, "aaaaaaaa"), entry(128, "aaaaaaaa"), entry(16, "aaaaaaaa"), entry(2047, "b")]) == (
-        "One NVIDIA H200, commit aaaaaaa, 2026-11-26. llama3-8b bf16, 2,047: one NVIDIA H200, commit b, 2026-11-26."
+    rows = [entry(128, "aaaaaaaa"), entry(128, "aaaaaaaa"), entry(16, "aaaaaaaa"), entry(2047, "b")]
+    assert speed.source(rows) == (
+        "One NVIDIA H200, commit aaaaaaa, 2026-11-26, which reads 4,545 GB/s. "
+        "llama3-8b bf16, 2,047: one NVIDIA H200, commit b, 2026-11-26, which reads 4,545 GB/s."
     )
 
 

@@ -22,6 +22,8 @@ NAMES = {
     "cublas-graph": "torch ops in a CUDA graph",
     "compile": "torch.compile",
     "int8": "torch.compile, int8 product",
+    "int4": "torch.compile, tinygemm",
+    "fp8": "torch.compile, scaled product",
 }
 CHART = (("llama3.2-1b", "bf16", 128, 1), ("llama3.2-1b", "int8", 128, 1), ("llama3-8b", "bf16", 128, 1))
 
@@ -116,7 +118,7 @@ def groups() -> list[Group]:
 
 def _group(line: Line) -> Group:
     plain = "" if line.case[1] == "bf16" else " (bf16)"
-    names = {name: NAMES[name] + (plain if name == "cublas-graph" else "") for name in line.baselines}
+    names = {name: NAMES[name] + (plain if name in ("cublas-graph", "compile") else "") for name in line.baselines}
     others = sorted((ms, names[name]) for name, (ms, _) in line.baselines.items())
     bars = [Bar("amk", line.ms, "own"), *(Bar(name, ms, "other") for ms, name in others)]
     return Group(f"{line.case[0]} {line.case[1]}", line.floor, tuple(bars))
@@ -132,14 +134,16 @@ def section() -> str:
 
 
 def source(rows: Iterable[dict[str, Any]]) -> str:
-    """The card, commit and day of most cases first, then those of the others with their names."""
-    found: dict[str, list[str]] = {}
+    """The card with what it reads, commit and day of most cases first, then those of the others with their names."""
+    found: dict[str, dict[str, list[float]]] = {}
     for entry in rows:
         run, key = entry["run"], entry["row"]["key"]
         where = f"one {run['hardware']['name']}, commit {run['commit'][:7]}, {run['date'][:10]}"
         title = _title((key["model"], key["dtype"], key["pos"], key["batch"]))
-        if title not in found.setdefault(where, []):
-            found[where].append(title)
-    (most, _), *others = sorted(found.items(), key=lambda each: -len(each[1]))
-    text = [f"{most[0].upper()}{most[1:]}.", *(f"{'; '.join(titles)}: {where}." for where, titles in others)]
-    return " ".join(text)
+        found.setdefault(where, {}).setdefault(title, []).append(entry["row"]["ceiling_gbps"])
+    told = []
+    for where, cases in sorted(found.items(), key=lambda each: -len(each[1])):
+        ceiling = median(gbps for each in cases.values() for gbps in each)
+        card = f"{where}, which reads {ceiling:,.0f} GB/s."
+        told.append(f"{'; '.join(cases)}: {card}" if told else f"{card[0].upper()}{card[1:]}")
+    return " ".join(told)
