@@ -124,6 +124,32 @@ def test_what_is_left_in_a_cache_changes_no_bit_of_a_text_that_joins(subject: An
     np.testing.assert_array_equal(found[0], found[1])
 
 
+def test_one_text_in_every_sequence_has_the_same_bits(subject: Any) -> None:
+    batch, vocab, steps = subject.schedule.batch, subject.schedule.model.vocab, 40
+    rng = random.Random(5)
+    for _ in range(4):
+        text = [rng.randrange(vocab) for _ in range(rng.randint(1, 20))]
+        subject.engine.request_batch([text] * batch, start=[0] * batch)
+        tokens = np.concatenate([subject.engine.step(8).reshape(8, batch) for _ in range(steps // 8)])
+        np.testing.assert_array_equal(tokens, np.repeat(tokens[:, :1], batch, axis=1))
+        rows = subject.engine.read("logits", np.uint32, batch * vocab).reshape(batch, vocab)
+        np.testing.assert_array_equal(rows, np.broadcast_to(rows[:1], rows.shape))
+
+
+def test_the_same_texts_again_have_the_same_bits(subject: Any) -> None:
+    batch, vocab = subject.schedule.batch, subject.schedule.model.vocab
+    rng = random.Random(7)
+    texts = [[rng.randrange(vocab) for _ in range(rng.randint(1, 20))] for _ in range(batch)]
+    found = []
+    for _ in range(12):
+        subject.engine.request_batch(texts, start=[0] * batch)
+        tokens = [subject.engine.step(8).tolist() for _ in range(5)]
+        found.append((tokens, subject.engine.read("logits", np.uint32, batch * vocab)))
+    for again, (tokens, bits) in enumerate(found):
+        assert tokens == found[0][0], f"run {again}"
+        np.testing.assert_array_equal(bits, found[0][1], err_msg=f"run {again}")
+
+
 def test_texts_that_come_and_go_are_what_they_are_alone(subject: Any) -> None:
     backend, vocab = LiveBackend(subject.engine), subject.schedule.model.vocab
     rng = random.Random(3)
