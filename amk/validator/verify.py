@@ -121,7 +121,7 @@ def _sequences(schedule: Schedule) -> Iterable[Diagnostic]:
 
 STATIC: Final[tuple[Callable[[Schedule], Iterable[Diagnostic]], ...]] = (
     check_structure, check_widths, check_model_graph, check_registers, check_rings, check_owners, _tags, check_wrap,
-    check_strong, check_said, _sequences,
+    check_strong, check_said,
 )  # fmt: skip
 """Checks of the schedule as written. The resource, composed, epoch and SMT checks follow them."""
 
@@ -180,6 +180,8 @@ class _Verification:
         for check in STATIC:
             self._in_time()
             self._sort(check(self.schedule))
+        if not self.found:  # it asks for accesses at every position, which buffers of another shape cannot answer
+            self._sort(_sequences(self.schedule))
         self._sort(check_resources(self.schedule, self.compiled))
 
     def _needs(self) -> None:
