@@ -2,8 +2,9 @@
 
 Both run the same requests; steps of several rows are given all tokens. From the first position with warps in turns and
 copies late, in drawn order, with copies at once, and from a later position, where attention reads a cache that earlier
-tokens left. A fault, or other tokens or logits, refuse the edit. The kernel as it is must run without a fault; its
-results are kept, also in a folder that processes of a recorded run share, by the PTX and the emulator's sources.
+tokens left. A fault, other tokens or logits, or another content of global memory refuse the edit. The kernel as it is
+must run without a fault; its results are kept, also in a folder that processes of a recorded run share, by the PTX and
+the emulator's sources.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from amk import emulator
 from amk.emulator.decode import EmulatedEngine
 from amk.emulator.machine.machine import Limits, Order
+from amk.emulator.ptx.program import GLOBAL_BASE
 from amk.judges.request import hidden_state
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.codec import schedule_hash
@@ -41,13 +43,15 @@ DRAWN = Sampling(0.8, 40, 0.9, 7)
 @dataclass(frozen=True)
 class Request:
     """launches: tokens of each. position: of the first token; above 0 the cache holds drawn rows. chosen: in steps of
-    several rows, how many rows at the end have the largest logit behind them, not a given token."""
+    several rows, how many rows at the end have the largest logit behind them, not a given token. sampling: of kernels
+    that draw."""
 
     name: str
     order: Order
     launches: tuple[int, ...] = (4,)
     position: int = 0
     chosen: int = 1
+    sampling: Sampling = DRAWN
 
 
 REQUESTS = (
@@ -60,11 +64,13 @@ REQUESTS = (
 
 @dataclass(frozen=True)
 class Shown:
-    """fault: the kind of the first fault, "" if there is none. Tokens and logits of every launch."""
+    """fault: the kind of the first fault, "" if there is none. Tokens and logits of every launch. left: a digest of what
+    the kernel writes to global memory, behind the last launch."""
 
     fault: str
     tokens: tuple[int, ...] = ()
     logits: tuple[NDArray[np.float32], ...] = ()
+    left: str = ""
 
 
 def shown(schedule: Schedule, source: RandomTensors, ptx: str, request: Request) -> Shown:
@@ -74,7 +80,7 @@ def shown(schedule: Schedule, source: RandomTensors, ptx: str, request: Request)
         return _of_slice(engine, schedule, request)
     given = 3 if schedule.rows == 1 else request.position + schedule.rows * sum(request.launches)
     texts = [[3 + 2 * sequence, 17, 5, *range(6, 3 + given)][:given] for sequence in range(schedule.batch)]
-    engine.request_batch(texts, (), GREEDY if mode_of(schedule) == "greedy" else DRAWN)
+    engine.request_batch(texts, (), GREEDY if mode_of(schedule) == "greedy" else request.sampling)
     if schedule.rows > 1:
         engine.machine.write("request", np.array([given + 1 - request.chosen], np.int32))
     if request.position:
@@ -87,22 +93,36 @@ def shown(schedule: Schedule, source: RandomTensors, ptx: str, request: Request)
             return Shown(outcome.faults[0].kind if outcome.faults else "did not end")
         tokens += engine.output(count).reshape(-1).tolist()
         logits.append(engine.logits())
-    return Shown("", tuple(tokens), tuple(logits))
+    return Shown("", tuple(tokens), tuple(logits), _left(engine))
+
+
+def _left(engine: EmulatedEngine) -> str:
+    """A digest of the buffers that a kernel writes; undefined bytes count as such, whatever they are."""
+    digest, memory, grid = sha256(), engine.machine.memory, engine.machine.grid
+    for buffer in engine.buffers.values():
+        if buffer.space == "global" and buffer.role != "constant":
+            start = memory.addresses[buffer.name] - GLOBAL_BASE
+            here = slice(start, start + buffer.bytes)
+            undefined = grid.undefined[here] != 0
+            digest.update(np.where(undefined, 0, grid.memory[here]).tobytes() + undefined.tobytes())
+    return digest.hexdigest()
 
 
 def _of_slice(engine: EmulatedEngine, schedule: Schedule, request: Request) -> Shown:
-    """Launches for one token each, of hidden states; what comes out stands for logits."""
+    """Launches of hidden states, each for all tokens of a launch; what comes out stands for logits."""
     if request.position:
         _draw_cache(engine, schedule, request.position)
     found: list[NDArray[np.float32]] = []
-    for number in range(sum(request.launches)):
+    position = request.position
+    for number, count in enumerate(request.launches):
         engine.machine.write("hidden_in", hidden_state(schedule.model.hidden, number))
-        engine.machine.write("position", np.array([request.position + number], np.int32))
-        outcome = engine.launch(1, request.order)
+        engine.machine.write("position", np.array([position], np.int32))
+        outcome = engine.launch(count, request.order)
+        position += count
         if outcome.faults or not outcome.ended:
             return Shown(outcome.faults[0].kind if outcome.faults else "did not end")
         found.append(engine.machine.read("hidden_out", np.float32, schedule.model.hidden).view(np.float32).copy())
-    return Shown("", (), tuple(found))
+    return Shown("", (), tuple(found), _left(engine))
 
 
 def _resume(engine: EmulatedEngine, schedule: Schedule, position: int) -> None:
@@ -138,12 +158,12 @@ def _kept(schedule: Schedule, source: RandomTensors, ptx: str, request: Request)
     path = SHARED / f"{sha256(words).hexdigest()}.npz"
     if path.exists():
         with np.load(path, allow_pickle=False) as known:
-            return Shown("", tuple(known["tokens"].tolist()), tuple(known["logits"]))
+            return Shown("", tuple(known["tokens"].tolist()), tuple(known["logits"]), str(known["left"]))
     found = shown(schedule, source, ptx, request)
     if not found.fault:
         SHARED.mkdir(mode=0o700, exist_ok=True)
         with NamedTemporaryFile(dir=SHARED, suffix=".npz", delete=False) as file:
-            np.savez(file, tokens=np.array(found.tokens), logits=np.array(found.logits))
+            np.savez(file, tokens=np.array(found.tokens), logits=np.array(found.logits), left=found.left)
         Path(file.name).replace(path)
     return found
 
@@ -157,13 +177,16 @@ def expected(subject: str, schedule: Schedule, source: RandomTensors, ptx: str, 
     return _KEPT[key]
 
 
-def difference(subject: str, schedule: Schedule, original: str, ptx: str) -> str | None:
-    """The first thing that differs from the kernel as it is: a kind of fault, "tokens", "logits"; None if nothing does.
+def difference(
+    subject: str, schedule: Schedule, original: str, ptx: str, requests: tuple[Request, ...] = REQUESTS
+) -> str | None:
+    """The first thing that differs from the kernel as it is: a kind of fault, "tokens", "logits", "memory"; None if
+    nothing does.
 
     "logits, within rounding" where bits differ by less than two machines may.
     """
     source, rounded = RandomTensors(schedule.model), False
-    for request in REQUESTS:
+    for request in requests:
         known = expected(subject, schedule, source, original, request)
         try:
             found = shown(schedule, source, ptx, request)
@@ -175,4 +198,6 @@ def difference(subject: str, schedule: Schedule, original: str, ptx: str) -> str
             if not np.abs(one - other).max() <= ROUNDING * np.abs(other).max():
                 return "logits"
             rounded |= one.tobytes() != other.tobytes()
+        if not rounded and found.left != known.left:
+            return "memory"
     return "logits, within rounding" if rounded else None

@@ -21,7 +21,8 @@ from amk.report.diagnostic import AmkError
 from amk.schedule_ir.schedule import Schedule
 from amk.targets.target import load_target
 from amk.weights.weight_format import FormatName
-from tests.lowering.edits.emulated import difference
+from tests.lowering.edits.emulated import REQUESTS, Request, difference
+from tests.lowering.edits.further import ALONE, FURTHER
 from tests.lowering.edits.rules import SOURCE, Edit, edits
 from tests.tiny import tiny
 
@@ -54,17 +55,21 @@ _UNIT = re.compile(rf"_amk_kernel_cu_[0-9a-f]{{8}}_{os.getpid()}")
 """What names of the translation unit carry of its text and of the process; the digits behind that are a length."""
 
 
+def _described(name: str) -> tuple[str, Settings, FormatName, ModelSpec, tuple[Request, ...]]:
+    return FURTHER[name] if name in FURTHER else (*SUBJECTS[name], REQUESTS)
+
+
 @cache
 def subject(name: str) -> Schedule:
-    gpu, settings, kept, model = SUBJECTS[name]
-    workers = max(4, settings.batch * model.kv_heads)
+    gpu, settings, kept, model, _ = _described(name)
+    workers = settings.workers or max(4, settings.batch * model.kv_heads)
     return plan(model, load_target(gpu), settings=settings, wanted=formats(kept), max_context=128, workers=workers)
 
 
 @cache
 def texts(name: str) -> dict[str, str]:
     """The headers that the subject's kernel includes, and its own text."""
-    source = emit(subject(name))
+    source = ALONE[name].text if name in ALONE else emit(subject(name))
     return {SOURCE: source, **headers.closure(source)}
 
 
@@ -73,7 +78,7 @@ def compiled(name: str, edit: Edit | None = None) -> str | None:
     files = dict(texts(name))
     if edit is not None:
         files[edit.file] = edit.of(files[edit.file])
-    return built(files.pop(SOURCE), files, subject(name).target.arch)
+    return built(files.pop(SOURCE), files, "sm_90a" if name in ALONE else subject(name).target.arch)
 
 
 def built(source: str, files: Mapping[str, str], arch: str) -> str | None:
@@ -111,12 +116,21 @@ def judge(names: tuple[str, ...], edit: Edit) -> tuple[str, str]:
 
 def of_changed(name: str, ptx: str) -> str:
     """What refuses PTX that differs from the subject's."""
+    if name in ALONE:
+        run = ALONE[name].run
+        return "survived" if (run(ptx) == run(original(name) or "")).all() else "emulator: memory"
     try:
         read_back(subject(name), ptx)
     except AmkError as error:
         return error.diagnostics[0].code
-    seen = difference(name, subject(name), original(name) or "", ptx)
+    seen = difference(name, subject(name), original(name) or "", ptx, _described(name)[4])
     return "survived" if seen is None else f"emulator: {seen}"
+
+
+def further(edit: Edit) -> tuple[str, ...]:
+    """The kernels beside the sample's subjects that have the file which an edit changes."""
+    alone = tuple(name for name, unit in ALONE.items() if unit.file == edit.file)
+    return alone + tuple(name for name in FURTHER if edit.file != SOURCE and edit.file in texts(name))
 
 
 def all_edits() -> list[tuple[tuple[str, ...], Edit]]:

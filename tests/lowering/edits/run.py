@@ -1,23 +1,29 @@
 """A sample of all edits of the device code, one a slice of the recorded run.
 
     python -m tests.validator.evidence --only lowering --jobs 14 --seconds 900 --records tests/records/proof
+    python -m tests.validator.evidence --only survivors --jobs 14 --seconds 900 --records tests/records/proof
 
-A survivor that `equivalent.json` proves to compute the same counts as equivalent. Any other is a difference, and so is
-one that is named there and is refused.
+A survivor that `equivalent.json` proves to compute the same counts as equivalent, by its place or by a rule for places.
+Any other is a difference, and so is one that is named there and is refused. The second run judges again what a record
+of the first calls survived, in the kernels of `further` alone.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tests.lowering.edits.judge import all_edits, judge
+from tests.lowering.edits.judge import all_edits, further, judge
 from tests.lowering.edits.rules import SOURCE, Edit
 
 Case = tuple[tuple[str, ...], Edit]
 EQUIVALENT = Path(__file__).with_name("equivalent.json")
+RECORD = Path(__file__).parents[2] / "records" / "proof" / "lowering-edits.json"
+SURVIVORS = 50
+"""Of the record."""
 SLICES = 740
 """A few more than the sample has edits."""
 KEPT = ("survived", "equal PTX")
@@ -49,10 +55,18 @@ def further(file: str, found: list[Case], chosen: list[Case]) -> list[Case]:
     return spaced(left, max(0, OF_A_HEADER - len(there)))
 
 
-def equivalent() -> dict[str, str]:
-    """Places of edits that change PTX and not what the kernel does, with the reason."""
-    found: dict[str, str] = json.loads(EQUIVALENT.read_text())
-    return found
+@cache
+def equivalent() -> tuple[dict[str, str], dict[str, str]]:
+    """Places of edits that change PTX and not what the kernel does, and patterns of such places, with the reason."""
+    found = json.loads(EQUIVALENT.read_text())
+    return found["places"], found["rules"]
+
+
+def proof_of(edit: Edit) -> str:
+    """Why the edited kernel computes the same; empty if nothing says so."""
+    places, rules = equivalent()
+    by_rule = (why for pattern, why in rules.items() if re.fullmatch(pattern, edit.place))
+    return places.get(edit.place) or next(by_rule, "")
 
 
 @cache
@@ -65,8 +79,13 @@ def edits_slice(number: int) -> dict[str, Any]:
     if number >= len(chosen()):
         return {"edits": 0}
     names, edit = chosen()[number]
-    key, why = f"{names[0]}: {edit.name}", equivalent().get(edit.place)
-    subject, verdict = judge(names, edit)
+    return judged(names, edit, (*further(edit), *names))
+
+
+def judged(names: tuple[str, ...], edit: Edit, kernels: tuple[str, ...]) -> dict[str, Any]:
+    """What becomes of an edit, which is called by the first of `names`, in these kernels."""
+    key, why = f"{names[0]}: {edit.name}", proof_of(edit)
+    subject, verdict = judge(kernels, edit)
     told = [f"named in {EQUIVALENT.name}, and {verdict}: {key}"] if why and verdict not in KEPT else []
     if verdict == "survived":
         verdict = "equivalent" if why else verdict
@@ -75,3 +94,26 @@ def edits_slice(number: int) -> dict[str, Any]:
     changed = {edit.kind.partition(":")[0]: int(verdict != "equal PTX")}
     counts = {f"{edit.kind}: {verdict}": 1}
     return {"edits": 1, "changed": changed, "outcomes": counts, "results": {key: result}, "differences": told}
+
+
+@cache
+def survivors() -> list[Case]:
+    """Edits that the record calls survived."""
+    results: dict[str, str] = json.loads(RECORD.read_text())["counts"]["results"]
+    return [case for case in chosen() if ": survived" in results.get(f"{case[0][0]}: {case[1].name}", "")]
+
+
+def survivors_slice(number: int) -> dict[str, Any]:
+    """One of them, in the kernels that the record did not have: where those do not tell it from the code as it is
+    either, it is equivalent or survives."""
+    if number >= len(survivors()):
+        return {"edits": 0}
+    names, edit = survivors()[number]
+    found = judged(names, edit, further(edit))
+    key = f"{names[0]}: {edit.name}"
+    if "equal PTX" in found["results"][key]:
+        verdict = "equivalent" if proof_of(edit) else "survived"
+        found["differences"] = [] if proof_of(edit) else [f"survived: {key}: {edit.new}"]
+        found |= {"results": {key: f"{edit.kind}: {verdict}"}, "outcomes": {f"{edit.kind}: {verdict}": 1}}
+        found["changed"] = {edit.kind.partition(":")[0]: 1}
+    return found

@@ -1,0 +1,146 @@
+"""Kernels and requests where edits show that the sample's subjects cannot see, and functions of headers run alone.
+
+The sample takes its edits from `judge.SUBJECTS`. Before these, an edit is tried in every kernel here that has its file:
+one layer of a shape in which a boundary of the code is met.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from amk.emulator.machine.machine import Limits, Machine, Order
+from amk.emulator.memory.global_memory import Allocation
+from amk.emulator.ptx.parse import parse
+from amk.emulator.ptx.program import assemble
+from amk.lowering.watchdog import empty_log
+from amk.models.model_spec import LayerSlice, ModelSpec
+from amk.planner.settings import FAST, PHASED, Settings
+from amk.schedule_ir.sampling import Sampling
+from amk.weights.weight_format import FormatName
+from tests.lowering.edits.emulated import REQUESTS, Request
+from tests.tiny import tiny
+
+AT_A_BOUNDARY = Request("boundary", Order(), launches=(3,), position=14)
+"""Positions 14 to 16: the last two of a block of the cache, and the first of the next."""
+FULL = Request("late position", Order(seed=2, slice=300), launches=(2,), position=70)
+BEHIND_THE_CONTEXT = Request("behind the context", Order(), launches=(2,), position=129)
+DRAWS = tuple(
+    Request(f"drawn at {temperature:g}, {top_k}, {top_p:g}", Order(), launches=(3,), sampling=drawn)
+    for temperature, top_k, top_p in ((0.8, 40, 0.9), (0.05, 0, 1.0), (2.0, 0, 0.999), (0.0, 0, 1.0))
+    for drawn in (Sampling(temperature, top_k, top_p, 11),)
+)
+HELD = replace(PHASED, warps=4, run_ahead=True, slots=4, held_refills=1.0, first_refills=0.5, kv_block=16)
+NEOX = tiny(
+    "tiny-neox", layers=1, family="gpt_neox", qkv_bias=True, activation="gelu", parallel=True, rotary_dim=8, ffn=1024
+)
+ODD = tiny(
+    "tiny-odd", layers=1, family="gpt_neox", qkv_bias=True, activation="gelu", rotary_dim=8, ffn=180, heads=3, kv_heads=3,
+    head_dim=44,
+)  # fmt: skip
+FURTHER: dict[str, tuple[str, Settings, FormatName, ModelSpec, tuple[Request, ...]]] = {
+    "far splits": (
+        "h200",
+        replace(FAST, kv_block=16, workers=8, overlay=False),
+        "bf16",
+        tiny(layers=1, head_dim=48),
+        (AT_A_BOUNDARY, FULL),
+    ),
+    "few splits": (
+        "h200",
+        replace(FAST, batch=2, kv_block=16, workers=4),
+        "bf16",
+        tiny(layers=1, heads=2, kv_heads=1, head_dim=128),
+        (AT_A_BOUNDARY, FULL),
+    ),
+    "parted groups": (
+        "h200",
+        replace(FAST, batch=2, kv_block=16, chunk_bytes=1024, workers=4),
+        "int8",
+        tiny(layers=1, heads=2, kv_heads=1, ffn=1536),
+        REQUESTS[:1],
+    ),
+    "held": ("h200", HELD, "bf16", NEOX, REQUESTS[:1]),
+    "ragged draws": (
+        "h200",
+        replace(FAST, sampling="top-k-top-p", workers=5),
+        "bf16",
+        tiny(layers=1, vocab=329),
+        DRAWS,
+    ),
+    "few candidates": (
+        "h200",
+        replace(FAST, sampling="top-k-top-p", workers=5),
+        "bf16",
+        tiny(layers=1, vocab=128),
+        DRAWS[:1],
+    ),
+    "ragged rows": ("h200", replace(FAST, workers=4), "int8", ODD, REQUESTS[:1]),
+    "behind the context": ("h200", FAST, "bf16", tiny(slice=LayerSlice(first=1, of=4)), (BEHIND_THE_CONTEXT,)),
+}
+"""Splits that are not all active, and heads of 48 elements; splits of whole heads of 128; row groups that two agents
+share; several refills at once; a last row group of one row; fewer candidates than a fetch has; QKV and activations of
+no whole row groups; a slice at a position that no cache has."""
+
+
+@dataclass(frozen=True)
+class Alone:
+    """A kernel `unit(out, log, abort)` around a function of `file`. run: the words that its PTX leaves."""
+
+    file: str
+    text: str
+    run: Callable[[str], NDArray[np.uint32]]
+
+
+LOGITS = np.array([0.0, -0.0, 1.0, -1.0, 1e-45, -1e-45, 3e38, -3e38], np.float32)
+_HEAD = 'extern "C" __global__ void unit(amk::u32* out, amk::sync::WatchdogLog* log, amk::u32* abort) {\n'
+_KEYS = f"""#include "amk/ranking.cuh"
+{_HEAD}  if (threadIdx.x < 8) out[threadIdx.x] = amk::ranking::key(__uint_as_float(out[threadIdx.x]));
+}}
+"""
+_TRIPS = f"""#include "amk/watchdog.cuh"
+{_HEAD}  __shared__ amk::sync::Watchdog dog;
+  if (threadIdx.x == 0) {{
+    amk::sync::watchdog_start(dog, log, abort, 1000000000, blockIdx.x);
+    amk::sync::Stall<amk::sync::Blocked::counter> first, second;
+    int tries = 0;
+    while (tries < 4096 && !first.gives_up(dog, 0, 5, 7, 3)) ++tries;
+    while (tries < 8192 && !second.gives_up(dog, 1, 6, 9, 4)) ++tries;
+    out[blockIdx.x] = tries;
+  }}
+}}
+"""
+
+
+def _ran(ptx: str, words: NDArray[np.uint32], blocks: int) -> Machine:
+    """The machine behind a unit that is told to give up."""
+    allocations = [
+        Allocation("out", words.nbytes, "state", words),
+        Allocation("log", len(log := empty_log(4)), "state", log),
+        Allocation("abort", 4, "constant", np.ones(1, np.uint32)),
+    ]
+    machine = Machine(assemble(parse(ptx), "unit"), blocks, 1, 0, allocations, Limits(instructions=2_000_000))
+    places = [machine.memory.addresses[name] for name in ("out", "log", "abort")]
+    outcome = machine.launch(b"".join(place.to_bytes(8, "little") for place in places), Order())
+    assert outcome.ended and not outcome.faults, outcome.faults
+    return machine
+
+
+def keys_of(ptx: str) -> NDArray[np.uint32]:
+    """The keys of `LOGITS`."""
+    return _ran(ptx, LOGITS.view(np.uint32).copy(), 1).read("out", np.uint32, 8).view(np.uint32)
+
+
+def log_of(ptx: str) -> NDArray[np.uint32]:
+    """The watchdog's log of a block whose two waits are given up."""
+    return _ran(ptx, np.zeros(1, np.uint32), 1).read("log", np.uint32, len(empty_log(4)) // 4).view(np.uint32)
+
+
+ALONE = {
+    "keys": Alone("amk/ranking.cuh", _KEYS, keys_of),
+    "trips": Alone("amk/sync.cuh", _TRIPS, log_of),
+}
+"""The order of logits; what the watchdog tells of two waits, one behind the other."""
