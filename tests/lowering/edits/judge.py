@@ -127,7 +127,7 @@ def of_changed(name: str, ptx: str) -> str:
     return "survived" if seen is None else f"emulator: {seen}"
 
 
-def further(edit: Edit) -> tuple[str, ...]:
+def beside(edit: Edit) -> tuple[str, ...]:
     """The kernels beside the sample's subjects that have the file which an edit changes."""
     alone = tuple(name for name, unit in ALONE.items() if unit.file == edit.file)
     return alone + tuple(name for name in FURTHER if edit.file != SOURCE and edit.file in texts(name))

@@ -5,7 +5,7 @@
 
 A survivor that `equivalent.json` proves to compute the same counts as equivalent, by its place or by a rule for places.
 Any other is a difference, and so is one that is named there and is refused. The second run judges again what a record
-of the first calls survived, in the kernels of `further` alone.
+of the first calls survived, in the kernels of `beside` alone.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tests.lowering.edits.judge import all_edits, further, judge
+from tests.lowering.edits.judge import all_edits, beside, judge
 from tests.lowering.edits.rules import SOURCE, Edit
 
 Case = tuple[tuple[str, ...], Edit]
@@ -79,7 +79,7 @@ def edits_slice(number: int) -> dict[str, Any]:
     if number >= len(chosen()):
         return {"edits": 0}
     names, edit = chosen()[number]
-    return judged(names, edit, (*further(edit), *names))
+    return judged(names, edit, (*beside(edit), *names))
 
 
 def judged(names: tuple[str, ...], edit: Edit, kernels: tuple[str, ...]) -> dict[str, Any]:
@@ -109,7 +109,7 @@ def survivors_slice(number: int) -> dict[str, Any]:
     if number >= len(survivors()):
         return {"edits": 0}
     names, edit = survivors()[number]
-    found = judged(names, edit, further(edit))
+    found = judged(names, edit, beside(edit))
     key = f"{names[0]}: {edit.name}"
     if "equal PTX" in found["results"][key]:
         verdict = "equivalent" if proof_of(edit) else "survived"
