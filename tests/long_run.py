@@ -161,6 +161,33 @@ def merged(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
     return made
 
 
+def without(record: dict[str, Any], counted: dict[int, dict[str, Any]]) -> dict[str, Any]:
+    """The record as if these slices were still to be made; counted: what each of them counted and told. The seconds
+    that they took stay."""
+    made, slices = copy.deepcopy(record), set(counted)
+    for found in counted.values():
+        for line in found.get("differences", []):
+            made["differences"].remove(line)
+        _subtract(made["counts"], {key: value for key, value in found.items() if key != "differences"})
+    for commit_, text in record["commits"].items():
+        made["commits"][commit_] = ranges(numbers(text) - slices)
+    done = {n for text in made["commits"].values() for n in numbers(text)}
+    made["done"] = next(n for n in itertools.count() if n not in done)
+    made["ahead"] = sorted(n for n in done if n > made["done"])
+    return made
+
+
+def _subtract(total: dict[str, Any], found: dict[str, Any]) -> None:
+    """Undo `add` of numbers; what becomes zero goes."""
+    for key, value in found.items():
+        if isinstance(value, dict):
+            _subtract(total[key], value)
+            continue
+        total[key] -= value
+        if total[key] == 0:
+            del total[key]
+
+
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, default=600.0, help="stop after this time (default: 600)")
     parser.add_argument("--jobs", type=int, default=1, help="processes (default: 1)")

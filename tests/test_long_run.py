@@ -40,3 +40,23 @@ def test_slices_that_kill_their_process_are_differences_and_the_others_are_done(
     assert (record["done"], record["ahead"], record["counts"]) == (8, [], {"seen": 6})
     assert sorted(line[:19] for line in record["differences"]) == ["slice 2: killed: it", "slice 4: MemoryErro"]
     assert (tmp_path / "once").exists()
+
+
+def test_a_slice_that_is_taken_out_of_a_record_is_made_again(tmp_path: Path) -> None:
+    """The others' counts and differences stay."""
+
+    def counted(number: int) -> dict[str, Any]:
+        told = [f"slice {number}"] if number in (1, 3) else []
+        return {"seen": 1, "found": {f"kind {number % 2}": number}, "differences": told}
+
+    run = Run("test", counted, path := tmp_path / "record.json", slices=5)
+    for _ in range(5):
+        run.end(number := run.begin(), slice_workers.Measured(counted(number), 1.0, 1.0))
+    opened = long_run.without(json.loads(path.read_text()), {1: counted(1)})
+    assert (opened["done"], opened["ahead"], opened["differences"]) == (1, [2, 3, 4], ["slice 3"])
+    assert opened["counts"] == {"seen": 4, "found": {"kind 0": 6, "kind 1": 3}}
+    path.write_text(json.dumps(opened))
+    again = Run("test", counted, path, slices=5)
+    assert again.begin() == 1
+    again.end(1, slice_workers.Measured(counted(1), 1.0, 1.0))
+    assert again.record["counts"] == run.record["counts"] and again.record["done"] == 5

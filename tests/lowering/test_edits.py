@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from functools import cache
 from importlib import resources
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from amk.lowering.watchdog import read_log
 from amk.schedule_ir.ops import OPS
+from amk.schedule_ir.ranking import keys
 from amk.schedule_ir.schedule import steps_of
-from tests.lowering.edits.judge import SUBJECTS, judge, subject, texts
+from tests.lowering.edits.further import ALONE, FURTHER, LOGITS, keys_of, log_of
+from tests.lowering.edits.judge import SUBJECTS, beside, judge, original, subject, texts
 from tests.lowering.edits.judge import all_edits as found_edits
 from tests.lowering.edits.of_rows import of_unpack
-from tests.lowering.edits.rules import RULES
+from tests.lowering.edits.rules import RULES, SOURCE
 from tests.lowering.edits.run import OF_A_HEADER, SLICES, equivalent, sample
 
 REFUSED = {
@@ -78,5 +83,30 @@ def test_an_edit_is_refused(which: str) -> None:
 
 
 def test_edits_that_are_called_equivalent_are_there_once() -> None:
+    """Those of a rule at least once."""
+    named, rules = equivalent()
     places = Counter(edit.place for _, edit in all_edits())
-    assert {place: places[place] for place in equivalent()} == dict.fromkeys(equivalent(), 1)
+    assert {place: places[place] for place in named} == dict.fromkeys(named, 1)
+    for pattern in rules:
+        assert any(re.fullmatch(pattern, place) for place in places), pattern
+
+
+def test_keys_that_a_unit_computes_are_those_of_the_schedule() -> None:
+    assert keys_of(original("keys") or "").tolist() == keys(LOGITS).tolist()
+
+
+def test_waits_that_are_given_up_are_told_one_behind_the_other() -> None:
+    told = read_log(log_of(original("trips") or "").view(np.uint8))
+    assert [(wait.agent, wait.object, wait.wanted, wait.seen) for wait in told] == [(0, 5, 7, 3), (1, 6, 9, 4)]
+
+
+@pytest.mark.parametrize("which", ["value one more: amk/sync.cuh:75", "difference for sum: amk/ranking.cuh:20:41"])
+def test_an_edit_is_seen_where_its_function_runs_alone(which: str) -> None:
+    edit = next(edit for _, edit in all_edits() if edit.name.startswith(which))
+    kernel = next(name for name, unit in ALONE.items() if unit.file == edit.file)
+    assert kernel in beside(edit) and judge((kernel,), edit) == (kernel, "emulator: memory")
+
+
+def test_kernels_beside_the_sample_can_be_planned() -> None:
+    for name in FURTHER:
+        assert texts(name)[SOURCE]

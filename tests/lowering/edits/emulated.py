@@ -64,8 +64,8 @@ REQUESTS = (
 
 @dataclass(frozen=True)
 class Shown:
-    """fault: the kind of the first fault, "" if there is none. Tokens and logits of every launch. left: a digest of what
-    the kernel writes to global memory, behind the last launch."""
+    """fault: the kind of the first fault, "" if there is none. Tokens and logits of every launch. left: a digest of
+    what the kernel writes to global memory, behind the last launch."""
 
     fault: str
     tokens: tuple[int, ...] = ()

@@ -29,7 +29,7 @@ AT_A_BOUNDARY = Request("boundary", Order(), launches=(3,), position=14)
 FULL = Request("late position", Order(seed=2, slice=300), launches=(2,), position=70)
 BEHIND_THE_CONTEXT = Request("behind the context", Order(), launches=(2,), position=129)
 DRAWS = tuple(
-    Request(f"drawn at {temperature:g}, {top_k}, {top_p:g}", Order(), launches=(3,), sampling=drawn)
+    Request(f"drawn at {temperature:g}, {top_k}, {top_p:g}", Order(), launches=(1,), sampling=drawn)
     for temperature, top_k, top_p in ((0.8, 40, 0.9), (0.05, 0, 1.0), (2.0, 0, 0.999), (0.0, 0, 1.0))
     for drawn in (Sampling(temperature, top_k, top_p, 11),)
 )
@@ -38,8 +38,8 @@ NEOX = tiny(
     "tiny-neox", layers=1, family="gpt_neox", qkv_bias=True, activation="gelu", parallel=True, rotary_dim=8, ffn=1024
 )
 ODD = tiny(
-    "tiny-odd", layers=1, family="gpt_neox", qkv_bias=True, activation="gelu", rotary_dim=8, ffn=180, heads=3, kv_heads=3,
-    head_dim=44,
+    "tiny-odd", layers=1, family="gpt_neox", qkv_bias=True, activation="gelu", rotary_dim=8, ffn=180, heads=3,
+    kv_heads=3, head_dim=44,
 )  # fmt: skip
 FURTHER: dict[str, tuple[str, Settings, FormatName, ModelSpec, tuple[Request, ...]]] = {
     "far splits": (
@@ -47,7 +47,7 @@ FURTHER: dict[str, tuple[str, Settings, FormatName, ModelSpec, tuple[Request, ..
         replace(FAST, kv_block=16, workers=8, overlay=False),
         "bf16",
         tiny(layers=1, head_dim=48),
-        (AT_A_BOUNDARY, FULL),
+        (AT_A_BOUNDARY,),
     ),
     "few splits": (
         "h200",
@@ -64,26 +64,26 @@ FURTHER: dict[str, tuple[str, Settings, FormatName, ModelSpec, tuple[Request, ..
         REQUESTS[:1],
     ),
     "held": ("h200", HELD, "bf16", NEOX, REQUESTS[:1]),
-    "ragged draws": (
-        "h200",
-        replace(FAST, sampling="top-k-top-p", workers=5),
-        "bf16",
-        tiny(layers=1, vocab=329),
-        DRAWS,
-    ),
     "few candidates": (
         "h200",
         replace(FAST, sampling="top-k-top-p", workers=5),
         "bf16",
         tiny(layers=1, vocab=128),
-        DRAWS[:1],
+        DRAWS[:2],
+    ),
+    "ragged draws": (
+        "h200",
+        replace(FAST, sampling="top-k-top-p", workers=5),
+        "bf16",
+        tiny(layers=1, vocab=329),
+        DRAWS[1:],
     ),
     "ragged rows": ("h200", replace(FAST, workers=4), "int8", ODD, REQUESTS[:1]),
     "behind the context": ("h200", FAST, "bf16", tiny(slice=LayerSlice(first=1, of=4)), (BEHIND_THE_CONTEXT,)),
 }
 """Splits that are not all active, and heads of 48 elements; splits of whole heads of 128; row groups that two agents
-share; several refills at once; a last row group of one row; fewer candidates than a fetch has; QKV and activations of
-no whole row groups; a slice at a position that no cache has."""
+share; several refills at once; an odd number of candidates; a last row group of one row; QKV and activations of no
+whole row groups; a slice at a position that no cache has."""
 
 
 @dataclass(frozen=True)

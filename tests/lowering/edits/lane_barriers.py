@@ -16,6 +16,10 @@ what they access behind it. Each one of each subject's PTX is either
   `no refill` a product whose ring does not run ahead, and in which no warp has more chunks than slots: no copy follows;
   `one split` of `combine`, the first two barriers: with one split a lane reads and writes the weight of its own head
               before the third (with two, each is needed, as tests/emulator/test_lanes_of_kernels.py shows);
+  `own rows`  between the tokens of a slice of layers, the one barrier that no op or signal owns: of the steps on both
+              sides of it give_hidden and take_hidden use the residual, row r in lane r mod 32 of a warp's share in
+              both; give_hidden uses nothing else that take_hidden does, and a barrier of the block stands before it;
+              what `begin` reads take_hidden does not write;
   or *undecided*, which is a difference of the recorded run.
 
 What may stand between: loads of parameters and constants, which nothing writes; the watchdog's own words, by which no
@@ -34,13 +38,15 @@ from typing import Any, cast
 
 from amk.lowering.abi import abi
 from amk.lowering.emit import KERNEL
+from amk.lowering.lanes import lane_barriers
 from amk.lowering.ptx_code import Code, Kernel, read_kernel
 from amk.lowering.readback import read_ptx
 from amk.lowering.roots import Roots
 from amk.lowering.skeleton import Part, check_synchronisation
 from amk.models.matrices import MatrixName, matrix, share_table
+from amk.schedule_ir.ops import BarrierOp
 from amk.schedule_ir.ops.gemv import GemvOp
-from amk.schedule_ir.schedule import Schedule, Step, Wait
+from amk.schedule_ir.schedule import Loop, Schedule, Step, Wait, steps_of
 from tests.lowering.edits.emulated import difference
 from tests.lowering.edits.judge import SUBJECTS, original, subject
 
@@ -117,6 +123,8 @@ def _of_plan(schedule: Schedule, what: str) -> str:
     """The proof that rests on what the plan has: of a product without refills, of `combine` with one split."""
     if what in ("in combine, 1", "in combine, 2") and schedule.kv.splits == 1:
         return "one split"
+    if what == "between two steps" and _between_tokens_of_slice(schedule):
+        return "own rows"
     stream = schedule.streams[0]
     if what.startswith("in gemv of ") and not stream.run_ahead:
         name = cast(MatrixName, what.removeprefix("in gemv of "))
@@ -125,6 +133,23 @@ def _of_plan(schedule: Schedule, what: str) -> str:
         if groups * -(-matrix(schedule.model, name).k // stream.chunk(name, 0).columns) <= stream.slots:
             return "no refill"
     return ""
+
+
+def _between_tokens_of_slice(schedule: Schedule) -> bool:
+    """Whether all barriers that the lowering adds stand before take_hidden, whose loop ends with a barrier step of all
+    warps and give_hidden, and nothing between it and `begin`."""
+    for program in schedule.programs:
+        first, loop = program.body[:2]
+        if not (isinstance(first, Step) and first.op.op == "begin" and isinstance(loop, Loop)):
+            return False
+        ends = [loop.body[n] for n in (0, -2, -1)]
+        ops = [node.op for node in ends if isinstance(node, Step) and not node.waits]
+        met = isinstance(ops[1], BarrierOp) and ops[1].agents == schedule.launch.warps if len(ops) == 3 else False
+        if not met or (ops[0].op, ops[2].op) != ("take_hidden", "give_hidden"):
+            return False
+    steps = [step for program in schedule.programs for step in steps_of(program.body)]
+    where = {step.op.op for step, meets in zip(steps, lane_barriers(schedule), strict=True) if meets}
+    return where == {"take_hidden"}
 
 
 def redundant(kernel: Kernel, roots: Roots, at: int) -> str:
