@@ -98,9 +98,10 @@ def judged(names: tuple[str, ...], edit: Edit, kernels: tuple[str, ...]) -> dict
 
 @cache
 def survivors() -> list[Case]:
-    """Edits that the record calls survived."""
+    """Edits that the record calls survived, those without a proof first."""
     results: dict[str, str] = json.loads(RECORD.read_text())["counts"]["results"]
-    return [case for case in chosen() if ": survived" in results.get(f"{case[0][0]}: {case[1].name}", "")]
+    found = [case for case in chosen() if ": survived" in results.get(f"{case[0][0]}: {case[1].name}", "")]
+    return sorted(found, key=lambda case: proof_of(case[1]) != "")
 
 
 def survivors_slice(number: int) -> dict[str, Any]:
