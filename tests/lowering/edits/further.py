@@ -73,17 +73,17 @@ FURTHER: dict[str, tuple[str, Settings, FormatName, ModelSpec, tuple[Request, ..
     ),
     "ragged draws": (
         "h200",
-        replace(FAST, sampling="top-k-top-p", workers=5),
+        replace(FAST, sampling="top-k-top-p", workers=4),
         "bf16",
-        tiny(layers=1, vocab=329),
+        tiny(layers=1, vocab=1049),
         DRAWS[1:],
     ),
     "ragged rows": ("h200", replace(FAST, workers=4), "int8", ODD, REQUESTS[:1]),
     "behind the context": ("h200", FAST, "bf16", tiny(slice=LayerSlice(first=1, of=4)), (BEHIND_THE_CONTEXT,)),
 }
 """Splits that are not all active, and heads of 48 elements; splits of whole heads of 128; row groups that two agents
-share; several refills at once; an odd number of candidates; a last row group of one row; QKV and activations of no
-whole row groups; a slice at a position that no cache has."""
+share; several refills at once; an odd number of candidates; agents with a row for every lane, and a last row group of
+one row; QKV and activations of no whole row groups; a slice at a position that no cache has."""
 
 
 @dataclass(frozen=True)
