@@ -37,10 +37,7 @@ HELD = replace(PHASED, warps=4, run_ahead=True, slots=4, held_refills=1.0, first
 NEOX = tiny(
     "tiny-neox", layers=1, family="gpt_neox", qkv_bias=True, activation="gelu", parallel=True, rotary_dim=8, ffn=1024
 )
-ODD = tiny(
-    "tiny-odd", layers=1, family="gpt_neox", qkv_bias=True, activation="gelu", rotary_dim=8, ffn=180, heads=3,
-    kv_heads=3, head_dim=44,
-)  # fmt: skip
+ODD = tiny("tiny-odd", layers=1, family="gpt_neox", qkv_bias=True, activation="gelu", rotary_dim=8, ffn=180)
 FURTHER: dict[str, tuple[str, Settings, FormatName, ModelSpec, tuple[Request, ...]]] = {
     "far splits": (
         "h200",
@@ -83,7 +80,7 @@ FURTHER: dict[str, tuple[str, Settings, FormatName, ModelSpec, tuple[Request, ..
 }
 """Splits that are not all active, and heads of 48 elements; splits of whole heads of 128; row groups that two agents
 share; several refills at once; an odd number of candidates; agents with a row for every lane, and a last row group of
-one row; QKV and activations of no whole row groups; a slice at a position that no cache has."""
+one row; activations of no whole row groups; a slice at a position that no cache has."""
 
 
 @dataclass(frozen=True)

@@ -106,6 +106,7 @@ def judge(names: tuple[str, ...], edit: Edit) -> tuple[str, str]:
     for name in names:
         ptx = compiled(name, edit)
         if ptx is None:
+            assert original(name) is not None, f"{name} does not compile as it is"
             return name, "does not compile"
         if ptx != original(name):
             found = name, of_changed(name, ptx)
