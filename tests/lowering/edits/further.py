@@ -27,7 +27,7 @@ from tests.tiny import tiny
 AT_A_BOUNDARY = Request("boundary", Order(), launches=(3,), position=14)
 """Positions 14 to 16: the last two of a block of the cache, and the first of the next."""
 FULL = Request("late position", Order(seed=2, slice=300), launches=(2,), position=70)
-BEHIND_THE_CONTEXT = Request("behind the context", Order(), launches=(2,), position=129)
+BEHIND_THE_CONTEXT = Request("behind the context", Order(), launches=(1,), position=129)
 DRAWS = tuple(
     Request(f"drawn at {temperature:g}, {top_k}, {top_p:g}", Order(), launches=(1,), sampling=drawn)
     for temperature, top_k, top_p in ((0.8, 40, 0.9), (0.05, 0, 1.0), (2.0, 0, 0.999), (0.0, 0, 1.0))
@@ -63,9 +63,9 @@ FURTHER: dict[str, tuple[str, Settings, FormatName, ModelSpec, tuple[Request, ..
     "held": ("h200", HELD, "bf16", NEOX, REQUESTS[:1]),
     "few candidates": (
         "h200",
-        replace(FAST, sampling="top-k-top-p", workers=5),
+        replace(FAST, sampling="top-k-top-p", workers=5, warps=3),
         "bf16",
-        tiny(layers=1, vocab=128),
+        tiny(layers=1, vocab=128, hidden=192, heads=3, kv_heads=1, ffn=384),
         DRAWS[:2],
     ),
     "ragged draws": (
