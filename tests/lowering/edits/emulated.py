@@ -173,7 +173,7 @@ def expected(subject: str, schedule: Schedule, source: RandomTensors, ptx: str, 
     key = subject, request.name
     if key not in _KEPT:
         _KEPT[key] = _kept(schedule, source, ptx, request)
-        assert _KEPT[key].fault == "", (key, _KEPT[key].fault)
+    assert _KEPT[key].fault == "", (key, _KEPT[key].fault)
     return _KEPT[key]
 
 
