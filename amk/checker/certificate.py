@@ -1,7 +1,7 @@
 """Certificates of schedules: accepted only if they prove the schedule SAFE. Depends on numpy and on the data of the
 schedule (its objects and the footprints of its ops), on nothing that judges or plans.
 
-Accepts if, for two tokens and three layers (why that is enough: (6), `layers`):
+Accepts if, for two tokens and two layers (why that is enough: (6), `layers`):
 (1) to (4), `core`: the certificate's times are a complete run, its vectors follow from each other, all conflicting
     accesses are ordered by them, and every byte read holds what is meant; the final content is what the model wants;
 (5) rings are private: nothing else lies in their bytes, their source is constant, refills are fenced, and no agent
@@ -39,7 +39,7 @@ from amk.schedule_ir.references import check_references
 from amk.schedule_ir.schedule import Schedule
 
 I64 = npt.NDArray[np.int64]
-FORMAT: Final = "amk.certificate/4"
+FORMAT: Final = "amk.certificate/5"
 Number = Annotated[int, Field(strict=True, ge=0, lt=1 << 30)]
 TIMES: TypeAdapter[Any] = TypeAdapter(list[tuple[Number, list[Number]]])
 CLOCKS: TypeAdapter[Any] = TypeAdapter(

@@ -1,8 +1,8 @@
-"""Few layers for many: three iterations of each layer loop stand for all if nothing in it can tell them apart.
+"""Few layers for many: two iterations of each layer loop stand for all if nothing in it can tell them apart.
 
 Layer loops are the same in all programs; inside them each counter index and each op's layer moves with l by itself,
 nothing else does, and no counter is used in two loops or outside too; chunks change between loops. With one loop
-whatever goes wrong goes wrong within three neighbouring layers. With several, whatever three iterations order more
+whatever goes wrong goes wrong within two neighbouring layers, or behind them. Whatever few iterations order more
 iterations order too, as every agent runs them one after the other: what is accepted short is right whole.
 """
 
@@ -13,14 +13,14 @@ from typing import Any, Final
 from amk.schedule_ir.expr import coefficient
 from amk.schedule_ir.schedule import Loop, Node, Program, Schedule, Step
 
-KEPT: Final = 3
+KEPT: Final = 2
 FACTOR: Final = {"layer": 1, "index": 2}
 """By what a layer, and a norm's index, moves with l."""
 OWN: Final = {"layer": (0,), "index": (1, 2)}
 
 
 def short(schedule: Schedule) -> Schedule:
-    """The schedule with three iterations of each layer loop, or as it is where that does not say the same."""
+    """The schedule with two iterations of each layer loop, or as it is where that does not say the same."""
     layered = [[n for n in token.body if isinstance(n, Loop)] for p in schedule.programs for token in _loops(p)]
     counts = [loop.count or 1 for loop in layered[0]]
     kept = [min(KEPT, count) for count in counts]

@@ -23,7 +23,7 @@ from amk.report.schema import finding
 from amk.schedule_ir.references import check_references
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.induction.layers import layer_loops, reduce_layers
-from amk.validator.induction.tokens import check_epochs, check_wrap, with_room
+from amk.validator.induction.tokens import check_epochs, check_wrap, one_follows, with_room
 from amk.validator.memory.composition import TOKENS, Composition, compose
 from amk.validator.memory.memory_model import check_constants, check_said, check_scopes, check_strong, weak_orders
 from amk.validator.order.clocks import ClocksTooLarge
@@ -225,13 +225,13 @@ class _Verification:
         met: list[Diagnostic] = []
         try:
             footprints = Footprints(reduced)
-            result = compose(reduced, footprints=footprints)
+            result = compose(reduced, TOKENS, footprints)
             met = list(check_clashes(result.clashes))
             nodes = sum(g.count * g.nodes for g in result.groups)
             self.stats |= {"nodes": nodes, "incidences": result.incidences, "classes": result.classes}
             self._in_time()
             doubt = self._judge(result)
-            if doubt is None and not self.found:
+            if doubt is None and not self.found and (self.open or not one_follows(result)):
                 # also if something is open: a launch of one token may be wrong whatever separates two
                 doubt = self._judge(compose(reduced, 1, footprints))
         except NotComposable as error:

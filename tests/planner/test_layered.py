@@ -23,7 +23,7 @@ from amk.simulator.predict import predict, step_ms
 from amk.targets.target import load_target
 from amk.validator import verify as deciding
 from amk.validator.export.of_schedule import certify_schedule
-from amk.validator.induction.layers import reduce_layers
+from amk.validator.induction.layers import KEPT, reduce_layers
 from amk.validator.verify import verify
 from tests.damage import raised_threshold, rewritten
 from tests.tiny import tiny
@@ -80,7 +80,7 @@ def test_narrower_formats_in_some_layers_are_fewer_bytes() -> None:
 def test_such_plans_are_safe_and_checked(wanted: Layered) -> None:
     schedule = made(wanted)
     reduced = reduce_layers(schedule)
-    assert [loop.count for loop in loops(reduced)] == [min(3, count) for count, _ in wanted]
+    assert [loop.count for loop in loops(reduced)] == [min(KEPT, count) for count, _ in wanted]
     verdict = verify(schedule)
     assert verdict.safe and verdict.stats["layers checked"] == reduced.model.layers
     certificate = json.loads(json.dumps(certify_schedule(schedule, checked=False)))

@@ -6,10 +6,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
 
+import numpy as np
 import pytest
 
 from amk.adversary.cases import BASES, base_schedule
 from amk.adversary.edits import Edit, Json, after, apply, at, steps
+from amk.adversary.neighbourhood.bases import MADE, base
 from amk.judges.flat_checker import check
 from amk.judges.oracle.judge import last_start, rule
 from amk.models.model import load_model
@@ -18,16 +20,18 @@ from amk.planner.settings import FAST, NAIVE
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.schedule import Schedule, Step
 from amk.targets.target import load_target
+from amk.validator import verify as deciding
 from amk.validator.evidence.flat_system import expand
 from amk.validator.export.certificate import make_certificate
 from amk.validator.induction.layers import KEPT, reduce_layers
-from amk.validator.induction.tokens import check_epochs
+from amk.validator.induction.tokens import check_epochs, one_follows
 from amk.validator.memory.composition import compose
 from amk.validator.memory.flat import Judgement, judge
 from amk.validator.memory.races import Race
 from amk.validator.order.greedy_run import greedy
+from amk.validator.order.intervals import IntervalOrder
 from amk.validator.order.within_cta import NotComposable
-from amk.validator.program.system import READ, System
+from amk.validator.program.system import I64, READ, Bools, System
 from amk.validator.static.resources import CompiledResources
 from amk.validator.static.structure import check_structure
 from amk.validator.verify import verify
@@ -75,11 +79,39 @@ def test_what_is_wrong_in_one_token_is_unsafe_where_launches_have_one() -> None:
     assert verdict.diagnostics[0].code == "AMK302"
 
 
+@pytest.mark.turns(3)
+@pytest.mark.parametrize("name", sorted(MADE))
+def test_a_launch_of_one_token_is_safe_where_that_follows(name: str) -> None:
+    schedule = reduce_layers(from_document(base(name)))
+    result = compose(schedule)
+    assert result.safe and one_follows(result) and compose(schedule, 1).safe
+
+
+class _Nothing(IntervalOrder):
+    """No step comes before one on another worker."""
+
+    def precedes(self, before: I64, after: I64) -> Bools:
+        workers = ([self.node(int(n))[1] for n in numbers] for numbers in (before, after))
+        return super().precedes(before, after) & np.equal(*workers)
+
+
+def test_one_token_is_composed_where_it_does_not_follow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every worker reads the state that the first one writes when all is done."""
+    schedule = small_plan()
+    result = compose(schedule)
+    assert isinstance(result.order, IntervalOrder)
+    assert not one_follows(replace(result, order=_Nothing(result.order.inter_cta), fence=None))
+    composed = []
+    monkeypatch.setattr(deciding, "one_follows", lambda result: False)
+    monkeypatch.setattr(deciding, "compose", lambda s, *more: composed.append(more[:1]) or compose(s, *more))
+    assert verify(schedule).status == "SAFE" and composed == [(2,), (1,)]
+
+
 def _without_wait_for(counter: str) -> Callable[[Step], Step]:
     return lambda step: step.model_copy(update={"waits": tuple(w for w in step.waits if w.counter != counter)})
 
 
-def test_three_tokens_and_all_layers_agree_with_two_and_three() -> None:
+def test_three_tokens_and_all_layers_agree_with_two_and_two() -> None:
     schedule = small_plan(SMALL["naive"], MODELS["deep"])
     assert compose(schedule, 3).safe
     assert judge(expand(schedule, 5, 3, "word").system).safe

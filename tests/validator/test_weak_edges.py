@@ -33,7 +33,7 @@ def test_a_relaxed_signal_is_no_node_of_an_order() -> None:
 
 @pytest.mark.parametrize(("slope", "code"), [(5, None), (4, "AMK513")])
 def test_tags_of_all_layers_stay_within_their_token(slope: int, code: str | None) -> None:
-    """Five layers take five tags a token. Only three layers are looked at step by step, where four would do."""
+    """Five layers take five tags a token. Only two layers are looked at step by step, where three would do."""
     document = json.loads(small_plan(SMALL["fast"], MODELS["deep"]).model_dump_json())
     layered = [i for i, b in enumerate(document["buffers"]) if b.get("tag") and b["tag"].get("l")]
     edits = [Edit("replace", ("buffers", i, "tag"), {"t": slope, "l": 1, "1": 1}) for i in layered]

@@ -1,7 +1,8 @@
 """Few layers stand for many.
 
 Property: if the conditions below hold, a schedule without a deadlock, a race, a stale read or an unseparated epoch in
-at most `KEPT` iterations of each layer loop has none; with one layer loop the converse holds too.
+at most `KEPT` iterations of each layer loop has none; with one layer loop what goes wrong within an iteration, between
+neighbouring ones or next to the loop goes wrong in the schedule too.
 
 Conditions, in every program:
   (L1) the layer loops lie directly in the token loop, the same in all programs, and have the model's number of layers
@@ -20,15 +21,17 @@ tokens are the business of `tokens`). Dependences therefore never lead from an i
   - an order between an event of iteration l and one of l' >= l uses only iterations l..l'. By L3 all iterations touch
     the same bytes, or bytes of their own layer, so in the order of one run two neighbouring touches of a byte are at
     most one iteration apart, or lie between the first or last iteration and the rest of the token. Pairs (l, l+1) are
-    equal up to renaming for all l, so three iterations show every neighbourhood: first with second, second with
-    third, last with what follows.
+    equal up to renaming for all l, so two iterations show every neighbourhood: what precedes with the first, first with
+    second, last with what follows. Bytes of one layer have their neighbours in the next token, behind the layers after.
 Race freedom of neighbouring touches is race freedom of all (must-happen-before is transitive).
 
-Several loops. Liveness as before, loop by loop. A byte that the iterations of a loop do not touch may have its
-neighbouring touches on both sides of that loop, with all of its iterations between them. Let M be the relation between
-the agents: agent a before an iteration precedes agent b behind it. An agent precedes itself, so M contains the
-identity, and M^n grows with n: what is ordered across `KEPT` iterations is ordered across more. It need not be so the
-other way round, so of a schedule with several loops only SAFE is taken from the short one (`verify`).
+What lies between. Neighbouring touches of a byte may have iterations between them that do not touch it: all of a loop,
+or those between the same layer of two tokens. Let M be the relation between the agents: agent a before an iteration
+precedes agent b behind it. An agent precedes itself, so M contains the identity, and M^n grows with n: what is ordered
+across few iterations is ordered across more. It need not be so the other way round, so of a schedule with several
+loops, where much lies on both sides of one, only SAFE is taken from the short one (`verify`).
+
+Several loops. Liveness as before, loop by loop.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ from amk.schedule_ir.memory import Stream
 from amk.schedule_ir.schedule import Loop, Node, Schedule, Signal, Step, Wait
 from amk.validator.program.trace import Site, sites
 
-KEPT: Final = 3
+KEPT: Final = 2
 _LAYER_FIELD: Final = {"layer": 1, "index": 2}
 _OWN: Final = {"layer": (0,), "index": (1, 2)}
 

@@ -18,6 +18,13 @@ such increment. Thus dependences never lead back in the token, liveness of one t
 all, and neighbouring touches of a byte are at most one token apart, as for layers in `layers`. Launch boundaries are
 full barriers and leave every counter at a multiple of D. Flag words have one owner each, so E3 is program order.
 
+One token. If a launch P I0 I1 E of two tokens is safe and the conditions hold, one of P I0 E is safe if everything in P
+comes before what it conflicts with in E. For P and E do not wait, nor signal where somebody waits (E2), and until its
+E the launch of one token runs as that of two does before any event of I1: so P and I0 are ordered as before. It ends:
+were it stuck, I1 would be, because counters and thresholds have both grown by D (E1). So I0 can run before all of I1,
+hence I0 and E are ordered as I1 and E are, and what E reads was written by P, by E or in the last token. `one_follows`
+asks for the pairs of P and E: is the one before a step of I0 that each warp of the other runs before it?
+
 AMK203 if a condition fails: D below the growth of a threshold starves a later token; otherwise the verdict is
 UNKNOWN. AMK204 if a counter starts, or one signal adds, beyond what can be compared; what the sums allow is decided
 in `wrap_around`.
@@ -36,10 +43,12 @@ from amk.schedule_ir.expr import coefficient
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.induction.wrap_around import LAG, check_lags
 from amk.validator.memory.composition import TOKENS, Composition
+from amk.validator.memory.memory_check import races_of
+from amk.validator.memory.races import ByFirst
 from amk.validator.order.between_ctas import Group
-from amk.validator.order.intervals import Ordering
+from amk.validator.order.intervals import Ordering, divided
 from amk.validator.program.system import I64
-from amk.validator.program.trace import sites
+from amk.validator.program.trace import Trace, sites
 from amk.validator.static.outside import amounts
 
 WORD: Final = 2**32
@@ -55,6 +64,37 @@ def with_room(schedule: Schedule) -> Schedule:
         b.model_copy(update={"shape": (TOKENS, *b.shape[1:])}) if b.name == "output" else b for b in schedule.buffers
     )
     return schedule.model_copy(update={"launch": launch, "buffers": buffers})
+
+
+def one_follows(result: Composition) -> bool:
+    """Of a composition of two tokens that is safe, whose epochs hold: is a launch of one token safe too?"""
+    assert result.order is not None
+    early, late = [result.rows[:0]], [result.rows[:0]]
+    for group in result.groups:
+        trace, end = group.order.trace, group.node_base + group.count * group.nodes
+        token = np.array([item.token for item in trace.items], np.int64)
+        own = result.rows[(result.rows[:, 0] >= group.node_base) & (result.rows[:, 0] < end)]
+        inside = np.flatnonzero(token >= 0)
+        if not len(inside) or bool((np.diff(token[inside[0] : inside[-1] + 1]) < 0).any()):
+            return False  # not one token loop
+        node = divided(own[:, 0] - group.node_base, group.nodes)[1]
+        item = np.append(trace.item, np.arange(len(token)))[node]
+        early.append(own[item < inside[0]])
+        for number in np.unique(item[item > inside[-1]]).tolist():
+            before = [n for n in np.flatnonzero(token == 0).tolist() if _covers(trace, n, number)]
+            if not before:
+                return False
+            mine = own[item == number]
+            mine[:, 0] += trace.events + before[-1] - node[item == number]
+            late.append(mine)
+    orders = ByFirst(result.order, result.fence or result.order)
+    return not races_of(np.concatenate((*early, *late)), orders).racy
+
+
+def _covers(trace: Trace, one: int, other: int) -> bool:
+    """Do all warps that run one item run the other one?"""
+    wide, narrow = (trace.roles[trace.items[n].step.op.role] for n in (one, other))
+    return wide.start <= narrow.start and narrow.stop <= wide.stop
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,8 @@
 Property: liveness, race freedom and reads-from of the schedule for any number of tokens, all positions included.
 
 Two tokens show every neighbourhood but one: in a launch of one token what stands before the loop meets what stands
-behind it (`begin` loads the state that `finish` stores). So `verify` composes a launch of one token too.
+behind it (`begin` loads the state that `finish` stores). Where that does not follow (`induction.tokens.one_follows`),
+`verify` composes a launch of one token too.
 
 Assumptions: structure, positions and streams are checked elsewhere (barriers are joined by exactly their role, cache
 rows never cross workers, weight rings are private). Tokens beyond the second follow from `induction.tokens`;
@@ -45,7 +46,7 @@ from amk.validator.order.within_cta import local_order
 from amk.validator.program.counter_events import CounterEvents, Instances
 from amk.validator.program.flag_words import FlagWords, words, words_of_each
 from amk.validator.program.footprint import Clash, Footprints
-from amk.validator.program.system import READ
+from amk.validator.program.system import I64, READ
 from amk.validator.program.trace import trace_of
 
 TOKENS: Final = 2
@@ -69,7 +70,7 @@ class Composition:
     writes that fences do not order. outside, clashes, written_constants: see `Touched`.
     hints: the order with hints, if words alone do not keep the words. fence: the order of what is visible, if it is
     not `order`. at: the only position that was looked at. private: what the buffers behind the schedule's are, in
-    turn. block: what has the edges of `block`. complete: does every agent finish with them?
+    turn. block: what has the edges of `block`. complete: does every agent finish with them? rows: see `Touched`.
     strict: strict inter-CTA systems; None if the flat system cannot tell the words apart.
     """
 
@@ -91,6 +92,7 @@ class Composition:
     hints: Ordering | None = None
     fence: Ordering | None = None
     dataflow: DataflowReport | None = None
+    rows: I64 = field(default_factory=lambda: np.zeros((0, 7), np.int64))
     classes: int = 0
     incidences: int = 0
     weak: bool = False
@@ -150,6 +152,7 @@ class _Composer:
         most, always = words_of_each(self.schedule, self.items, (self.seen.most, self.seen.always))
         self.words: dict[Kept, FlagWords] = {"most": most, "always": always}
         result.classes, result.written_constants = self.seen.classes, frozenset(self.footprints.written_constants)
+        result.rows = self.seen.rows
         result.outside, result.clashes = self.footprints.outside, self.footprints.clashes
         if result.outside or result.written_constants:
             return result  # wrong whatever else there is

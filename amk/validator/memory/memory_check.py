@@ -46,22 +46,22 @@ class Accesses:
         return touches.incidences, find_faults(blocks(touches), LIMIT)
 
     def races(self, order: Ordering) -> RaceReport:
-        return _races(self.rows, ByFirst(order, order))
+        return races_of(self.rows, ByFirst(order, order))
 
     def unseen(self, least: Ordering, fence: Ordering) -> tuple[RaceReport, RaceReport]:
         """(races, unseen) of `Composition`; least: what is ordered whatever is read.
 
         A read needs to be over in time, a write must be visible. Reads of flag words are `overwritten`'s business.
         """
-        races = unseen = _races(self.rows[~self._on_words | (self.rows[:, 2] != READ)], ByFirst(least, fence))
+        races = unseen = races_of(self.rows[~self._on_words | (self.rows[:, 2] != READ)], ByFirst(least, fence))
         if unseen.racy:
             # what a fence orders is ordered in time too, so only now the two can differ
-            races = _races(self.rows[~self._on_words], ByFirst(least, least))
+            races = races_of(self.rows[~self._on_words], ByFirst(least, least))
         return races, unseen
 
     def overwritten(self, blocking: Blocking) -> RaceReport:
         """Words that a reader may still look for, where every read waits for its words."""
-        return _races(self.rows[self._on_words], ByFirst(blocking, None))
+        return races_of(self.rows[self._on_words], ByFirst(blocking, None))
 
 
 def accesses(rows: I64, placed: I64, tagged: list[int], boundary: tuple[I64, I64]) -> Accesses:
@@ -69,7 +69,8 @@ def accesses(rows: I64, placed: I64, tagged: list[int], boundary: tuple[I64, I64
     return Accesses(rows[np.lexsort((rows[:, 2], placed))], tagged, *boundary)
 
 
-def _races(rows: I64, order: ByFirst) -> RaceReport:
+def races_of(rows: I64, order: ByFirst) -> RaceReport:
+    """rows [n, 7] as in `Accesses`, in the order of a run."""
     return find_races(blocks(touches_in(rows, NOTHING, NOTHING)), order, LIMIT)
 
 
