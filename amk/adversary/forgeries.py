@@ -148,7 +148,7 @@ def _swap(rng: Random, forged: Claims) -> None:
 
 
 def _turn(rng: Random, forged: Claims) -> None:
-    """What is over on one squad is claimed of another one, of the same worker or not."""
+    """What is over on one warp group is claimed of another one, of the same worker or not."""
     for entry in _rows(rng, forged):
         entry[2] = [number for at in range(len(entry[2]) - 2, -1, -2) for number in entry[2][at : at + 2]]
 

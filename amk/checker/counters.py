@@ -46,14 +46,14 @@ class Counters:
             [p.warp_class for p in sorted(programs, key=lambda p: p.workers.start) for _ in p.workers]
         )
         self.warp_classes = int(self.warp_class.max()) + 1
-        self._crews: dict[tuple[int, bool], WarpGroups] = {}
+        self._warp_groups: dict[tuple[int, bool], WarpGroups] = {}
 
     def warp_groups(self, instance: int, hints: bool) -> WarpGroups:
         """(worker, item, weight, least, loose) of what the instance gets. Per warp group that signals: all that it
         gives, and for each warp class what is missing at least while one of its warps is not over; loose: what
         signals give that order nothing (none if `hints`)."""
         key = instance, hints
-        if key not in self._crews:
+        if key not in self._warp_groups:
             rows = self.signals[self.signals[:, INSTANCE] == instance]
             weak = (rows[:, WEAK] != 0) & (not hints)
             warp_groups, which = np.unique(rows[~weak][:, [WORKER, ITEM]], axis=0, return_inverse=True)
@@ -61,14 +61,14 @@ class Counters:
             np.add.at(each, (which.reshape(-1), rows[~weak, WARP]), rows[~weak, AMOUNT])
             least = np.full((len(warp_groups), self.warp_classes), MOST)
             np.minimum.at(least, (np.arange(len(warp_groups))[:, None], self.warp_class[warp_groups[:, 0]]), each)
-            self._crews[key] = (
+            self._warp_groups[key] = (
                 warp_groups[:, 0],
                 warp_groups[:, 1],
                 each.sum(axis=1),
                 least,
                 int(rows[weak, AMOUNT].sum()),
             )
-        return self._crews[key]
+        return self._warp_groups[key]
 
     def _all(self, programs: list[Program], waiting: bool) -> I64:
         found = [np.zeros((0, 6), np.int64)]

@@ -85,19 +85,19 @@ class Run:
         self.taken = kind == READ and (self.taken or (self.cell == content and not anything))
         self.cell = self.cell if kind == READ else content
 
-    def stuck(self, knot: list[list[int]]) -> bool:
-        """No wait of the knot is met even if all others run to their ends, whatever they wait for."""
+    def stuck(self, wait_cycle: list[list[int]]) -> bool:
+        """No wait of the wait cycle is met even if all others run to their ends, whatever they wait for."""
         ends, most = self.ends[:], self.counters[:]
-        for agent, event, *_ in knot:
+        for agent, event, *_ in wait_cycle:
             ends[agent] = min(ends[agent], event)
         for at, end in zip(self.at, ends, strict=True):
             for counter, amount in self.events.signals(at, max(at, end)):
                 most[counter] += amount
-        return bool(knot) and all(
+        return bool(wait_cycle) and all(
             self.at[agent] == event < self.ends[agent]
             and (counter, threshold) in self.events.waits(event)
             and most[counter] < threshold
-            for agent, event, counter, threshold, *_ in knot
+            for agent, event, counter, threshold, *_ in wait_cycle
         )
 
     def clash(self, events: list[int], sums: bool) -> bool:
@@ -129,7 +129,7 @@ def replayed(rows: Events, witness: dict[str, Any]) -> bool:
             return False
         run.step(agent)
     if kind == "deadlock":
-        return run.stuck(witness.get("knot") or [])
+        return run.stuck(witness.get("wait_cycle") or [])
     if kind in ("race", "unordered_sum"):
         return run.clash(events, sums=kind == "unordered_sum")
     return run.wrong_at_the_end() if kind == "final" else (kind, events[0]) in run.seen

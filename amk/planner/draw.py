@@ -27,8 +27,8 @@ def draw_steps(author: Writer) -> list[Step]:
         role="all", candidates=candidates, best_value="draw_value", best_index="draw_index", request="request",
         prompt="prompt", output="output",
     )  # fmt: skip
-    # The rounds have barriers of their own; without them one keeps the crew that reads words apart from the one that
-    # writes words.
+    # The rounds have barriers of their own; without them one keeps the warp group that reads words apart from the one
+    # that writes words.
     return [
         Step(op=peak),
         *([] if rounds else [author.barrier()]),

@@ -86,7 +86,7 @@ def _witnessed(schedule: Schedule, evidence: Evidence) -> list[Path]:
     reduced = reduce_layers(schedule)
     traces = [trace(reduced, number, TOKENS) for number in range(len(reduced.programs))]
     named = Steps(reduced, evidence.system, traces)
-    events = [row[1] for row in evidence.witness.knot] or evidence.witness.events
+    events = [row[1] for row in evidence.witness.wait_cycle] or evidence.witness.events
     paths = []
     for event in events:
         if named.real(event):

@@ -52,7 +52,7 @@ def advised(
 
 def _verified(system: FlatSystem, finding: Finding, safe: Callable[[FlatSystem], bool]) -> Edit | None:
     if finding.deadlock is not None:
-        edits = against_deadlock(system, finding.deadlock.knot)
+        edits = against_deadlock(system, finding.deadlock.wait_cycle)
     elif finding.race is not None:
         edits = against_race(system, finding.race)
     elif finding.run is not None:
@@ -81,7 +81,7 @@ def _with_edit(diagnostic: Diagnostic, system: FlatSystem, edit: Edit, what: str
 
 def _missing(system: FlatSystem, deadlock: Deadlock) -> str:
     """How many signals of which counter are missing, and behind whose access they belong."""
-    block, head = system.block, deadlock.knot[0]
+    block, head = system.block, deadlock.wait_cycle[0]
     name, waiter = block.counter_name(head.counter), block.agent_name(head.agent)
     wanted = int(block.wait_threshold[block.wait_counter == head.counter].max())
     told = f"{name} gets {wanted - head.attainable} too few: add signals of it"
@@ -108,8 +108,8 @@ def _touched_next(block: System, event: int) -> int | None:
 
 def _room(system: FlatSystem, deadlock: Deadlock) -> str:
     """How much more of which counter lets everything finish: if it counts free slots, that many are missing."""
-    block, knot = system.block, deadlock.knot
-    for head in knot:
+    block, wait_cycle = system.block, deadlock.wait_cycle
+    for head in wait_cycle:
         for more in range(1, MOST_SLOTS + 1):
             init = block.counter_init.copy()
             init[head.counter] += more

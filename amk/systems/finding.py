@@ -98,19 +98,19 @@ def deadlock_finding(system: FlatSystem, run: Run) -> Finding | None:
     if found is None:
         return None
     starved = found.cause == "too few producers"
-    knot = found.knot
-    names = " and ".join(system.block.agent_name(head.agent) for head in knot[:4])
-    counter = system.block.counter_name(knot[0].counter)
-    message = f"{names} wait{'s' * (len(knot) == 1)} for ever" + (
-        f": all signals together bring {counter} to {knot[0].attainable}, and {knot[0].threshold} is asked for"
+    wait_cycle, head = found.wait_cycle, found.wait_cycle[0]
+    names = " and ".join(system.block.agent_name(head.agent) for head in wait_cycle[:4])
+    counter = system.block.counter_name(head.counter)
+    message = f"{names} wait{'s' * (len(wait_cycle) == 1)} for ever" + (
+        f": all signals together bring {counter} to {head.attainable}, and {head.threshold} is asked for"
         if starved
         else ": each waits for signals that others of them send only later"
     )
     never = len(found.heads)
-    facts: list[Fact] = [shown(blocked(system, head)) for head in knot[:6]]
+    facts: list[Fact] = [shown(blocked(system, head)) for head in wait_cycle[:6]]
     facts.append(because(f"{never} of {system.block.agents} agents never finish, in every interleaving"))
     code = "AMK202" if starved else "AMK201"
-    diagnostic = Diagnostic(code, message, where=where(system, knot[0].event), facts=tuple(facts))
+    diagnostic = Diagnostic(code, message, where=where(system, wait_cycle[0].event), facts=tuple(facts))
     return Finding(diagnostic, run.system, deadlock_witness(run, found), found)
 
 

@@ -269,16 +269,16 @@ def _deadlock(system: FlatSystem, run: Machine, trouble: Trouble) -> Diagnostic:
     block = system.block
     waits = {run.agent_of[event]: (event, row) for event in trouble.events if (row := _unmet(run, event)) is not None}
     owners = {agent: _owners(run, row) for agent, (_, row) in waits.items()}
-    knot = _cycle(owners) or [agent for agent, owing in owners.items() if not owing]
-    names = " and ".join(block.agent_name(agent) for agent in knot[:4])
+    wait_cycle = _cycle(owners) or [agent for agent, owing in owners.items() if not owing]
+    names = " and ".join(block.agent_name(agent) for agent in wait_cycle[:4])
     facts: list[Fact] = []
-    for event, row in (waits[agent] for agent in knot[:6]):
+    for event, row in (waits[agent] for agent in wait_cycle[:6]):
         facts.append(shown(f"{who(system, event)}: {told(system, event)}; {_state(run, row)}"))
     facts.append(because(f"{len(trouble.events)} of {block.agents} agents never finish in this run"))
-    first = waits[knot[0]]
+    first = waits[wait_cycle[0]]
     counter = block.counter_name(int(block.wait_counter[first[1]]))
-    owed = bool(owners[knot[0]])
-    message = f"{names} wait{'s' * (len(knot) == 1)} for ever"
+    owed = bool(owners[wait_cycle[0]])
+    message = f"{names} wait{'s' * (len(wait_cycle) == 1)} for ever"
     code = "AMK201" if owed else "AMK202"
     help_ = _unblocked(run, int(block.wait_counter[first[1]]), counter, owed)
     return Diagnostic(code, message, where=where(system, first[0]), facts=tuple(facts), help=help_)

@@ -114,9 +114,9 @@ class _Drawing:
         return sorted(agent for agent in taking if agent // self.steps.warps in set(workers))
 
     def _after(self) -> list[int]:
-        """Events shown where the interleaving ends: the racing pair, or the blocked heads of the knot."""
+        """Events shown where the interleaving ends: the racing pair, or the blocked heads of the wait cycle."""
         if self.witness.kind == "deadlock":
-            found: Sequence[int] = [row[1] for row in self.witness.knot]
+            found: Sequence[int] = [row[1] for row in self.witness.wait_cycle]
         else:
             found = self.witness.events if self.witness.kind in ("race", "unordered_sum") else ()
         return [event for event in found if self._real(event)]

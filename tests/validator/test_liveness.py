@@ -1,4 +1,4 @@
-"""Deadlock verdicts, causes and knots."""
+"""Deadlock verdicts, causes and wait cycles."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def ring(queues: int, inverted: bool) -> System:
 
 
 def knot_is_static(system: System, deadlock: Deadlock) -> bool:
-    """The knot's own claim: increments from outside never reach any of its thresholds."""
-    outside = {head.agent: head.event for head in deadlock.knot}
-    for head in deadlock.knot:
+    """The wait cycle's own claim: increments from outside never reach any of its thresholds."""
+    outside = {head.agent: head.event for head in deadlock.wait_cycle}
+    for head in deadlock.wait_cycle:
         value = int(system.counter_init[head.counter])
         for k in range(len(system.signal_counter)):
             event = int(system.signal_event[k])
@@ -39,7 +39,7 @@ def knot_is_static(system: System, deadlock: Deadlock) -> bool:
                 value += int(system.signal_amount[k])
         if value >= head.threshold:
             return False
-    return bool(deadlock.knot)
+    return bool(deadlock.wait_cycle)
 
 
 def test_queue_cycles_deadlock_only_when_inverted() -> None:
@@ -47,7 +47,7 @@ def test_queue_cycles_deadlock_only_when_inverted() -> None:
         assert diagnose(greedy(ring(queues, inverted=False))) is None
         deadlock = diagnose(greedy(ring(queues, inverted=True)))
         assert deadlock is not None and deadlock.cause == "cycle of queues"
-        assert len(deadlock.knot) == queues and deadlock.cut == (0,) * queues
+        assert len(deadlock.wait_cycle) == queues and deadlock.cut == (0,) * queues
 
 
 def test_too_few_producers_names_the_counter() -> None:
@@ -58,7 +58,7 @@ def test_too_few_producers_names_the_counter() -> None:
     build.wait(waiter, counter, 4)
     deadlock = diagnose(greedy(build.build()))
     assert deadlock is not None and deadlock.cause == "too few producers"
-    (head,) = deadlock.knot
+    (head,) = deadlock.wait_cycle
     assert (head.value, head.threshold, head.attainable, head.missing) == (3, 4, 3, ())
 
 
@@ -69,7 +69,7 @@ def test_waiting_for_ones_own_signal_is_a_cycle_of_one() -> None:
     build.signal(event, counter)
     deadlock = diagnose(greedy(build.build()))
     assert deadlock is not None and deadlock.cause == "cycle of queues"
-    assert deadlock.knot[0].missing == ((0, 1),)
+    assert deadlock.wait_cycle[0].missing == ((0, 1),)
 
 
 def test_bystanders_are_not_in_the_knot() -> None:
@@ -85,7 +85,7 @@ def test_bystanders_are_not_in_the_knot() -> None:
     build.signal(bystander, c)
     deadlock = diagnose(greedy(build.build()))
     assert deadlock is not None and len(deadlock.heads) == 3
-    assert {head.agent for head in deadlock.knot} == {0, 1}
+    assert {head.agent for head in deadlock.wait_cycle} == {0, 1}
 
 
 def test_knots_of_random_deadlocks_are_proofs_by_themselves() -> None:

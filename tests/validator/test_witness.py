@@ -76,9 +76,9 @@ def test_a_knot_that_does_not_block_is_not_confirmed() -> None:
     build.signal(second, counter)
     raw = build.build().to_json()
     claim: dict[str, Any] = {"kind": "deadlock", "events": [first], "buffer": None, "byte": None, "order": []}
-    assert not replay(raw, claim | {"knot": [[left, first, counter, 1, 0]]})
-    assert not replay(raw, claim | {"knot": []})
-    assert not replay(raw, claim | {"knot": [[left, first, counter, 2, 1]]})
+    assert not replay(raw, claim | {"wait_cycle": [[left, first, counter, 1, 0]]})
+    assert not replay(raw, claim | {"wait_cycle": []})
+    assert not replay(raw, claim | {"wait_cycle": [[left, first, counter, 2, 1]]})
 
 
 def test_safe_systems_admit_no_claim() -> None:
@@ -137,7 +137,7 @@ def test_an_illegal_interleaving_is_not_confirmed() -> None:
         {"events": None},
         {"buffer": None},
         {"byte": -1},
-        {"knot": [[1]]},
+        {"wait_cycle": [[1]]},
         {"more": 1},
     ],
 )

@@ -133,7 +133,7 @@ def compare(schedule: Schedule) -> Comparison:
     bad = np.argwhere(composed != truth).tolist()
     told = tuple(f"events {a} and {b}: composed {composed[a, b]}" for a, b in bad[:3])
     partial, implied = not _conjunctive(flat.system, clocks), _implied(inter_cta, nodes, truth)
-    return Comparison(True, partial, implied, told + _crews(groups, order, truth)[:3])
+    return Comparison(True, partial, implied, told + _warp_groups(groups, order, truth)[:3])
 
 
 def _implied(inter_cta: InterCtaSystem, nodes: np.ndarray, truth: np.ndarray) -> int:
@@ -162,7 +162,7 @@ def _matrix(order: IntervalOrder, nodes: np.ndarray) -> np.ndarray:
     return made
 
 
-def _crews(groups: list[Group], order: IntervalOrder, truth: np.ndarray) -> tuple[str, ...]:
+def _warp_groups(groups: list[Group], order: IntervalOrder, truth: np.ndarray) -> tuple[str, ...]:
     """A warp group that is said to precede another does so with every member."""
     numbers, members, base = [], [], 0
     for group in groups:

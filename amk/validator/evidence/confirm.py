@@ -194,7 +194,7 @@ class Confirmer:
         assert isinstance(block, InterCtaSystem)
         return MaximalRuns(block)
 
-    def _withheld(self, edges: Edges) -> Iterator[MaximalRuns]:
+    def _maximal_runs(self, edges: Edges) -> Iterator[MaximalRuns]:
         """Whom to ask what can be enabled, the one at hand first: the other shows more and has to be made. Where no two
         accesses race in time the first shows nothing: what one of its runs enables together is not ordered in time."""
         if self.result.strict is None:
@@ -214,7 +214,7 @@ class Confirmer:
         # the inter-CTA system is the same at every position
         met = {(x.event, y.event): (pos, x, y) for pos, x, y in reversed(self._met(a, b, among))}
         for events, (pos, x, y) in reversed(met.items()):
-            if any(one.both_enabled(*events) for one in self._withheld(self.edges)):
+            if any(one.both_enabled(*events) for one in self._maximal_runs(self.edges)):
                 clash = _clash(pos, x, y)
                 if not self._over_in_time(clash):
                     return self._confirmed(clash)
@@ -305,7 +305,7 @@ class Confirmer:
             return False
         swapped = clash.kinds[1] == READ
         read, write = (clash.second, clash.first) if swapped else (clash.first, clash.second)
-        if any(one.enabled_without(write.event, read.event) for one in self._withheld("word")):
+        if any(one.enabled_without(write.event, read.event) for one in self._maximal_runs("word")):
             return False
         timed = self._timed(clash)
         system = timed.system

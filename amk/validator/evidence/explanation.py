@@ -155,8 +155,10 @@ def _explained(result: Composition, stuck: _Stuck | None) -> Diagnostic:
     assert stuck is not None and stuck.found is not None
     flat, found = stuck.flat, stuck.found
     code = "AMK202" if found.cause == "too few producers" else "AMK201"
-    head = next((h for h in (*found.knot, *found.heads) if flat.system.event_tag[h.event] >= 0), found.knot[0])
-    facts = [shown(_blocked(flat, h)) for h in found.knot[:6]]
+    head = next(
+        (h for h in (*found.wait_cycle, *found.heads) if flat.system.event_tag[h.event] >= 0), found.wait_cycle[0]
+    )
+    facts = [shown(_blocked(flat, h)) for h in found.wait_cycle[:6]]
     never = sum(int(flat.system.event_tag[head.event]) >= 0 for head in found.heads)
     launch = result.schedule.launch
     facts.append(because(f"{never} of {launch.workers * launch.warps} warps never finish"))

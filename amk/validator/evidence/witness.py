@@ -3,8 +3,8 @@
 Property: a witness names an interleaving (agents in run-length form) and what is wrong where it ends.
 
     kind            events          the interleaving ends ...
-    deadlock        blocked heads   with every agent of ``knot`` before its blocked head: an event X of theirs from
-                                    there on would need increments that only events of X give, so none ever runs
+    deadlock        blocked heads   with every agent of ``wait_cycle`` before its blocked head: an event X of theirs
+                                    from there on would need increments that only events of X give, so none ever runs
     race            a, b            where both are enabled; they conflict at (buffer, byte)
     unordered_sum   a, b            where both are enabled; both add floats at (buffer, byte)
     uninitialised   e               with e, which reads (buffer, byte) before anything wrote it
@@ -37,9 +37,9 @@ from amk.validator.memory.races import Race
 from amk.validator.order.greedy_run import Deadlock, Run, greedy
 from amk.validator.program.system import DONT_CARE, I64, READ, WRITE, Bools, System
 
-FORMAT: Final = "amk.witness/1"
+FORMAT: Final = "amk.witness/2"
 KINDS: Final = ("deadlock", "race", "unordered_sum", "uninitialised", "stale", "partial", "final")
-_KEYS: Final = {"format", "kind", "system", "order", "events", "buffer", "byte", "knot"}
+_KEYS: Final = {"format", "kind", "system", "order", "events", "buffer", "byte", "wait_cycle"}
 
 
 class MalformedWitness(ValueError):
@@ -48,7 +48,7 @@ class MalformedWitness(ValueError):
 
 @dataclass(frozen=True)
 class Witness:
-    """``order``: (agent, events in a row); ``knot``: (agent, event, counter, threshold, attainable from outside)."""
+    """``order``: (agent, events in a row); ``wait_cycle``: (agent, event, counter, threshold, attainable from outside)."""
 
     kind: str
     system: str
@@ -56,7 +56,7 @@ class Witness:
     events: tuple[int, ...]
     buffer: int | None = None
     byte: int | None = None
-    knot: tuple[tuple[int, int, int, int, int], ...] = ()
+    wait_cycle: tuple[tuple[int, int, int, int, int], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -67,7 +67,7 @@ class Witness:
             "events": list(self.events),
             "buffer": self.buffer,
             "byte": self.byte,
-            "knot": [list(row) for row in self.knot],
+            "wait_cycle": [list(row) for row in self.wait_cycle],
         }
 
 
@@ -96,9 +96,9 @@ def witness_from_json(raw: object, system: System) -> Witness:
         absent = raw[name] is None and raw["kind"] == "deadlock"
         if not absent and (type(raw[name]) is not int or raw[name] < 0):
             raise MalformedWitness(f"{name}: expected a non-negative integer")
-    knot = _int_rows(raw["knot"], 5, 1 << 62)
+    wait_cycle = _int_rows(raw["wait_cycle"], 5, 1 << 62)
     flat = tuple(row[0] for row in events)
-    return Witness(raw["kind"], raw["system"], order, flat, raw["buffer"], raw["byte"], knot)  # type: ignore[arg-type]
+    return Witness(raw["kind"], raw["system"], order, flat, raw["buffer"], raw["byte"], wait_cycle)  # type: ignore[arg-type]
 
 
 def _legs(system: System, order: Iterable[int]) -> tuple[tuple[int, int], ...]:
@@ -305,17 +305,17 @@ def _before(system: System, events: Iterable[int]) -> set[int]:
 
 
 def deadlock_witness(run: Run, deadlock: Deadlock) -> Witness:
-    inside = {head.agent for head in deadlock.knot}
-    knot = tuple(
+    inside = {head.agent for head in deadlock.wait_cycle}
+    wait_cycle = tuple(
         (h.agent, h.event, h.counter, h.threshold, h.value + sum(n for agent, n in h.missing if agent not in inside))
-        for h in deadlock.knot
+        for h in deadlock.wait_cycle
     )
     part = Slice(run)
-    reached = _before(run.system, (head.event for head in deadlock.knot))
+    reached = _before(run.system, (head.event for head in deadlock.wait_cycle))
     for event in reached:
         part.execute(event)
     heads = tuple(head.event for head in deadlock.heads)
-    return Witness("deadlock", run.system.digest, part.legs(reached), heads, knot=knot)
+    return Witness("deadlock", run.system.digest, part.legs(reached), heads, wait_cycle=wait_cycle)
 
 
 def race_witness(system: System, race: Race, kind: str = "race") -> Witness:

@@ -24,16 +24,16 @@ MISSING: Final = -1
 
 
 @dataclass(frozen=True)
-class Joints:
+class JoinNodes:
     """writers: the events (or `MISSING`) of each join node. readers [n, 2]: (event, join node) pairs."""
 
     writers: list[tuple[int, ...]] = field(default_factory=list)
     readers: list[tuple[int, int]] = field(default_factory=list)
 
 
-def join_nodes(rows: I64) -> Joints:
-    """Joints of the rows (event, buffer, tag, kind, lo, hi) on tagged buffers."""
-    found = Joints()
+def join_nodes(rows: I64) -> JoinNodes:
+    """Join nodes of the rows (event, buffer, tag, kind, lo, hi) on tagged buffers."""
+    found = JoinNodes()
     number: dict[tuple[int, ...], int] = {}
     rows = rows[np.lexsort((rows[:, 4], rows[:, 0], rows[:, 2], rows[:, 1]))]
     bounds = np.flatnonzero((np.diff(rows[:, 1:3], axis=0, prepend=-1) != 0).any(axis=1))

@@ -161,13 +161,13 @@ class _Composer:
         if result.never:
             return result
         result.strict = None if most.doubled else self.strict
-        result.block = self._quotient("block")
+        result.block = self._inter_cta("block")
         result.complete = result.block.run.complete
         if result.complete:
             self._check_memory()
         return result
 
-    def _quotient(self, edges: Edges, words: Kept = "most", strict: bool = False) -> InterCtaSystem:
+    def _inter_cta(self, edges: Edges, words: Kept = "most", strict: bool = False) -> InterCtaSystem:
         if (edges, words, strict) not in self.inter_ctas:
             made = InterCtaSystem(self.groups, self.result.instances, self.words[words], edges, strict)
             self.inter_ctas[edges, words, strict] = made
@@ -180,10 +180,10 @@ class _Composer:
             perhaps = [[bool(item.step.op.perhaps) for item in items] for items in self.items]
             sure = np.array([not perhaps[g][i] for g, i in rows[:, [0, 2]].tolist()], bool)
             self.words["sure"] = words(self.schedule, self.items, rows[(rows[:, 4] != READ) | sure])
-        return self._quotient(edges, "sure", strict=True)
+        return self._inter_cta(edges, "sure", strict=True)
 
     def _order(self, edges: Edges, words: Kept = "most") -> IntervalOrder:
-        return IntervalOrder(self._quotient(edges, words))
+        return IntervalOrder(self._inter_cta(edges, words))
 
     def _accesses(self, run: IntervalOrder) -> Accesses:
         """In the order of a run."""

@@ -3,7 +3,7 @@
 Every chain of every worker is an agent. A chain's node also waits for the local prefix of the worker's other chains,
 so that barriers between them (and the back-pressure they carry) are kept. Flag words add one join node agent per
 distinct set of writers: it waits for them and readers wait for it, which saves a wait per (reader, writer) pair.
-Joints of one set run in tag order; as every writer's steps do too, that adds no constraint.
+Join nodes of one set run in tag order; as every writer's steps do too, that adds no constraint.
 
 Kinds of edges:
     block   everything that can block, hints included: decides liveness. A warp group counts as one blocking unit
@@ -189,22 +189,22 @@ class InterCtaSystem:
 
     def _add_words(self, words: FlagWords) -> None:
         base = self._fresh(words.counters)
-        joint_base = self._fresh(len(words.join_nodes))
+        join_base = self._fresh(len(words.join_nodes))
         for g, group in enumerate(self.groups):
             rows = _of_group(words.writes, g)
             event = self.events(g, rows[:, 1] - group.first, group.order.trace.events + rows[:, 2])
             self.signals.append((event, base + rows[:, 3], np.ones_like(event)))
             table = _of_group(words.needs, g)[:, 1:]
             event = self.events(g, table[:, 0] - group.first, group.order.trace.events + table[:, 1])
-            self.waits.append((event, joint_base + table[:, 2], table[:, 3] + 1))
+            self.waits.append((event, join_base + table[:, 2], table[:, 3] + 1))
             if self.whole:
                 which, node = _members(self.chains[g], table[:, 1])
                 event = self.events(g, table[which, 0] - group.first, node)
-                self.waits.append((event, joint_base + table[which, 2], table[which, 3] + 1))
+                self.waits.append((event, join_base + table[which, 2], table[which, 3] + 1))
         # the events of join nodes stand one after the other
         ranks = self.lengths[len(self.lengths) - 1 - len(words.join_nodes) : -1]
         join_node, first = np.repeat(np.arange(len(ranks)), ranks), int(self.chain_first[-2]) - int(ranks.sum())
-        self.signals.append((first + np.arange(len(join_node)), joint_base + join_node, np.ones_like(join_node)))
+        self.signals.append((first + np.arange(len(join_node)), join_base + join_node, np.ones_like(join_node)))
         event, counter, target = _join_waits(words)
         self.waits.append((first + event, base + counter, target))
 

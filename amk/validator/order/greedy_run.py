@@ -8,10 +8,10 @@ under join and there is one maximal cut; a system deadlocks iff that cut is not 
 Algorithm: run each agent as far as it goes; park it on the counter that blocks it; a signal wakes the waiters whose
 threshold is met. Cost: O(events + waits log waits + signals).
 
-Witness: the run itself ends in the stuck cut. The *knot* explains it: agents D, each stuck at a head h_d with a wait
-(c, t) such that  init(c) + (all increments of c outside X) < t,  where X = every event of D from h_d on. No event of X
-can be the first of X to run, whatever the others do, so none ever runs. A knot of one agent whose counter receives too
-little in all is "too few producers"; otherwise it is a cycle of queues.
+Witness: the run itself ends in the stuck cut. The *wait cycle* explains it: agents D, each stuck at a head h_d with a
+wait (c, t) such that  init(c) + (all increments of c outside X) < t,  where X = every event of D from h_d on. No event
+of X can be the first of X to run, whatever the others do, so none ever runs. A wait cycle of one agent whose counter
+receives too little in all is "too few producers"; otherwise it is a cycle of queues.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ class Deadlock:
     cut: tuple[int, ...]
     heads: tuple[BlockedHead, ...]
     cause: Literal["too few producers", "cycle of queues"]
-    knot: tuple[BlockedHead, ...]
+    wait_cycle: tuple[BlockedHead, ...]
 
 
 def _missing(system: System, run: Run, counters: set[int]) -> dict[int, tuple[tuple[int, int], ...]]:
@@ -227,13 +227,13 @@ def _blocked_heads(system: System, run: Run) -> list[BlockedHead]:
     return heads
 
 
-def _holds(head: BlockedHead, knot: set[int]) -> bool:
-    """Head stays blocked even if every agent outside the knot delivers all its increments."""
-    return head.value + sum(amount for agent, amount in head.missing if agent not in knot) < head.threshold
+def _holds(head: BlockedHead, wait_cycle: set[int]) -> bool:
+    """Head stays blocked even if every agent outside the wait cycle delivers all its increments."""
+    return head.value + sum(amount for agent, amount in head.missing if agent not in wait_cycle) < head.threshold
 
 
-def _knot(heads: list[BlockedHead]) -> tuple[BlockedHead, ...]:
-    """An inclusion-minimal knot among the blocked heads (all of them together always form one)."""
+def _wait_cycle(heads: list[BlockedHead]) -> tuple[BlockedHead, ...]:
+    """An inclusion-minimal wait cycle among the blocked heads (all of them together always form one)."""
     starved = [head for head in heads if head.attainable < head.threshold]
     if starved:
         return (starved[0],)
@@ -242,13 +242,13 @@ def _knot(heads: list[BlockedHead]) -> tuple[BlockedHead, ...]:
     path = [heads[0].agent]
     while len(set(path)) == len(path):
         path.append(next(agent for agent, _ in by_agent[path[-1]].missing if agent in by_agent))
-    knot = set(path[path.index(path[-1]) :])
-    while open_heads := [agent for agent in knot if not _holds(by_agent[agent], knot)]:
-        knot |= {agent for member in open_heads for agent, _ in by_agent[member].missing}
-    for agent in sorted(knot):
-        if all(_holds(by_agent[other], knot - {agent}) for other in knot - {agent}) and len(knot) > 1:
-            knot.discard(agent)
-    return tuple(by_agent[agent] for agent in sorted(knot))
+    wait_cycle = set(path[path.index(path[-1]) :])
+    while open_heads := [agent for agent in wait_cycle if not _holds(by_agent[agent], wait_cycle)]:
+        wait_cycle |= {agent for member in open_heads for agent, _ in by_agent[member].missing}
+    for agent in sorted(wait_cycle):
+        if all(_holds(by_agent[other], wait_cycle - {agent}) for other in wait_cycle - {agent}) and len(wait_cycle) > 1:
+            wait_cycle.discard(agent)
+    return tuple(by_agent[agent] for agent in sorted(wait_cycle))
 
 
 def diagnose(run: Run) -> Deadlock | None:
@@ -256,7 +256,7 @@ def diagnose(run: Run) -> Deadlock | None:
     if run.complete:
         return None
     heads = _blocked_heads(run.system, run)
-    knot = _knot(heads)
-    starved = len(knot) == 1 and knot[0].attainable < knot[0].threshold
+    wait_cycle = _wait_cycle(heads)
+    starved = len(wait_cycle) == 1 and wait_cycle[0].attainable < wait_cycle[0].threshold
     cause: Literal["too few producers", "cycle of queues"] = "too few producers" if starved else "cycle of queues"
-    return Deadlock(tuple(run.cut.tolist()), tuple(heads), cause, knot)
+    return Deadlock(tuple(run.cut.tolist()), tuple(heads), cause, wait_cycle)

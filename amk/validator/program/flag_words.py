@@ -60,8 +60,8 @@ class _Maker:
         writes, ranks = self._count(written)
         owned = self._spans(written)
         reading = rows[rows[:, 3] != WRITE]
-        reading = reading.take(np.argsort(_crews(reading), kind="stable"), axis=0)
-        first = np.flatnonzero(np.diff(_crews(reading), prepend=-1))
+        reading = reading.take(np.argsort(_warp_groups(reading), kind="stable"), axis=0)
+        first = np.flatnonzero(np.diff(_warp_groups(reading), prepend=-1))
         print_of, prints = _prints(reading, np.append(first, len(reading)))
         covers = [owned.covering(spans) for spans in prints]
         needs = self._need(ranks, reading[first, :3], print_of, covers)
@@ -70,7 +70,7 @@ class _Maker:
 
     def _count(self, written: I64) -> tuple[I64, _Ranks]:
         """One counter per writing worker; its writing steps in program order, with growing tags."""
-        steps = written[np.unique(_crews(written), return_index=True)[1], :3]
+        steps = written[np.unique(_warp_groups(written), return_index=True)[1], :3]
         worker, tag = steps[:, 1], self.tags[steps[:, 2]]
         fresh = np.diff(worker, prepend=-1) != 0
         bad = tag <= np.where(fresh, 0, np.concatenate(([0], tag[:-1]))) if len(tag) else fresh
@@ -144,14 +144,14 @@ def _distinct_rows(rows: I64) -> I64:
     return rows[fresh]
 
 
-def _crews(rows: I64) -> I64:
+def _warp_groups(rows: I64) -> I64:
     """(group, worker, item) of each row as one number."""
     return rows[:, 0] << 50 | rows[:, 1] << 25 | rows[:, 2]
 
 
 def _doubled(written: I64) -> bool:
     """Do two rows of one step of one worker write a common byte?"""
-    place, lo = _crews(written), written[:, 4]
+    place, lo = _warp_groups(written), written[:, 4]
     order = np.lexsort((lo, place))
     place, lo, hi = place[order], lo[order], written[order, 5]
     return bool(((place[1:] == place[:-1]) & (lo[1:] < hi[:-1])).any())
