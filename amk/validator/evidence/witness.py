@@ -48,7 +48,7 @@ class MalformedWitness(ValueError):
 
 @dataclass(frozen=True)
 class Witness:
-    """``order``: (agent, events in a row); ``wait_cycle``: (agent, event, counter, threshold, attainable from outside)."""
+    """``order``: (agent, events in a row); ``wait_cycle``: (agent, event, counter, threshold, most from others)."""
 
     kind: str
     system: str
