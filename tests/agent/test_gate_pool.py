@@ -28,9 +28,12 @@ from amk.agent.gate.pipeline import Pipeline
 from amk.agent.gate.pool import PROCESS, GatePool
 from amk.agent.journal.events import Gated
 from amk.checker.programs import Rejected
+from amk.lowering import bound
+from amk.lowering import kernel as kernels
 from amk.models.model import load_model
 from amk.planner.settings import FAST, NAIVE
 from amk.report.diagnostic import AmkError
+from amk.schedule_ir.schedule import Schedule
 from amk.targets.target import load_target
 from tests.agent.rules import fences_kept
 from tests.engine.test_admission import built
@@ -197,6 +200,25 @@ def test_a_kernel_arrives_as_it_was_admitted() -> None:
     schedule, cubin, _ = built()
     kernel = unpacked(packed(schedule, cubin))
     assert kernel.schedule == schedule and kernel.code == cubin and kernel.certificate["schedule"]
+
+
+@pytest.mark.parametrize("spoilt", ["", "code", "seal"])
+def test_a_worker_binds_by_the_gates_seal(spoilt: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a process of its own, which knows nothing. What the seal is not of is compiled and read back."""
+    schedule, cubin, _ = built()
+    built_again: list[Schedule] = []
+    build = kernels.build
+    monkeypatch.setattr(kernels, "build", lambda *given, **more: built_again.append(given[0]) or build(*given, **more))
+    arrived = pickle.loads(packed(schedule, cubin))
+    assert len(arrived.seal) == 64
+    if spoilt == "seal":
+        object.__setattr__(arrived, "seal", "0" * 64)
+    elif spoilt == "code":
+        object.__setattr__(arrived, "code", cubin[:-1] + bytes([cubin[-1] ^ 1]))
+    monkeypatch.setattr(bound, "_BOUND", set())
+    built_again.clear()
+    assert unpacked(pickle.dumps(arrived)).loadable() == cubin
+    assert bool(built_again) == bool(spoilt)
 
 
 def test_what_was_not_admitted_is_not_taken() -> None:

@@ -47,9 +47,15 @@ def kept(digest: str) -> tuple[bytes, str] | None:
 
 def keep(digest: str, certificate: Any, cubin: bytes | str) -> None:
     """Seal an admission that this process made; PTX is not kept."""
-    if isinstance(cubin, bytes) and (claim := _claim(digest, certificate, cubin)) is not None:
-        record = {"cubin": base64.b64encode(cubin).decode(), "seal": seal(claim)}
+    if isinstance(cubin, bytes) and (found := sealed(digest, certificate, cubin)):
+        record = {"cubin": base64.b64encode(cubin).decode(), "seal": found}
         certificates.replace(_file(digest), json.dumps(record))
+
+
+def sealed(digest: str, certificate: Any, code: bytes) -> str:
+    """The seal of an admission that this process made; "" where nothing is sealed."""
+    claim = _claim(digest, certificate, code)
+    return "" if claim is None else seal(claim)
 
 
 def is_admitted(digest: str, certificate: Any, code: bytes | str, found: str) -> bool:
