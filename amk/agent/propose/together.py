@@ -11,6 +11,7 @@ the simulator measures and may be asked, what it calls no faster than the best i
 from __future__ import annotations
 
 import json
+from bisect import insort
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, islice
@@ -50,6 +51,10 @@ class Change:
 
     def __len__(self) -> int:
         return len(self.knobs) + len(self.edits)
+
+    @property
+    def whole(self) -> frozenset[object]:
+        return frozenset((*self.knobs, *self.edits))
 
     @property
     def told(self) -> str:
@@ -92,10 +97,10 @@ class Sum:
     proposed: bool
 
 
-def combined(context: Context) -> Iterator[Sum]:
-    """What may come to a keep, the greatest sum first."""
+def combined(context: Context, found: Sequence[tuple[float, Change, int]] | None = None) -> Iterator[Sum]:
+    """What may come to a keep, the greatest sum first; found: what `gained` says, where that is known."""
     base, known = context.design(context.state.best), {*context.history.designs}
-    found = gained(context)
+    found = gained(context) if found is None else found
     sums = [(sum(gain for gain, _, _ in some), some) for count in AT_ONCE for some in combinations(found, count)]
     for total, some in sorted(sums, key=lambda each: -each[0]):
         if total < WORTH_TRYING * needed(context.state.noise):
@@ -136,27 +141,32 @@ def _measured(context: Context) -> tuple[dict[Change, int], list[tuple[float, li
     """Changes with the first trial of each, and of every trial its log gain over its parent and which of the changes it
     consists of. Trials whose parent is far behind the best say nothing of the best."""
     state, known, rows = context.state, dict[Change, int](), list[tuple[float, list[int]]]()
+    largest: list[tuple[int, int, frozenset[object]]] = []
     for trial in state.trials:
         gain, parent = fate(state, trial).gain, trial.proposed.parent
         if gain is None or (0.0 if parent == START else state.trials[parent].score or 0.0) > state.best_score + WITHIN:
             continue
         if (change := _change(context, trial.index, parent)) is None:
             continue
-        parts = _parts(change, list(known))
+        parts = _parts(change, largest)
         if not parts and len(change) <= FEW:
+            insort(largest, (-len(change), len(known), change.whole))
             parts, known[change] = [len(known)], trial.index
         rows += [(max(gain, -WITHIN), parts)] if parts else []
     return known, rows
 
 
-def _parts(change: Change, known: Sequence[Change]) -> list[int]:
-    """The known changes that it consists of, the largest first; none if they do not make all of it."""
-    knobs, edits, parts = set(change.knobs), set(change.edits), list[int]()
-    for index in sorted(range(len(known)), key=lambda index: -len(known[index])):
-        if knobs.issuperset(known[index].knobs) and edits.issuperset(known[index].edits):
-            knobs, edits = knobs - {*known[index].knobs}, edits - {*known[index].edits}
-            parts.append(index)
-    return [] if knobs or edits else parts
+def _parts(change: Change, largest: Sequence[tuple[int, int, frozenset[object]]]) -> list[int]:
+    """The known changes that it consists of, the largest first; none if they do not make all of it.
+
+    largest: of the known ones how much they change (negative), their number, and what.
+    """
+    left, parts = change.whole, list[int]()
+    for _, number, whole in largest:
+        if whole <= left:
+            left -= whole
+            parts.append(number)
+    return [] if left else parts
 
 
 def _change(context: Context, index: int, parent: int) -> Change | None:

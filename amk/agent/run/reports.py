@@ -89,5 +89,6 @@ def report_of(state: State, whole: bool = True, workshop: Workshop | None = None
         pos = run.positions[len(run.positions) // 2]
         every = len(best.design.edits) + len(history.space.changes(best.settings, history.space.start))
         changes = ablated(history.space, context.workshop, best.design, pos), every
-    edits = what_is_left(state, best.schedule if best is not None else None, gained(context), list(combined(context)))
+    alone = gained(context)
+    edits = what_is_left(state, best.schedule if best is not None else None, alone, list(combined(context, alone)))
     return render(state, best, candidate_of(state, START), survey, changes, edits)
