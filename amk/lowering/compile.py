@@ -22,8 +22,9 @@ from amk.lowering.cubin import Resources, read_resources
 from amk.report.diagnostic import AmkError, shown
 
 ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_103a", "sm_120a")
-DEFAULT_OPTIONS = ("--std=c++17", "--no-source-include", "--no-cache", "--ptxas-options=-v")
-"""With a driver the compiler would answer from a cache of its own, without the log that resources are read from."""
+DEFAULT_OPTIONS = ("--std=c++17", "--fmad=false", "--no-source-include", "--no-cache", "--ptxas-options=-v")
+"""With a driver the compiler would answer from a cache of its own, without the log that resources are read from.
+Left to itself it contracts some products and sums and not others that are equal: an fma is where a header says so."""
 _PROGRAM_NAME = "amk_kernel.cu"
 _TIMING_LINE = re.compile(r"^ptxas info\s*: Compile time = .*\n?", re.MULTILINE)
 _HEADER_MARKERS = ("cuda_bf16.h", "cuda_fp8.h", "cccl/cuda/std/__cccl/version.h", "cuda/std/__cccl/version.h")

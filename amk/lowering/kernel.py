@@ -17,6 +17,7 @@ from amk.lowering.cubin import Budget, Resources, check_budget
 from amk.lowering.emit import KERNEL, emit
 from amk.lowering.operands import check_operands
 from amk.lowering.readback import Instruction, read_ptx
+from amk.lowering.roundings import check_roundings
 from amk.lowering.skeleton import check_synchronisation
 from amk.lowering.stamp import stamped
 from amk.report.diagnostic import AmkError, Exit, shown
@@ -61,8 +62,8 @@ def build(
     """Emit and compile `schedule` for its target. trace: with the marks of `emit`.
 
     Raises AMK403 for registers or spills over budget, AMK401 for shared memory of a block, AMK402 when the workers of
-    one SM do not fit it together, AMK607 and AMK609 if the PTX does not synchronise as the schedule says, AMK601 for
-    an architecture that cannot be compiled for, AMK605 without a compiler.
+    one SM do not fit it together, AMK607 and AMK609 if the PTX does not synchronise as the schedule says, AMK610 if
+    it leaves a rounding open, AMK601 for an architecture that cannot be compiled for, AMK605 without a compiler.
     """
     if found := check_outside(schedule):
         raise AmkError(found, Exit.UNKNOWN)
@@ -80,11 +81,13 @@ def build(
 
 
 def read_back(schedule: Schedule, ptx: str) -> tuple[Instruction, ...]:
-    """What the PTX does to synchronise. AMK607 if it is not what the schedule asks for, AMK609 if operands are not."""
+    """What the PTX does to synchronise. AMK607 if it is not what the schedule asks for, AMK609 if operands are not,
+    AMK610 if a rounding is left open."""
     instructions = tuple(read_ptx(ptx).get(KERNEL, ()))
     found = check_synchronisation(schedule, instructions)
     if not is_noted(schedule_hash(schedule), ptx):
         check_operands(schedule, ptx, found)
+        check_roundings(ptx)
     return instructions
 
 

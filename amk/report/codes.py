@@ -95,6 +95,7 @@ TITLES = {
     "AMK607": "machine code synchronises otherwise than the schedule",
     "AMK608": "machine code is not what the compiler makes of the schedule",
     "AMK609": "machine code synchronises with other operands than the schedule's",
+    "AMK610": "machine code leaves a rounding to the assembler",
     "AMK701": "run does not exist",
     "AMK702": "journal cannot be written",
     "AMK703": "judges of the run have changed",

@@ -81,7 +81,7 @@ __device__ __forceinline__ float inverse_rms(const float* ssq) {
   } else {
     for (int a = 0; a < kAgents; ++a) total += ssq[a];
   }
-  return rsqrtf(total / static_cast<float>(P::kHidden) + P::kRmsEps);
+  return rsqrtf(fmaf(total, 1.f / static_cast<float>(P::kHidden), P::kRmsEps));
 }
 
 // A worker's rows of all sequences are numbered as its partials lie: 8 of a group for each sequence in turn.

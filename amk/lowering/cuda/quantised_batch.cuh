@@ -116,7 +116,7 @@ __device__ __forceinline__ void chunk_products(u32 slot, const Part& part, float
 #pragma unroll
       for (int n = 0; n < Part::kOwn; ++n) {
         const float y = Part::own(sums, t, n);
-        total[t][n] += kApart ? y : scale[n % Part::kRows * kGroups + group] * y;
+        total[t][n] = kApart ? total[t][n] + y : fmaf(scale[n % Part::kRows * kGroups + group], y, total[t][n]);
       }
     }
   }
@@ -158,11 +158,10 @@ __device__ __forceinline__ void batch_of_codes(C& c) {
       for (int n = 0; n < Part::kOwn; ++n) {
         const int s = Part::sequence(t, n, c.lane);
         float* to = part + (group * kBatch + s) * 8 + n % Part::kRows;
-        float y = total[t][n] * scale[n % Part::kRows];
+        const float y = total[t][n];
         total[t][n] = 0.f;
         if (s >= kBatch) continue;
-        if constexpr (S::kKPart > 0) y = *to + y;
-        *to = y;
+        *to = S::kKPart > 0 ? fmaf(y, scale[n % Part::kRows], *to) : y * scale[n % Part::kRows];
       }
     }
   };

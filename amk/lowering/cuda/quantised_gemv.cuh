@@ -135,14 +135,14 @@ __device__ __forceinline__ float chunk_product(u32 slot, const StagedBlocks& fro
 #pragma unroll
     for (int i = group * kEach; i < (group + 1) * kEach; ++i) {
       if constexpr (H::kPairs) {
-        y += W::sum(v[i / W::kBlocks], v[(i + kInputs) / W::kBlocks], i % W::kBlocks, x[i], half != 0) * scale[i];
+        y = fmaf(W::sum(v[i / W::kBlocks], v[(i + kInputs) / W::kBlocks], i % W::kBlocks, x[i], half != 0), scale[i], y);
       } else {
-        y += W::sum(v[i / W::kBlocks], i % W::kBlocks, x[i]) * scale[i];
+        y = fmaf(W::sum(v[i / W::kBlocks], i % W::kBlocks, x[i]), scale[i], y);
       }
       if constexpr (kSums) of_x += sum[i];
     }
-    if constexpr (kSums) y -= offset * zero[group] * of_x;
-    total += kApart ? y : weight_scale[group] * y;
+    if constexpr (kSums) y = fmaf(-offset * zero[group], of_x, y);
+    total = kApart ? total + y : fmaf(weight_scale[group], y, total);
   }
   if constexpr (!W::kEarly) release();
   return total;

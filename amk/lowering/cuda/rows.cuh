@@ -125,7 +125,7 @@ __device__ __forceinline__ void norm_rows(const C& c, From from, const float* no
 #pragma unroll
             for (int k = 0; k < 4; ++k) {
               const float2 v = unpack_bf16(pairs[k]);
-              squares[t] += v.x * v.x + v.y * v.y;
+              squares[t] += fmaf(v.x, v.x, v.y * v.y);
               out[k] = pack_bf16(v.x * weight[p][2 * k], v.y * weight[p][2 * k + 1]);
             }
             write_run(to + t * S::kXRow + p * (32 * kUnit), make_uint4(out[0], out[1], out[2], out[3]));

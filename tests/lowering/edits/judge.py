@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import cache
 
 from amk.lowering import headers
-from amk.lowering.compile import _PROGRAM_NAME, _call, _nvrtc, _text, cuda_include_directories
+from amk.lowering.compile import _PROGRAM_NAME, DEFAULT_OPTIONS, _call, _nvrtc, _text, cuda_include_directories
 from amk.lowering.emit import emit
 from amk.lowering.kernel import read_back
 from amk.models.model_spec import LayerSlice, ModelSpec
@@ -87,7 +87,7 @@ def built(source: str, files: Mapping[str, str], arch: str) -> str | None:
     program = _call(nvrtc, "nvrtcCreateProgram", source.encode(), _PROGRAM_NAME.encode(), len(files), contents, names)
     try:
         virtual = arch.replace("sm", "compute")
-        flags = [f"--gpu-architecture={virtual}", "--std=c++17", *(f"-I{p}" for p in cuda_include_directories())]
+        flags = [f"--gpu-architecture={virtual}", *DEFAULT_OPTIONS, *(f"-I{p}" for p in cuda_include_directories())]
         status = nvrtc.nvrtcCompileProgram(program, len(flags), [flag.encode() for flag in flags])[0]
         done = status == nvrtc.nvrtcResult.NVRTC_SUCCESS
         return _UNIT.sub("_amk_kernel_cu_", _text(nvrtc, program, "nvrtcGetPTX")) if done else None

@@ -86,12 +86,12 @@ struct Attention {
       top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
       top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
       const float fade = __expf(peak - top);
-      peak = top, total *= fade;
+      peak = top;
       u32 coarse[kAll], rest[kAll];
 #pragma unroll
       for (int s = 0; s < kAll; ++s) {
         const float w = there(s) ? __expf(score[s] - top) : 0.f;
-        total += w;
+        total = s == 0 ? fmaf(total, fade, w) : total + w;
         split_pair(w, 0.f, coarse[s], rest[s]);
       }
 #pragma unroll

@@ -22,7 +22,7 @@ __device__ __forceinline__ void normalise(float2* mix, int lane, int live, int a
     for (int s = 0; s < active; ++s) peak = fmaxf(peak, mix[head * kSplits + s].x);
     for (int s = 0; s < active; ++s) {
       const float2 part = mix[head * kSplits + s];
-      total += part.y * __expf(part.x - peak);
+      total = fmaf(part.y, __expf(part.x - peak), total);
     }
     weight[j] = __fdividef(__expf(mix[pair].x - peak), total);
   }
@@ -126,7 +126,7 @@ __device__ __forceinline__ void combine(C& c) {
           from.values(raw[piece][k], v);
           const float w = weights[piece * kRows + k].x;
 #pragma unroll
-          for (int j = 0; j < kWide; ++j) sum[piece][j] += v[j] * w;
+          for (int j = 0; j < kWide; ++j) sum[piece][j] = fmaf(v[j], w, sum[piece][j]);
         }
       }
     }

@@ -22,7 +22,7 @@ __device__ __forceinline__ void embed_row(C& c, const bf16* row, int row_of_x, f
       float v[1][2] = {};
       if (i < hi) {
         const float2 h = unpack_bf16(*reinterpret_cast<const u32*>(row + i));
-        squares += h.x * h.x + h.y * h.y;
+        squares += fmaf(h.x, h.x, h.y * h.y);
         v[0][0] = h.x * norm[i], v[0][1] = h.y * norm[i + 1];
       }
       put_share<S, 2, 1, 0>(c, base, hi, v);
@@ -30,7 +30,7 @@ __device__ __forceinline__ void embed_row(C& c, const bf16* row, int row_of_x, f
   } else {
     for (int i = lo + c.lane; i < hi; i += 32) {
       const float h = __bfloat162float(row[i]);
-      squares += h * h;
+      squares = fmaf(h, h, squares);
       S::x(c)[row_of_x + x_place(i)] = __float2bfloat16(h * norm[i]);
     }
   }

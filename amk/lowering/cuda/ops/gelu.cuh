@@ -11,7 +11,7 @@ template <bool kTanh>
 __device__ __forceinline__ float gelu_of(float y) {
   if constexpr (kTanh) {
     // (1 + tanh(u)) / 2 = 1 / (1 + exp(-2 u)), u = sqrt(2 / pi) (y + 0.044715 y^3)
-    return __fdividef(y, 1.f + __expf(-1.5957691216f * (y + 0.044715f * y * y * y)));
+    return __fdividef(y, 1.f + __expf(-1.5957691216f * fmaf(0.044715f * y * y, y, y)));
   } else {
     return 0.5f * y * (1.f + erff(0.70710678119f * y));
   }

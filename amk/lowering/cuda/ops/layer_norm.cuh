@@ -18,10 +18,10 @@ struct Moments {
     float within = 0.f, between = 0.f;
     for (int a = 0; a < kAgents; ++a) {
       const float off = moments[2 * a] - mean;
-      within += moments[2 * a + 1], between += off * off;
+      within += moments[2 * a + 1], between = fmaf(off, off, between);
     }
-    const float squares = within + between * static_cast<float>(P::kHidden / kAgents);
-    scale = rsqrtf(squares / static_cast<float>(P::kHidden) + P::kRmsEps);
+    const float squares = fmaf(between, static_cast<float>(P::kHidden / kAgents), within);
+    scale = rsqrtf(fmaf(squares, 1.f / static_cast<float>(P::kHidden), P::kRmsEps));
   }
 };
 
@@ -49,7 +49,7 @@ __device__ __forceinline__ void layer_norm(C& c) {
       const int i = lo + (piece * 32 + c.lane) * kWide;
       if ((piece + 1) * kStride > kLeast && i >= hi) continue;
 #pragma unroll
-      for (int k = 0; k < kWide; ++k) v[piece][k] = (hidden[i + k] - moments.mean) * moments.scale * norm[i + k] + shift[i + k];
+      for (int k = 0; k < kWide; ++k) v[piece][k] = fmaf((hidden[i + k] - moments.mean) * moments.scale, norm[i + k], shift[i + k]);
     }
     if constexpr (P::kBatch == 1) {
       put_share<S, kWide, kPieces, kLeast>(c, lo, hi, v);

@@ -26,14 +26,14 @@ __device__ __forceinline__ void merge(C& c) {
 #pragma unroll
     for (int a = 0; a < kFrom; ++a) {
       scale[a] = __expf(from[a * kGroup * kWidth + kDim] - peak);
-      total += from[a * kGroup * kWidth + kDim + 1] * scale[a];
+      total = fmaf(from[a * kGroup * kWidth + kDim + 1], scale[a], total);
     }
     const int row = (head * kGroup + g) * P::kKvSplits + split;
     for (int first = 0; first < kDim; first += 32) {
       const int d = first + c.lane;
       float sum = 0.f;
 #pragma unroll
-      for (int a = 0; a < kFrom; ++a) sum += d < kDim ? from[a * kGroup * kWidth + d] * scale[a] : 0.f;
+      for (int a = 0; a < kFrom; ++a) sum = d < kDim ? fmaf(from[a * kGroup * kWidth + d], scale[a], sum) : 0.f;
       to.store(c, row * kDim + d, sum, d < kDim);
     }
     scales.store(c, row * 2 + c.lane, c.lane == 0 ? peak : total, c.lane < 2);

@@ -69,9 +69,9 @@ __device__ __forceinline__ void reduce_splits(C& c) {
       const float w = __expf(part.x - peak);
       float v[kWide];
       from.values(raw[e], v);
-      total += part.y * w;
+      total = fmaf(part.y, w, total);
 #pragma unroll
-      for (int j = 0; j < kWide; ++j) sum[j] += v[j] * w;
+      for (int j = 0; j < kWide; ++j) sum[j] = fmaf(v[j], w, sum[j]);
     }
 #pragma unroll
     for (int offset = kLanes; offset < 32; offset *= 2) {

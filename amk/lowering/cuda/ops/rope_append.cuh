@@ -27,7 +27,7 @@ __device__ __forceinline__ void rotate_store(C& c, const HeadPlace& to, float (&
   const bool query = to.query, key = to.key;
   if constexpr (S::kHasQNorm) {
     if (query || key) {
-      const float scale = rsqrtf(warp_sum(squares) / static_cast<float>(kDim) + P::kRmsEps);
+      const float scale = rsqrtf(fmaf(warp_sum(squares), 1.f / static_cast<float>(kDim), P::kRmsEps));
       const float* norm = (query ? S::q_norm(c).data : S::k_norm(c).data) + S::layer(c) * kDim;
 #pragma unroll
       for (int k = 0; k < kPairs; ++k) {
@@ -41,7 +41,7 @@ __device__ __forceinline__ void rotate_store(C& c, const HeadPlace& to, float (&
     const int i = c.lane + 32 * k;
     float lo = a[k], hi = b[k];
     if (query || key) {
-      lo = a[k] * cosine[k] - b[k] * sine[k], hi = b[k] * cosine[k] + a[k] * sine[k];
+      lo = fmaf(a[k], cosine[k], -b[k] * sine[k]), hi = fmaf(b[k], cosine[k], a[k] * sine[k]);
     }
     if (query) {
       uint2 low, high;
@@ -96,7 +96,7 @@ __device__ __forceinline__ void rope_append_one(C& c, int head, int agent) {
 #pragma unroll
     for (int k = 0; k < kPairs; ++k) {
       a[k] = qkv.value_one(a_raw[k]), b[k] = qkv.value_one(b_raw[k]);
-      if (c.lane + 32 * k < kHalf) squares += a[k] * a[k] + b[k] * b[k];
+      if (c.lane + 32 * k < kHalf) squares += fmaf(a[k], a[k], b[k] * b[k]);
     }
     rotate_store<S>(c, {query, key, unit, row}, a, b, cosine, sine, squares);
   }
@@ -158,7 +158,7 @@ __device__ __forceinline__ void rope_append_rows(C& c, int head, int agent) {
           const int i = min(c.lane + 32 * k, kHalf - 1);
           cosine[k] = table[i], sine[k] = table[kHalf + i];
           a[k] = qkv.value_one(a_raw[j][k]), b[k] = qkv.value_one(b_raw[j][k]);
-          if (c.lane + 32 * k < kHalf) squares += a[k] * a[k] + b[k] * b[k];
+          if (c.lane + 32 * k < kHalf) squares += fmaf(a[k], a[k], b[k] * b[k]);
         }
         rotate_store<S>(c, {query, kind == 1, item, (base + pos) * kDim}, a, b, cosine, sine, squares);
       }

@@ -16,7 +16,7 @@ __device__ __forceinline__ void leave_moments(const C& c, const float* share, fl
 #pragma unroll
     for (int k = 0; k < kWide; ++k) {
       const float off = share[i + k] - mean;
-      squares += off * off;
+      squares = fmaf(off, off, squares);
     }
   }
   squares = warp_sum(squares);

@@ -10,7 +10,7 @@ namespace amk::ops {
 template <int kWide>
 __device__ __forceinline__ void add_squares(const float (&v)[kWide], float& sum) {
 #pragma unroll
-  for (int k = 0; k < kWide; k += 2) sum += v[k] * v[k] + v[k + 1] * v[k + 1];
+  for (int k = 0; k < kWide; k += 2) sum += fmaf(v[k], v[k], v[k + 1] * v[k + 1]);
 }
 
 // kWide floats that begin at a multiple of kWide.

@@ -28,8 +28,12 @@ __device__ __forceinline__ void store_rows(C& c) {
     }
     float y = 0.f;
     if (live) {
-      y = sum_partials<M::kChunks, P::kStreamAgents, kBatch>(S::part(c), number, count * M::kChunks) * scale;
-      if constexpr (S::kHasBias) y += S::bias(c).data[S::layer(c) * M::kRows + first + at.row];
+      y = sum_partials<M::kChunks, P::kStreamAgents, kBatch>(S::part(c), number, count * M::kChunks);
+      if constexpr (S::kHasBias) {
+        y = fmaf(y, scale, S::bias(c).data[S::layer(c) * M::kRows + first + at.row]);
+      } else {
+        y *= scale;
+      }
     }
     out.store(c, to, y, live);
   }
