@@ -225,7 +225,7 @@ class _Verification:
         met: list[Diagnostic] = []
         try:
             footprints = Footprints(reduced)
-            result = compose(reduced, TOKENS, footprints)
+            result = compose(reduced, footprints=footprints)
             met = list(check_clashes(result.clashes))
             nodes = sum(g.count * g.nodes for g in result.groups)
             self.stats |= {"nodes": nodes, "incidences": result.incidences, "classes": result.classes}

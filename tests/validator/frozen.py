@@ -1,9 +1,10 @@
 """Today's validator against that of an earlier commit: equal status, code and place of the first finding.
 
-    python -m tests.validator.frozen COMMIT --record FILE [--only PART...] [--seconds S] [--jobs N]
+    python -m tests.validator.frozen COMMIT --record FILE [--only PART...] [--seconds S] [--jobs N] [--tree FOLDER]
 
-The earlier one comes from a git worktree that the command makes and removes; both live in processes that judge many
-schedules. Slices of all parts take turns; the same command goes on where the record ends (see `tests.long_run`).
+The earlier one comes from a git worktree that the command makes and removes, or from a folder with the files of that
+commit; both live in processes that judge many schedules. Slices of all parts take turns; the same command goes on where
+the record ends (see `tests.long_run`).
 
 files          adversarial/ with twins, 10 files a slice
 matrix         a plan of every model on every target, formats and the naive plan in turn
@@ -22,7 +23,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -140,7 +141,8 @@ class _Server:
 def _server(tree: Path) -> _Server:
     """One for each process."""
     command = [sys.executable, "-P", frozen_verdicts.__file__]
-    environment = os.environ | {"PYTHONPATH": str(tree)}
+    others = [path] if (path := os.environ.get("PYTHONPATH")) else []
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tree), *others])}
     return _Server(
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, cwd=tree)
     )
@@ -175,10 +177,11 @@ def main() -> int:
     parser.add_argument("commit", help="whose validator is the measure")
     parser.add_argument("--record", type=Path, required=True, help="JSON file to continue")
     parser.add_argument("--only", choices=sorted(PARTS), nargs="+", default=list(PARTS), help="these parts")
+    parser.add_argument("--tree", type=Path, help="the files of the commit, where there is no git")
     long_run.arguments(parser)
     options = parser.parse_args()
     parts = tuple(options.only)
-    with worktree(options.commit) as tree:
+    with nullcontext(options.tree) if options.tree else worktree(options.commit) as tree:
         run = long_run.Run("frozen", partial(compared, parts, tree), options.record, len(slices(parts)), guess=5.0)
         run.record["against"] = options.commit
         return long_run.go([run], options)

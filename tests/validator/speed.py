@@ -204,7 +204,7 @@ def main() -> int:
             "commit": commit(),
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
             "python": platform.python_version(),
-            "hardware": f"{os.cpu_count()} cores, {platform.machine()}, no GPU",
+            "hardware": f"{len(os.sched_getaffinity(0))} cores, {platform.machine()}, no GPU",
         }
         record[part] = {"run": run, **PARTS[part]()}
         options.record.write_text(json.dumps(record, indent=1) + "\n")

@@ -162,23 +162,6 @@ def test_some_shared_buffers_clash_where_they_meet() -> None:
     assert met > 5 and quiet > 5
 
 
-@pytest.mark.parametrize("name", ["fast", "naive"])
-def test_what_is_remembered_is_what_a_first_look_finds(name: str) -> None:
-    """Also at another position, and where fewer iterations are asked for."""
-    schedule = small_plan(SMALL[name], MODELS["qk-norm"])
-    workers, shared, moved = np.arange(schedule.launch.workers), Footprints(schedule), 0
-    for items in _steps(schedule):
-        seen = []
-        for pos, count in ((0, len(items)), (schedule.kv.context - 2, len(items)), (0, 1), (0, len(items))):
-            where = np.full((count, len(workers)), pos)
-            known, fresh = (f.of(items[:count], workers, where) for f in (shared, Footprints(schedule)))
-            for column in ("rows", "item", "worker", "agent"):
-                np.testing.assert_array_equal(getattr(known, column), getattr(fresh, column))
-            seen.append(known.rows)
-        moved += not np.array_equal(seen[0], seen[1])
-    assert moved > 2
-
-
 def _cells(rows: I64, place: I64) -> set[tuple[int, ...]]:
     """(place, buffer, kind, byte, value, delta)."""
     return {

@@ -103,8 +103,8 @@ def test_one_token_is_composed_where_it_does_not_follow(monkeypatch: pytest.Monk
     assert not one_follows(replace(result, order=_Nothing(result.order.inter_cta), fence=None))
     composed = []
     monkeypatch.setattr(deciding, "one_follows", lambda result: False)
-    monkeypatch.setattr(deciding, "compose", lambda s, *more: composed.append(more[:1]) or compose(s, *more))
-    assert verify(schedule).status == "SAFE" and composed == [(2,), (1,)]
+    monkeypatch.setattr(deciding, "compose", lambda s, n=2, footprints=None: composed.append(n) or compose(s, n))
+    assert verify(schedule).status == "SAFE" and composed == [2, 1]
 
 
 def _without_wait_for(counter: str) -> Callable[[Step], Step]:

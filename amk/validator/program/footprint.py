@@ -19,7 +19,7 @@ by way of two shared buffers in one step, one use a write, leaves open what is t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations, product
 from typing import Any, Final, cast
 
@@ -72,8 +72,6 @@ def check_clashes(clashes: Mapping[tuple[str | int, ...], Clash]) -> Iterator[Di
 
 SHARED: Final = -1
 COLUMNS: Final = 6
-KEPT: Final = 8 << 20
-"""Bytes of rows of a step that are kept for when they are asked for again."""
 MANY: Final = 16
 
 Row = tuple[int, int, int, int, int, int]
@@ -91,12 +89,6 @@ class Footprint:
     agent: I64
     positional: bool
     timed: bool
-
-    def of_first(self, items: int) -> Footprint:
-        """Of the first items only."""
-        upto = int(np.searchsorted(self.item, items))
-        cut = {name: getattr(self, name)[:upto] for name in ("rows", "item", "worker", "agent")}
-        return replace(self, **cut)
 
 
 class _Loops(dict[str, Any]):
@@ -167,23 +159,9 @@ class Footprints:
         self._start = {n: (b.offset or 0) if b.space == "shared" else 0 for n, b in buffers.items()}
         self._place = {n: SHARED if b.space == "shared" else self.number[n] for n, b in buffers.items()}
         self._constant = {name for name, b in buffers.items() if b.role == "constant"}
-        self._known: dict[tuple[object, ...], tuple[list[dict[str, int]], bytes, Footprint]] = {}
 
     def of(self, items: list[Item], workers: I64, pos: I64) -> Footprint:
         """What each warp of a step touches. items: iterations of one step; pos [items, workers]: where workers are."""
-        site, loops = items[0].site, [item.loops for item in items]
-        key = (site.path, tuple(loops[0].items()), workers.tobytes())
-        if key in self._known:
-            before, where, found = self._known[key]
-            same = not found.positional or where[: pos.nbytes] == pos.tobytes()
-            if before[: len(loops)] == loops and same:
-                return found.of_first(len(loops))
-        found = self._evaluated(items, workers, pos)
-        if found.rows.nbytes <= KEPT:
-            self._known[key] = loops, pos.tobytes(), found
-        return found
-
-    def _evaluated(self, items: list[Item], workers: I64, pos: I64) -> Footprint:
         op = items[0].step.op
         agents = self.geometry.role_size[op.role]
         item, worker, agent = (n.reshape(-1) for n in np.indices((len(items), len(workers), agents)))
