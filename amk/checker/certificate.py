@@ -28,7 +28,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from amk.checker import facts
 from amk.checker.core import EDGES, OUTSIDE, Bytes, Claims, Order, check_run
-from amk.checker.counters import MOST, WEAK, Counters
+from amk.checker.counters import MOST, WEAK, WORKER, Counters
 from amk.checker.epochs import check_epochs
 from amk.checker.footprints import READ, WRITE, Footprints
 from amk.checker.layers import short
@@ -82,7 +82,9 @@ class Proof:
         self.programs = programs_of(self.schedule)
         self.counters = Counters(self.schedule, self.programs)
         self.footprints = Footprints(self.schedule, self.programs)
-        self.rows = self.footprints.rows()
+        rows = self.footprints.rows(self._boundary())
+        outside = rows[:, WORKER] == OUTSIDE
+        self.rows, self.ends = rows[~outside], rows[outside]
         self.words = FlagWords(self.schedule, passes(schedule), self.rows, self.footprints.rows_of_splits)
         self._orders: dict[str, tuple[dict[tuple[int, int], bytes], bytes, Order]] = {}
 
@@ -147,7 +149,7 @@ class Proof:
 
     def memory(self, time: Order, fence: Order, wait: Order) -> None:
         """(3), (4), buffer by buffer."""
-        rows = np.concatenate((self.rows, self._boundary()))
+        rows = np.concatenate((self.rows, self.ends))
         rows = rows[np.argsort(rows[:, 3], kind="stable")]
         for part in np.split(rows, np.flatnonzero(np.diff(rows[:, 3])) + 1):
             number = int(part[0, 3])
@@ -168,8 +170,9 @@ class Proof:
         else:
             wanted += [("output", one * n, one * (n + 1), code("output", 0) + n + 1) for n in range(TOKENS)]
             wanted += [("logits", 0, model.vocab * one, code("logits", 0) + TOKENS)]
-        before = (OUTSIDE, 0, 0, number["state"], 0, size["state"], WRITE, code("state", 0), 0, 15, 0, 0)
-        after = [(OUTSIDE, 1, 0, number[b], lo, hi, READ, value, 0, 15, 0, 0) for b, lo, hi, value in wanted]
+        state = number["state"]
+        before = (OUTSIDE, 0, 0, state, 0, size["state"], WRITE, code("state", 0), 0, 15, 0, state)
+        after = [(OUTSIDE, 1, 0, number[b], lo, hi, READ, value, 0, 15, 0, number[b]) for b, lo, hi, value in wanted]
         return np.array([before, *after], np.int64)
 
 

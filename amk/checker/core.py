@@ -32,8 +32,9 @@ import numpy.typing as npt
 
 from amk.checker.counters import AMOUNT, INSTANCE, ITEM, WARP, WEAK, WORKER, Counters
 from amk.checker.footprints import DONT_CARE, PLACE, READ, WRITE
+from amk.checker.parts import spread
 from amk.checker.programs import TOKENS, Program, require
-from amk.checker.words import FlagWords, Reading, Readings, spread
+from amk.checker.words import FlagWords, Reading, Readings
 
 I16 = npt.NDArray[np.int16]
 I64 = npt.NDArray[np.int64]

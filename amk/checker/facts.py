@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from amk.checker.footprints import EVERYWHERE, WRITE
+from amk.checker.parts import spread
 from amk.checker.programs import TOKENS, Program, require
-from amk.checker.words import spread
 from amk.schedule_ir.ops import BarrierOp
 from amk.schedule_ir.ops.attention import agent_positions, owns_position
 from amk.schedule_ir.ops.gemv import GemvOp
@@ -58,8 +58,7 @@ def check_rings(schedule: Schedule, rows: I64) -> None:
                 ranges = [(b.name, b.offset or 0, (b.offset or 0) + b.bytes) for b in others]
                 for other, start, end in ranges:
                     require(start >= lo + size or lo >= end, f"ring: '{name}' and '{other}' overlap")
-    first = len(schedule.buffers)
-    private = rows[(rows[:, 3] >= first) & (rows[:, 3] < first + schedule.launch.workers)]
+    private = rows[np.array([b.space == "shared" for b in schedule.buffers])[rows[:, 11]]]
     for n, (lo, hi) in enumerate(taken):
         require(all(lo >= end or start >= hi for start, end in taken[:n]), "ring: two in the same bytes")
         require(((private[:, 5] <= lo) | (private[:, 4] >= hi)).all(), "ring: an op touches its bytes")

@@ -4,19 +4,23 @@
 worker in an iteration) in which it decides alike (`integers`). It may ask for the position: then it is evaluated at the
 first, the last, one that the worker's split owns and one that another owns, and a row says at which of them it happens.
 
-Global buffers are numbered as in the schedule, then each worker's shared memory, then each worker's part of the caches,
-one unit per layer (`_layers` checks that the rows are its own). Reads of constants are left out: nothing writes them,
-and they are where an op means the constant that its field is named after (`references`, `launch_needs`).
+Global buffers are numbered as in the schedule, then each worker's part of the caches, one unit per layer (`_units`
+checks that the rows are its own), then its shared memory, arrays that overlap as one. Reads of constants are left out:
+nothing writes them, and they are where an op means the constant that its field is named after (`references`,
+`launch_needs`).
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import cached_property
 from typing import Any, Final, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from amk.checker.integers import Diverged, columns, together
+from amk.checker.parts import Parts
 from amk.checker.programs import Item, Program, require
 from amk.schedule_ir.expr import AGENT, CONST, WORKER, Env
 from amk.schedule_ir.ops import Access
@@ -26,6 +30,9 @@ from amk.schedule_ir.schedule import Schedule
 I64 = npt.NDArray[np.int64]
 PLACE: Final = [0, 1, 2, 11]
 """Columns of a row: worker, item, warp, buffer, lo, hi, kind, value, displacement, positions (bits), tag, array."""
+AGAIN: Final = [12, 13, 14]
+"""More of them, until equal parts are one (`parts`): times, step, turn."""
+ALL: Final = 15
 READ, WRITE, DONT_CARE = 0, 1, -1
 LIMIT: Final = 1 << 20
 """Values are (family, index, token) packed: token and index lie below this."""
@@ -72,7 +79,8 @@ class Footprints:
     """Evaluates one schedule. only: four positions for all workers."""
 
     def __init__(self, schedule: Schedule, programs: list[Program], only: list[int] | None = None) -> None:
-        self.schedule, self.programs, self.geometry, self.only = schedule, programs, schedule.geometry(), only
+        self.schedule, self.programs, self.only = schedule, programs, only
+        self.geometry, self.parts = replace(schedule.geometry(), folded=True), Parts(schedule)
         self.number = {b.name: i for i, b in enumerate(schedule.buffers)}
         self.bytes = {b.name: b.bytes for b in schedule.buffers}
         self.constants = {b.name for b in schedule.buffers if b.role == "constant"}
@@ -105,9 +113,9 @@ class Footprints:
         ends = [(max(mine[0] - rows + 1, 0), min(mine[-1] + kv.block - 1, last)) for mine in blocks if mine]
         return [Footprints(self.schedule, self.programs, [*end, *end]).rows() for end in ends]
 
-    def rows(self) -> I64:
-        """[n, 12]"""
-        parts = [np.zeros((0, 12), np.int64)]
+    def rows(self, outside: I64 | None = None) -> I64:
+        """[n, 12] of the bytes that accesses have differently (`parts`); outside: rows of what else is there."""
+        parts = [np.zeros((0, ALL), np.int64)]
         for program in self.programs:
             runs: dict[int, list[int]] = {}
             for j, item in enumerate(program.items):
@@ -116,7 +124,11 @@ class Footprints:
             for numbers in runs.values():
                 role = program.roles[numbers[0]]
                 parts += (self._of_step(program, numbers, agent, warp) for agent, warp in enumerate(role))
-        return self._placed(np.concatenate(parts))
+        placed = np.concatenate(parts)
+        if outside is not None:
+            placed = np.concatenate((placed, np.pad(outside, ((0, 0), (0, 3)))))
+            placed[len(placed) - len(outside) :, AGAIN[0]] = 1
+        return self.parts.different(placed)
 
     def _of_step(self, program: Program, numbers: list[int], agent: int, warp: int) -> I64:
         """What one agent of every worker touches in the items of a step."""
@@ -124,7 +136,7 @@ class Footprints:
         worker, item = np.meshgrid(program.workers, np.arange(len(items)), indexing="ij")
         every = np.full(worker.size, EVERYWHERE)
         left = [np.stack((worker.ravel(), item.ravel(), np.full_like(every, -1), every), axis=1)]
-        parts = [np.zeros((0, 12), np.int64)]
+        parts = [np.zeros((0, ALL), np.int64)]
         while left:
             where = left.pop()
             try:
@@ -144,27 +156,34 @@ class Footprints:
         if items[0].step.op.perhaps:
             made[:, 9] &= ~2  # a given token is taken without a look at the candidates
         made[:, 1] = np.array(numbers)[item]
-        return made
+        return self._placed(made)
 
     def _columns(self, entries: list[tuple[Any, ...]], where: I64) -> I64:
-        """[n, 12] with what the evaluation says: worker, item of the step, buffer to positions."""
-        made = np.zeros((len(where), len(entries), 12), np.int64)
+        """[n, 15] with what the evaluation says: worker, item of the step, buffer to positions, times, step, turn."""
+        made = np.zeros((len(where), len(entries), ALL), np.int64)
         if entries:
             made[:, :, [0, 1, 9]] = where[:, None, [_WORKER, _ITEM, _BITS]]
-            made[:, :, 3:9] = columns(entries, len(where))
-        return made.reshape(-1, 12)
+            made[:, :, [*range(3, 9), *AGAIN]] = columns(entries, len(where))
+        units = [e for e, entry in enumerate(entries) if entry[0] in self._caches]
+        if units:
+            made[:, units] = self._units(made[:, units].reshape(-1, ALL)).reshape(len(where), len(units), ALL)
+            seen = {made[:, e, 3:9].tobytes(): e for e in reversed(units)}
+            made = np.delete(made, sorted({*units} - {*seen.values()}), axis=1)
+        return made.reshape(-1, ALL)
 
     def _entry(self, access: Access) -> tuple[Any, ...]:
-        """(buffer, lo, hi, kind, value, displacement); empty for constants."""
-        name, kind, lo, hi, value, origin = access
-        require(0 <= lo < hi <= self.bytes[name], f"bounds: a worker leaves '{name}'")
+        """(buffer, lo, hi, kind, value, displacement, times, step, turn); empty for constants."""
+        name, kind, lo, hi, value, origin, times, step, shift = access
+        require(0 <= lo < hi and hi + (times - 1) * step <= self.bytes[name], f"bounds: a worker leaves '{name}'")
+        require(step >= 0, f"bounds: a worker goes backwards in '{name}'")
         if name in self.constants:
             require(kind == "read", f"constants: '{name}' is written")
             require(value is None, f"constants: '{name}' is read for something else")
             return ()
         require(kind == "write" or value is not None, f"constants: '{name}' is read for one")
         content = DONT_CARE if value is None else self.code(*value)
-        return self.number[name], lo, hi, READ if kind == "read" else WRITE, content, origin - lo
+        again = times, step, shift - step
+        return self.number[name], lo, hi, READ if kind == "read" else WRITE, content, origin - lo, *again
 
     def code(self, family: str, index: int) -> int:
         """Timeless ones below `DONT_CARE`, which no token is added to."""
@@ -174,29 +193,39 @@ class Footprints:
         return -2 - code if name in TIMELESS else code
 
     def _placed(self, rows: I64) -> I64:
-        """Private memory numbered per worker: shared memory by its offset, caches by layer."""
-        count, workers, caches = len(self.schedule.buffers), self.schedule.launch.workers, self._caches()
-        for number, buffer in enumerate(self.schedule.buffers):
-            at = rows[:, 11] == number
-            if buffer.space == "shared":
-                rows[at, 4:6] += buffer.offset or 0
-                rows[at, 8] -= buffer.offset or 0
-                rows[at, 3] = count + rows[at, 0]
-            elif number in caches:
-                rows[at, 4] = self._layers(number, rows[at])
-                rows[at, 5], rows[at, 8] = rows[at, 4] + 1, 0
-                rows[at, 3] = count + workers * (1 + caches.index(number)) + rows[at, 0]
+        """Private memory numbered per worker, shared memory by its offset."""
+        array = rows[:, 11]
+        rows[:, 3] = np.where(self._memory[array] < 0, array, self._memory[array] + rows[:, 0])
+        rows[:, 4:6] += self._offset[array, None]
+        rows[:, 8] -= self._offset[array]
         return rows
 
+    @cached_property
+    def _offset(self) -> I64:
+        """[buffers] where it begins in its memory."""
+        return np.array([b.offset or 0 if b.space == "shared" else 0 for b in self.schedule.buffers], np.int64)
+
+    @cached_property
+    def _memory(self) -> I64:
+        """[buffers] number of the first worker's memory that it lies in; -1 for what workers share."""
+        count, workers = len(self.schedule.buffers), self.schedule.launch.workers
+        found = np.full(count, -1)
+        for n, arrays in enumerate((*([cache] for cache in self._caches), *self.parts.memories)):
+            found[arrays] = count + workers * n
+        return found
+
+    @cached_property
     def _caches(self) -> list[int]:
         ops = {id(item.step): item.step.op for program in self.programs for item in program.items}.values()
         fields = [(op, name) for op in ops for name in ("k_cache", "v_cache") if name in type(op).model_fields]
         names = {getattr(op, name) for op, name in fields}
         return sorted(self.number[name] for name in names)
 
-    def _layers(self, buffer: int, rows: I64) -> I64:
-        """The layer of each run of cache rows, all of them rows of the worker's head and split."""
-        kv, size = self.schedule.kv, self.schedule.model.head_dim * self.schedule.buffers[buffer].item_bytes
+    def _units(self, rows: I64) -> I64:
+        """Runs of cache rows as the layer that they are of, all of them rows of the worker's head and split."""
+        require((rows[:, AGAIN[0]] == 1).all(), "cache: rows of several sequences at once")
+        kv, items = self.schedule.kv, np.array([b.item_bytes for b in self.schedule.buffers])
+        size = self.schedule.model.head_dim * items[rows[:, 3]]
         first, last = rows[:, 4] // size, (rows[:, 5] - 1) // size
         layer, head = np.divmod(first // kv.context, self.schedule.caches)
         block = first % kv.context // kv.block
@@ -204,7 +233,8 @@ class Footprints:
         mine &= (first // kv.context == last // kv.context) & (head == self.tables["attn.head"][rows[:, 0]])
         mine &= block % kv.splits == self.tables["attn.split"][rows[:, 0]]
         require(mine.all(), "cache: a worker touches rows of another head or split")
-        return layer
+        rows[:, 4], rows[:, 5], rows[:, 8] = layer, layer + 1, 0
+        return rows
 
     def _tag_of(self, item: Item) -> I64:
         """[buffers] the tag that the item's words carry, 0 where there is none."""
@@ -220,7 +250,7 @@ class Footprints:
 
 def _joined(rows: I64) -> I64:
     """What happens at several positions as one row, and touching bytes with equal content as one."""
-    same, place, bits = [0, 1, 3, 6, 7, 8], [4, 5], [9]
+    same, place, bits = [0, 1, 3, 6, 7, 8, *AGAIN], [4, 5], [9]
     rows = rows[np.lexsort(rows[:, [*same, *place]].T[::-1])]
     at, rest = rows[:, 9], np.delete(rows, bits, axis=1)
     first = np.flatnonzero(np.append(True, (rest[1:] != rest[:-1]).any(axis=1))[: len(rows)])

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from amk.checker.counters import WORD
 from amk.checker.footprints import READ, WRITE
+from amk.checker.parts import spread
 from amk.checker.programs import MAX_ITEMS, require
 from amk.schedule_ir.schedule import Loop, Node, Schedule
 
@@ -125,10 +126,3 @@ class FlagWords:
             square = workers, workers
             found = Reading(always.reshape(square), awaited.reshape(square), writer)
             self.readings.setdefault((item, warp), []).append(found)
-
-
-def spread(first: I64, last: I64) -> tuple[I64, I64]:
-    """(k repeated for every number in first[k] .. last[k] - 1, these numbers)."""
-    count = last - first
-    of = np.repeat(np.arange(len(count)), count)
-    return of, np.arange(len(of)) + np.repeat(first - np.cumsum(count) + count, count)

@@ -224,7 +224,7 @@ class _Verification:
         self.stats |= {"layers checked": reduced.model.layers, "workers": reduced.launch.workers}
         met: list[Diagnostic] = []
         try:
-            footprints = Footprints(reduced)
+            footprints = Footprints(reduced, folded=True)
             result = compose(reduced, footprints=footprints)
             met = list(check_clashes(result.clashes))
             nodes = sum(g.count * g.nodes for g in result.groups)

@@ -44,6 +44,10 @@ class Access(NamedTuple):
     hi: int
     value: ValueKey | None
     origin: int
+    times: int = 1
+    step: int = 0
+    shift: int = 0
+    """So often, each `step` bytes behind the one before, and `shift` bytes of the value; see `Geometry.folded`."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,8 @@ class Geometry:
     live: bool = False
     role_first: Mapping[str, int] = field(default_factory=dict)
     context: int = 1
+    folded: bool = False
+    """Does `rows` say the accesses to all rows as a single one, with `times`?"""
 
     @cached_property
     def _matrices(self) -> dict[MatrixName, Matrix]:
@@ -113,6 +119,11 @@ class Geometry:
         [origin, origin + hi - lo), by default [lo, hi).
         """
         first = lo if origin is None else origin
+        if self.folded and self.vectors > 1:
+            step = self.row(buffer, 1) * self.buffers[buffer].item_bytes
+            shift = step if width is None else width * self.buffers[buffer].item_bytes
+            found = self.span(kind, buffer, lo, hi, value, first)
+            return [access._replace(times=self.vectors, step=step, shift=shift) for access in found]
         out: list[Access] = []
         for s in range(self.vectors):
             at = self.row(buffer, s)

@@ -131,7 +131,7 @@ def groups_of(schedule: Schedule, tokens: int, instances: Instances) -> list[Gro
 
 def compose(schedule: Schedule, tokens: int = TOKENS, footprints: Footprints | None = None) -> Composition:
     """Check the schedule; raises `TooLarge`, `ClocksTooLarge` or `NotComposable`. footprints: of the schedule."""
-    return _Composer(footprints or Footprints(schedule), tokens).run()
+    return _Composer(footprints or Footprints(schedule, folded=True), tokens).run()
 
 
 class _Composer:
@@ -147,7 +147,8 @@ class _Composer:
         result.stuck = tuple(self.schedule.programs[g.number].name for g in self.groups if not g.order.complete)
         if result.stuck:
             return result
-        self.seen = touched(self.footprints, self.groups)
+        boundary = boundary_content(self.schedule, result.tokens)
+        self.seen = touched(self.footprints, self.groups, boundary)
         self.items = [group.order.trace.items for group in self.groups]
         most, always = words_of_each(self.schedule, self.items, (self.seen.most, self.seen.always))
         self.words: dict[Kept, FlagWords] = {"most": most, "always": always}
@@ -187,8 +188,8 @@ class _Composer:
 
     def _accesses(self, run: IntervalOrder) -> Accesses:
         """In the order of a run."""
-        rows, boundary = self.seen.rows, boundary_content(self.schedule, self.result.tokens)
-        return accesses(rows, run.placed(rows[:, 0]), self.seen.tagged, boundary)
+        rows = self.seen.rows
+        return accesses(rows, run.placed(rows[:, 0]), self.seen.tagged, self.seen.boundary)
 
     def _check_memory(self) -> None:
         """Reads-from with all edges, races with those of every position, visibility with those of fences."""

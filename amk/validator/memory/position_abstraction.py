@@ -20,10 +20,10 @@ Shared memory is checked for one worker of each class. Two workers are in one cl
 shared-memory rows up to one displacement per value family (a consistent renaming of what the bytes hold).
 
 Rows are (node, buffer, kind, lo, hi, value, delta): global buffers keep their number, worker-private memory is numbered
-behind them. In global memory the rows of all agents of a step are joined where they touch neighbouring bytes of one
-content, and belong to its warp group, unless two agents touch a common byte and one writes, or the step reads flag
-words: then only those reads belong to the warp group, because a warp group as a node comes after the words of all its
-agents. Steps that wait or signal themselves are not joined either.
+behind them. Of parts of a buffer that are touched alike one is there (`parts`). In global memory the rows of all agents
+of a step are joined where they touch neighbouring bytes of one content, and belong to its warp group, unless two agents
+touch a common byte and one writes, or the step reads flag words: then only those reads belong to the warp group, because
+a warp group as a node comes after the words of all its agents. Steps that wait or signal themselves are not joined either.
 
 Cost: an evaluation of each step for all its warps, workers and layers, and sorts of what it touches.
 """
@@ -41,6 +41,24 @@ from amk.schedule_ir.ops import BarrierOp, SignalOp, WaitOp
 from amk.schedule_ir.ops.attend import AttendOp
 from amk.schedule_ir.ops.rope_append import RopeAppendOp
 from amk.schedule_ir.schedule import Schedule
+from amk.validator.memory.parts import (
+    BUFFER,
+    DELTA,
+    END,
+    ENDLESS,
+    FIRST,
+    HI,
+    KIND,
+    LO,
+    PIECE,
+    TURN,
+    VALUE,
+    Alike,
+    every_time,
+    part_sizes,
+    pieces,
+    repeated,
+)
 from amk.validator.order.between_ctas import Group
 from amk.validator.order.intervals import divided
 from amk.validator.program.contents import FAMILY_SHIFT, index_of, with_token
@@ -49,6 +67,7 @@ from amk.validator.program.system import I64, READ, Bools
 from amk.validator.program.trace import Item, Trace
 
 NO_DATA: Final = (WaitOp, SignalOp, BarrierOp)
+NOTHING: Final = np.zeros((0, 5), np.int64)
 UNITS: Final = 3
 """Private memories of a worker: shared memory, its part of the key cache, its part of the value cache."""
 
@@ -63,20 +82,23 @@ def steps_with_data(trace: Trace) -> list[I64]:
 
 
 class PositionAbstraction:
-    """Rows [n, 7] of one group of workers after another. common: those of global memory; private: those of private
-    memory, of which there are `classes`. moving: (group, item) of warp groups whose reads of flag words may not happen;
-    always: (group, worker, item, buffer, kind, lo, hi) of those of them that do."""
+    """What one group of workers after another touches. common: (node, piece) of global memory; private: rows [n, 7] of
+    private memory, of which there are `classes`. moving: (group, item) of warp groups whose reads of flag words may not
+    happen; always: (group, worker, item, piece) of those of them that do."""
 
     def __init__(self, schedule: Schedule, footprints: Footprints) -> None:
         self.schedule, self.footprints = schedule, footprints
         self.private_base = len(schedule.buffers)
         self.tagged = [i for i, b in enumerate(schedule.buffers) if b.tagged]
         self.last = schedule.kv.context - schedule.rows
+        sizes, self.origin = part_sizes(schedule)
+        # counted from the end: shared memory, and caches, whose units are no bytes
+        self.sizes = np.concatenate((sizes[:-1], np.full(UNITS - 1, ENDLESS), sizes[-1:]))
         self.classes = 0
         self.moving: set[tuple[int, int]] = set()
-        self.always: list[I64] = [np.zeros((0, COLUMNS + 1), np.int64)]
-        self.common: list[I64] = [np.zeros((0, COLUMNS + 1), np.int64)]
-        self.private: list[I64] = [np.zeros((0, COLUMNS + 1), np.int64)]
+        self.always: list[I64] = [np.zeros((0, PIECE + 3), np.int64)]
+        self.common: list[I64] = [np.zeros((0, PIECE + 1), np.int64)]
+        self.private: list[I64] = [np.zeros((0, 7), np.int64)]
         self._caches: dict[int, int] = {}
 
     def positions(self, item: Item, workers: I64) -> I64:
@@ -120,46 +142,43 @@ class PositionAbstraction:
         in global memory, and returns the rest: (event of the token, worker, agent, row)."""
         trace, step = group.order.trace, group.order.trace.items[numbers[0, 0]].step
         own, mine = [], (found.rows[:, 0] < 0) | np.isin(found.rows[:, 0], [*self._caches])
-        shown = np.flatnonzero(~mine)
-        rows, place = found.rows[shown], (found.worker[shown] << 20) + found.item[shown]
-        words = np.isin(rows[:, 0], self.tagged) & (rows[:, 1] == READ)
+        rows, of = pieces(found.rows[~mine], self.sizes)
+        shown = np.flatnonzero(~mine)[of]
+        place = (found.worker[shown] << 20) + found.item[shown]
+        words = np.isin(rows[:, BUFFER], self.tagged) & (rows[:, KIND] == READ)
         if words.any() and (found.positional or step.op.perhaps):
             self.moving |= {(group.number, n) for n in numbers.reshape(-1).tolist()}
             if found.positional and not step.op.perhaps:
                 self._add_always(group, numbers)
-        made, at, grouped = joined(rows, place, found.agent[shown], words, bool(step.waits or step.signals))
+        made, at, grouped = joined(rows, place, found.agent[shown], words, bool(step.waits or step.signals), self.sizes)
         picked = shown[at]
         base = group.node_base + (found.worker[picked] - group.first) * group.nodes
         warp = trace.roles[step.op.role].start + found.agent
+        private, value = np.column_stack((found.worker, found.agent, found.rows))[mine], found.rows[mine, 4]
         for at_token in numbers:
             item, token = at_token[found.item], trace.items[at_token[0]].token
             event = trace.event_of[item, warp]
             node = base + np.where(grouped, trace.events + item[picked], event[picked])
-            self.common.append(np.column_stack((node, made[:, :4], with_token(made[:, 4], token), made[:, 5])))
-            values = with_token(found.rows[mine, 4], token)
-            own.append(
-                np.column_stack(
-                    (
-                        event[mine],
-                        found.worker[mine],
-                        found.agent[mine],
-                        found.rows[mine, :4],
-                        values,
-                        found.rows[mine, 5],
-                    )
-                )
-            )
+            self.common.append(np.column_stack((node, made)))
+            self.common[-1][:, 1 + VALUE] = with_token(made[:, VALUE], token)
+            own.append(np.column_stack((event[mine], private)))
+            own[-1][:, 7] = with_token(value, token)
         return np.concatenate(own)
 
     def _add_always(self, group: Group, numbers: I64) -> None:
         found = self._seen(group, numbers[0], self.least_positions)
         words = np.flatnonzero(np.isin(found.rows[:, 0], self.tagged) & (found.rows[:, 1] == READ))
-        place = np.full(len(words), group.number), found.worker[words]
+        rows, of = pieces(found.rows[words], self.sizes)
+        place = np.full(len(of), group.number), found.worker[words[of]]
         for at_token in numbers:
-            self.always.append(np.column_stack((*place, at_token[found.item[words]], found.rows[words, :4])))
+            self.always.append(np.column_stack((*place, at_token[found.item[words[of]]], rows)))
 
     def _add_private(self, group: Group, own: I64) -> None:
         """own: (event, worker, agent, row) of everything that workers have to themselves."""
+        again = np.isin(own[:, 3], [*self._caches]) & (own[:, 9] > 1)
+        if again.any():
+            rows, of = every_time(own[again, 3:])
+            own = np.concatenate((own[~again], np.concatenate((own[again][of, :3], rows), axis=1)))
         for buffer, unit in self._caches.items():
             here = own[:, 3] == buffer
             own[here, 5] = index_of(own[here, 7])
@@ -175,37 +194,60 @@ class PositionAbstraction:
         bounds = np.searchsorted(worker, np.arange(group.first, group.first + group.count + 1)).tolist()
         leaders = {own[low:high].tobytes(): (low, high) for low, high in reversed([*pairwise(bounds)])}
         for low, high in sorted(leaders.values()):
-            rows = own[low:high][:, [0, *range(3, 9)]]
-            rows[:, 0] += group.node_base + (worker[low] - group.first) * group.nodes if len(rows) else 0
-            rows[:, 6] = delta[low:high]
-            rows[:, 1] = self.private_base + UNITS * self.classes - 1 - rows[:, 1]
-            self.private.append(rows)
+            mine = own[low:high, 3:]
+            mine[:, 5] = delta[low:high]
+            rows, of = self._different(mine)
+            node = own[low + of, 0]
+            node += group.node_base + (worker[low] - group.first) * group.nodes if len(rows) else 0
+            rows[:, 0] = self.private_base + UNITS * self.classes - 1 - rows[:, 0]
+            self.private.append(np.column_stack((node, rows)))
             self.classes += 1
 
+    def _different(self, rows: I64) -> tuple[I64, I64]:
+        """Private rows of a worker in the parts that stand for others, and which row each is of."""
+        shared = rows[:, 0] == SHARED
+        rows[shared, 2:4] -= self.origin
+        found, of = pieces(rows, self.sizes)
+        shown, at = Alike(found, self.sizes).of(found)
+        shown[shown[:, 0] == SHARED, 2:4] += self.origin
+        return shown, of[at]
 
-def joined(rows: I64, place: I64, agent: I64, words: Bools, acts: bool) -> tuple[I64, I64, Bools]:
-    """Rows of a step in global memory, joined where place (the step on one worker), buffer and content agree; what
-    stands alone comes first. place, agent, words [n]: words that are read; acts: does the step wait or signal?
 
-    Returns the rows, one of those that each was made of, and whether it belongs to the warp group.
+def joined(rows: I64, place: I64, agent: I64, words: Bools, acts: bool, sizes: I64) -> tuple[I64, I64, Bools]:
+    """Pieces of a step, joined where place (the step on one worker), buffer and content agree; what stands alone comes
+    first. place, agent, words [n]: words that are read; acts: does the step wait or signal?
+
+    Returns the pieces, one of those that each was made of, and whether it belongs to the warp group.
     """
-    order = np.lexsort((rows[:, 2], rows[:, 0], place))
+    order = np.lexsort((rows[:, LO], rows[:, BUFFER], place))
     # what waits or signals is in a chain itself; a warp group would forget that its members have waited
     apart = ~words[order] if acts or bool(words.any()) else np.zeros(len(order), bool)
-    if _clashing(rows[order], agent[order], place[order]):
+    if _clashing(rows[order], agent[order], place[order], sizes):
         apart = np.ones(len(order), bool)
     alone, rest = order[apart], order[~apart]
-    rest = rest[np.lexsort((rows[rest, 2], *rows[rest][:, [5, 4, 1, 0]].T, place[rest]))]
-    content = np.column_stack((place[rest], rows[rest][:, [0, 1, 4, 5]]))
-    fresh = np.ones(len(rest), bool)
+    made, at = _merged(rows[rest], place[rest], (LO, HI), (FIRST, END))
+    made, of = _merged(made, place[rest[at]], (FIRST, END), (LO, HI))
+    return (
+        np.concatenate((rows[alone], made)),
+        np.concatenate((alone, rest[at[of]])),
+        np.arange(len(alone) + len(made)) >= len(alone),
+    )
+
+
+def _merged(rows: I64, place: I64, along: tuple[int, int], equal: tuple[int, int]) -> tuple[I64, I64]:
+    """Pieces that follow each other along these columns and are alike in all others, and the first of each."""
+    low, high = along
+    content = np.column_stack((place, rows[:, [BUFFER, KIND, VALUE, DELTA, TURN, *equal]]))
+    order = np.lexsort((rows[:, low], *content.T[::-1]))
+    rows, content = rows[order], content[order]
+    fresh = np.ones(len(rows), bool)
     fresh[1:] = (content[1:] != content[:-1]).any(axis=1)
-    fresh[1:] |= rows[rest[1:], 2] > _running_end(rows[rest, 3], fresh)[:-1]
+    fresh[1:] |= rows[1:, low] > _running_end(rows[:, high], fresh)[:-1]
     starts = np.flatnonzero(fresh)
-    at = np.concatenate((alone, rest[starts]))
-    made = rows[at]
+    made = rows[starts]
     if len(starts):
-        made[len(alone) :, 3] = np.maximum.reduceat(rows[rest, 3], starts)
-    return made, at, np.arange(len(at)) >= len(alone)
+        made[:, high] = np.maximum.reduceat(rows[:, high], starts)
+    return made, order[starts]
 
 
 def _running_end(end: I64, fresh: Bools) -> I64:
@@ -217,8 +259,19 @@ def _running_end(end: I64, fresh: Bools) -> I64:
     return reach
 
 
-def _clashing(rows: I64, agent: I64, place: I64) -> bool:
-    """Do two agents of a place touch a common byte, and one writes? Rows sorted by (place, buffer, start)."""
+def _clashing(rows: I64, agent: I64, place: I64, sizes: I64) -> bool:
+    """Do two agents of a place touch a common byte, and one writes?"""
+    if not _overlapping(rows, agent, place):
+        return False
+    of, nth = repeated(rows[:, END] - rows[:, FIRST])
+    single = rows[of]
+    single[:, [LO, HI]] += ((single[:, FIRST] + nth) * sizes[single[:, BUFFER]])[:, None]
+    order = np.lexsort((single[:, LO], single[:, BUFFER], place[of]))
+    return _overlapping(single[order], agent[of][order], place[of][order])
+
+
+def _overlapping(rows: I64, agent: I64, place: I64) -> bool:
+    """`_clashing`, of bytes of any parts. Rows sorted by (place, buffer, start)."""
     if not len(rows):
         return False
     fresh = np.ones(len(rows), bool)
@@ -232,24 +285,40 @@ def _clashing(rows: I64, agent: I64, place: I64) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Touched:
-    """rows, tagged, classes: see `PositionAbstraction`. most, always: those on flag words as `words` wants them, with
-    all reads, and with those alone that happen at every position whatever the data say."""
+    """rows, tagged, classes: see `PositionAbstraction`. boundary: initial and final content, of the same parts. most,
+    always: those on flag words as `words` wants them, with all reads, and with those alone that happen at every
+    position whatever the data say."""
 
     rows: I64
     most: I64
     always: I64
     tagged: list[int]
     classes: int
+    boundary: tuple[I64, I64]
 
 
-def touched(footprints: Footprints, groups: list[Group]) -> Touched:
+def touched(footprints: Footprints, groups: list[Group], boundary: tuple[I64, I64] = (NOTHING, NOTHING)) -> Touched:
     abstraction = PositionAbstraction(footprints.schedule, footprints)
     for group in groups:
         abstraction.add(group)
-    rows = np.concatenate(abstraction.common)
+    common, moved = np.concatenate(abstraction.common), np.concatenate(abstraction.always)
+    ends = [pieces(_as_rows(edge), abstraction.sizes)[0] for edge in boundary]
+    alike = Alike(np.concatenate((common[:, 1:], moved[:, 3:], *ends)), abstraction.sizes)
+    shown, of = alike.of(common[:, 1:])
+    rows = np.column_stack((common[of, 0], shown))
+    words, at = alike.of(moved[:, 3:])
     most = _word_rows(groups, rows, abstraction.tagged)
-    always = np.concatenate((most[_always(most, abstraction)], *abstraction.always))
-    return Touched(np.concatenate((*abstraction.private, rows)), most, always, abstraction.tagged, abstraction.classes)
+    always = np.concatenate((most[_always(most, abstraction)], np.column_stack((moved[at, :3], words[:, :4]))))
+    content = [alike.of(end)[0][:, [0, 2, 3, 4, 5]] for end in ends]
+    every = np.concatenate((*abstraction.private, rows))
+    return Touched(every, most, always, abstraction.tagged, abstraction.classes, (content[0], content[1]))
+
+
+def _as_rows(edge: I64) -> I64:
+    """Initial or final content (buffer, lo, hi, value, delta) as rows of footprints."""
+    found = np.zeros((len(edge), COLUMNS), np.int64)
+    found[:, [0, 2, 3, 4, 5]], found[:, 6] = edge, 1
+    return found
 
 
 def _always(found: I64, abstraction: PositionAbstraction) -> Bools:

@@ -3,9 +3,10 @@
 `accesses` of an op is a pure function of what it reads from its environment, so it is evaluated once for all runs of a
 step that it treats alike (`per_run`): 132 nearly identical workers and all layers cost little more than one.
 
-Rows are (buffer, kind, lo, hi, value, delta): global buffers are numbered as in the schedule, shared memory is buffer
--1 and addressed by absolute byte, so that overlapping shared buffers are seen to overlap. value packs family and index
-(`contents`), without the token. delta = logical offset - byte address.
+Rows are (buffer, kind, lo, hi, value, delta, times, step, turn): global buffers are numbered as in the schedule, shared
+memory is buffer -1 and addressed by absolute byte, so that overlapping shared buffers are seen to overlap. value packs
+family and index (`contents`), without the token. delta = logical offset - byte address. Folded footprints say what a
+step does to a row of each sequence once: `times` times, each `step` bytes on and with a delta that is larger by `turn`.
 
 A read without a value of a `constant` buffer is dropped: nothing may write it (`memory_model`), and `owners` says which
 constant it is. A read of a constant where the op needs what a step computes stays, and finds that no step wrote it.
@@ -71,15 +72,15 @@ def check_clashes(clashes: Mapping[tuple[str | int, ...], Clash]) -> Iterator[Di
 
 
 SHARED: Final = -1
-COLUMNS: Final = 6
+COLUMNS: Final = 9
 MANY: Final = 16
 
-Row = tuple[int, int, int, int, int, int]
+Row = tuple[int, int, int, int, int, int, int, int, int]
 
 
 @dataclass(frozen=True, eq=False)
 class Footprint:
-    """Rows [n, 6] of the runs of a step, run by run. item, worker, agent [n]: which of the items that were asked for,
+    """Rows [n, 9] of the runs of a step, run by run. item, worker, agent [n]: which of the items that were asked for,
     the worker, the warp counted from the first of the step's role. positional, timed: does what some run touches depend
     on the position, or on the token's number within the launch?"""
 
@@ -145,11 +146,11 @@ class _Evaluated:
 
 
 class Footprints:
-    """Footprints of one schedule. outside, clashes: by step, what lies outside its buffer, and bytes used by way of two
-    buffers; written_constants: their names."""
+    """Footprints of one schedule, folded or with all rows of all sequences. outside, clashes: by step, what lies outside
+    its buffer, and bytes used by way of two buffers; written_constants: their names."""
 
-    def __init__(self, schedule: Schedule) -> None:
-        self.schedule, self.geometry = schedule, schedule.geometry()
+    def __init__(self, schedule: Schedule, folded: bool = False) -> None:
+        self.schedule, self.geometry = schedule, replace(schedule.geometry(), folded=folded)
         self.number = {b.name: i for i, b in enumerate(schedule.buffers)}
         self.written_constants: set[str] = set()
         self.outside: dict[tuple[str | int, ...], str] = {}
@@ -195,16 +196,17 @@ class Footprints:
     def _alike(self, op: Op, env: _Together, runs: I64, meeting: list[Meeting]) -> _Evaluated:
         accesses = op.accesses(env, self.geometry)
         rows = list(self._coalesced(accesses))
-        beyond = next((a for a in accesses if a.lo < 0 or a.hi > self.geometry.buffers[a.buffer].bytes), None)
+        beyond = next((a for a in accesses if a.lo < 0 or _end(a) > self.geometry.buffers[a.buffer].bytes), None)
         self.written_constants |= {a.buffer for a in accesses if a.kind == "write" and a.buffer in self._constant}
-        clash = clash_of(accesses, meeting) if meeting else None
+        clash = clash_of([*_each(accesses)], meeting) if meeting else None
         return _Evaluated(runs, rows, beyond, clash, env.read)
 
     def _row(self, access: Access) -> Row:
         value = DONT_CARE if access.value is None else code(*access.value)
         start, kind = self._start[access.buffer], READ if access.kind == "read" else WRITE
         lo = access.lo + start
-        return self._place[access.buffer], kind, lo, access.hi + start, value, access.origin - lo
+        again = access.times, access.step, access.shift - access.step
+        return self._place[access.buffer], kind, lo, access.hi + start, value, access.origin - lo, *again
 
     def _coalesced(self, accesses: list[Access]) -> Iterator[Row]:
         """Rows with touching neighbours of the same content merged; of many, those that touch in the first run stand
@@ -212,10 +214,10 @@ class Footprints:
         kept = [a for a in accesses if a.kind != "read" or a.value is not None or a.buffer not in self._constant]
         rows = [self._row(access) for access in kept]
         if len(rows) > MANY:
-            rows.sort(key=lambda row: [at(row[column], 0) for column in (0, 1, 5, 4, 2)])
+            rows.sort(key=lambda row: [at(row[column], 0) for column in (0, 1, 6, 5, 4, 2)])
         last: Row | None = None
         for row in rows:
-            if last and last[3] == row[2] and (last[0], last[1], last[4], last[5]) == (row[0], row[1], row[4], row[5]):
+            if last and last[3] == row[2] and last[:2] == row[:2] and last[4:] == row[4:]:
                 last = (*last[:3], row[3], *last[4:])
                 continue
             if last:
@@ -232,11 +234,24 @@ class Footprints:
                 self.clashes.setdefault(path, part.clash)
             if part.beyond is not None and path not in self.outside:
                 name = part.beyond.buffer
-                lo, hi = at(part.beyond.lo, 0), at(part.beyond.hi, 0)
+                lo, hi = at(part.beyond.lo, 0), at(_end(part.beyond), 0)
                 self.outside[path] = (
                     f"{item.step.op.op} of worker {worker[part.runs[0]]} touches bytes {lo:,}..{hi - 1:,} of "
                     f"'{name}', which has {self.geometry.buffers[name].bytes:,}"
                 )
+
+
+def _end(access: Access) -> int:
+    """Behind the last byte of all times."""
+    return access.hi + (access.times - 1) * access.step
+
+
+def _each(accesses: list[Access]) -> Iterator[Access]:
+    """Every time by itself."""
+    for a in accesses:
+        for k in range(a.times):
+            lo, hi, origin = a.lo + k * a.step, a.hi + k * a.step, a.origin + k * a.shift
+            yield a._replace(lo=lo, hi=hi, origin=origin, times=1)
 
 
 def flat_rows(footprints: Footprints, items: list[Item], found: Footprint) -> I64:

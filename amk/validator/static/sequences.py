@@ -7,7 +7,7 @@ harmless: all are checked, and only those order anything that every position has
 be missing where another sequence's workers need it. This check decides that none do: then a combination is a product,
 and each sequence's part of it is one that a common position has too.
 
-    moving      bytes that a worker of sequence s writes at one of four positions and not at another: the first, the
+    moving      bytes that a warp of sequence s writes at one of four positions and not at another: the first, the
                 last, one of its split and one of another split, between which all others lie (`position_abstraction`)
     apart       no op of another sequence's worker touches them, at whichever of its positions
 
@@ -15,9 +15,8 @@ What a sequence that joins reads is what it wrote: it begins at position 0, at p
 0..p of its heads, and these are written by its own steps at those positions. Positions of a launch stay in the context:
 whoever launches sees to that, as for one position.
 
-Algorithm: the accesses of each step that moves at those positions, of all workers, in the first and the last layer;
-ranges of one sequence against those of the others, sorted. Code: AMK104. Cost: 10 to 60 us for each agent
-of such a step.
+Algorithm: the footprints of each step that moves at those positions, of all workers, in the first and the last layer;
+touching ranges of a sequence as one, and those that move against those of the others, sorted. Code: AMK104.
 """
 
 from __future__ import annotations
@@ -29,93 +28,121 @@ import numpy as np
 
 from amk.report.diagnostic import Diagnostic, Where, because
 from amk.report.schema import json_pointer
-from amk.schedule_ir.expr import Env, IntArray
 from amk.schedule_ir.ops import Op
 from amk.schedule_ir.schedule import Schedule
-from amk.validator.program.trace import Path, Site
+from amk.validator.program.footprint import Footprints
+from amk.validator.program.system import I64, WRITE
+from amk.validator.program.trace import Item, Path, Site
 from amk.validator.static.structure import all_sites
 
-Range = tuple[int, int, int, bool]
-"""(lo, hi, sequence, whether it moves)"""
+PLACES = 4
+"""Positions that are looked at."""
 
 
 def check_sequences(schedule: Schedule) -> Iterator[Diagnostic]:
     """All findings, of a live batch."""
-    touched: dict[str, list[Range]] = defaultdict(list)
-    paths: dict[str, Path] = {}
+    touched: dict[int, list[I64]] = defaultdict(list)
+    paths: dict[int, Path] = {}
     evaluation = _Evaluation(schedule)
     sites = [site for site in all_sites(schedule) if type(site.step.op).accesses is not Op.accesses]
     for site in (site for site in sites if "pos" in site.step.op.registers):
-        for name, ranges in evaluation.moving(site).items():
-            touched[name] += ranges
-            paths[name] = (*site.path, "op")
+        for number, ranges in evaluation.moving(site):
+            touched[number].append(ranges)
+            paths[number] = (*site.path, "op")
+    names = {schedule.buffers[number].name: number for number in touched}
     for site in sites:
-        shared = {value for _, value in site.step.op if isinstance(value, str)} & touched.keys()
-        for name, ranges in (evaluation.still(site, shared) if shared else {}).items():
-            touched[name] += ranges
-    for name, found in touched.items():
-        if (met := _met(found)) is not None:
+        shared = {value for _, value in site.step.op if isinstance(value, str)} & names.keys()
+        for number, ranges in evaluation.still(site, {names[name] for name in shared}) if shared else ():
+            touched[number].append(ranges)
+    for number, found in touched.items():
+        if (met := _met(np.concatenate(found))) is not None:
             lo, hi, one, other = met
+            name = schedule.buffers[number].name
             message = f"bytes {lo}..{hi - 1} of '{name}' move with the position of sequence {one}, {other} has them too"
-            where = Where(path=json_pointer(paths[name]))
+            where = Where(path=json_pointer(paths[number]))
             yield Diagnostic("AMK104", message, where=where, facts=(because("each is at a position of its own"),))
 
 
 class _Evaluation:
+    """Ranges are rows (lo, hi, sequence, whether they move)."""
+
     def __init__(self, schedule: Schedule) -> None:
-        self.schedule, self.geometry, self.sequences = schedule, schedule.geometry(), schedule.sequences
-        self.tables: dict[str, IntArray] = {n: np.array(t, np.int64) for n, t in schedule.tables.items()}
-        self.crossing = {b.name for b in schedule.buffers if b.space == "global" and b.role != "constant"}
+        self.schedule, self.footprints = schedule, Footprints(schedule)
+        self.sequences = np.array(schedule.sequences, np.int64)
+        self.crossing = np.array([b.space == "global" and b.role != "constant" for b in schedule.buffers])
 
-    def moving(self, site: Site) -> dict[str, list[Range]]:
-        """Ranges of global memory that the step writes at one of the positions and not at another."""
-        found: dict[str, list[Range]] = defaultdict(list)
-        for worker, agent, loops in self._runs(site):
-            each = [self._at(site, worker, agent, loops, pos, "write") for pos in self._positions(worker)]
-            for name, lo, hi in {one for part in each for one in part if any(one not in other for other in each)}:
-                found[name].append((lo, hi, self.sequences[worker], True))
-        return found
+    def moving(self, site: Site) -> Iterator[tuple[int, I64]]:
+        """By buffer what the step writes at one of the positions and not at another."""
+        rows = self._seen(site, PLACES)
+        rows = rows[rows[:, 4] == WRITE]
+        for number in np.unique(rows[:, 3]).tolist():
+            mine = rows[rows[:, 3] == number]
+            # bytes of each warp, one behind the other
+            runs, run = np.unique(mine[:, :3], axis=0, return_inverse=True)
+            base = run.reshape(-1) * self.schedule.buffers[number].bytes
+            cuts = np.unique(base[:, None] + mine[:, 5:7])
+            first, last = (np.searchsorted(cuts, base + mine[:, column]) for column in (5, 6))
+            seen = np.zeros(len(cuts), np.int64)
+            for place in range(PLACES):
+                here = mine[:, 7] == place
+                ends = np.bincount(first[here], minlength=len(cuts)) - np.bincount(last[here], minlength=len(cuts))
+                seen += np.cumsum(ends) > 0
+            at = np.flatnonzero((seen > 0) & (seen < PLACES))
+            if len(at):
+                of, lo = np.divmod(cuts[at], self.schedule.buffers[number].bytes)
+                sequence = self.sequences[runs[of, 0]]
+                yield number, np.column_stack((lo, lo + cuts[at + 1] - cuts[at], sequence, np.ones_like(lo)))
 
-    def still(self, site: Site, names: set[str]) -> dict[str, list[Range]]:
+    def still(self, site: Site, numbers: set[int]) -> Iterator[tuple[int, I64]]:
         """All that it touches of these buffers at any of the positions."""
-        found: dict[str, list[Range]] = defaultdict(list)
-        for worker, agent, loops in self._runs(site):
-            for pos in self._positions(worker) if "pos" in site.step.op.registers else (0,):
-                for name, lo, hi in self._at(site, worker, agent, loops, pos, "read", "write"):
-                    if name in names:
-                        found[name].append((lo, hi, self.sequences[worker], False))
-        return found
+        rows = self._seen(site, PLACES if "pos" in site.step.op.registers else 1)
+        for number in numbers:
+            mine = rows[rows[:, 3] == number]
+            yield number, np.column_stack((mine[:, 5:7], self.sequences[mine[:, 0]], np.zeros(len(mine), np.int64)))
 
-    def _positions(self, worker: int) -> list[int]:
-        """The first, the last, the first of the worker's split and of another."""
-        kv, split = self.schedule.kv, int(self.tables["attn.split"][worker])
-        other = 0 if split else kv.block * (kv.splits > 1)
-        return sorted({p for p in (0, kv.context - 1, split * kv.block, other) if p < kv.context})
-
-    def _runs(self, site: Site) -> Iterator[tuple[int, int, dict[str, int]]]:
+    def _seen(self, site: Site, places: int) -> I64:
+        """(worker, agent, layer, buffer, kind, lo, hi, place) of what crosses workers."""
         program = self.schedule.programs[int(site.path[1])]
         counts = [loop.count or 1 for loop in site.around if loop.var == "l"]
-        for layer in sorted({0, counts[0] - 1} if counts else {0}):
-            loops = {"t": 0, "n": 0} | ({"l": layer} if counts else {})
-            for worker in range(program.first, program.first + program.count):
-                for agent in range(self.geometry.role_size[site.step.op.role]):
-                    yield worker, agent, loops
+        layers = sorted({0, counts[0] - 1} if counts else {0})
+        items = [Item(site, 0, {"t": 0, "n": 0} | ({"l": layer} if counts else {})) for layer in layers]
+        workers = np.arange(program.first, program.first + program.count)
+        found = []
+        for place, pos in enumerate(self._positions(workers)[:places]):
+            seen = self.footprints.of(items, workers, np.tile(pos, (len(items), 1)))
+            kept = (seen.rows[:, 0] >= 0) & self.crossing[seen.rows[:, 0]]
+            columns = seen.worker, seen.agent, seen.item, *seen.rows[:, :4].T, np.full(len(kept), place)
+            found.append(np.column_stack(columns)[kept])
+        return np.concatenate(found)
 
-    def _at(
-        self, site: Site, worker: int, agent: int, loops: dict[str, int], pos: int, *kinds: str
-    ) -> set[tuple[str, int, int]]:
-        env = Env(loops=loops, worker=worker, agent=agent, pos=pos, tables=self.tables)
-        accesses = site.step.op.accesses(env, self.geometry)
-        return {(a.buffer, int(a.lo), int(a.hi)) for a in accesses if a.buffer in self.crossing and a.kind in kinds}
+    def _positions(self, workers: I64) -> list[I64]:
+        """The first, the last, the first of the worker's split and of another."""
+        kv, split = self.schedule.kv, self.footprints.tables["attn.split"][workers]
+        own, other = split * kv.block, np.where(split > 0, 0, kv.block * (kv.splits > 1))
+        ends = np.zeros_like(split), np.full_like(split, kv.context - 1)
+        return [*ends, *(np.where(pos < kv.context, pos, 0) for pos in (own, other))]
 
 
-def _met(found: list[Range]) -> tuple[int, int, int, int] | None:
+def _met(found: I64) -> tuple[int, int, int, int] | None:
     """(lo, hi, sequence, other) of bytes that move with the first's position and that the other touches."""
     ends: tuple[dict[int, int], dict[int, int]] = {}, {}  # by sequence, where all and where moving ranges end so far
-    for lo, hi, sequence, moves in sorted(set(found)):
+    for lo, hi, sequence, moves in _joined(found).tolist():
         for other, end in ends[0 if moves else 1].items():
             if other != sequence and end > lo:
                 return lo, min(hi, end), *((sequence, other) if moves else (other, sequence))
         for into in ends[: 1 + moves]:
             into[sequence] = max(into.get(sequence, 0), hi)
     return None
+
+
+def _joined(found: I64) -> I64:
+    """Touching ranges of a sequence as one, in order."""
+    rows = found[np.lexsort((found[:, 0], found[:, 2], found[:, 3]))]
+    which = np.cumsum((np.diff(rows[:, 2:], axis=0, prepend=rows[:1, 2:]) != 0).any(axis=1))
+    span = int(rows[:, 1].max(initial=0)) + 1
+    reach = np.maximum.accumulate(which * span + rows[:, 1])
+    starts = np.flatnonzero(np.append(True, (which * span + rows[:, 0])[1:] > reach[:-1])[: len(rows)])
+    made = rows[starts]
+    if len(starts):
+        made[:, 1] = np.maximum.reduceat(rows[:, 1], starts)
+    return made[np.lexsort((made[:, 3], made[:, 2], made[:, 1], made[:, 0]))]

@@ -1,0 +1,105 @@
+"""Bytes that all accesses have alike are looked at once.
+
+Memory is cut into *parts* of equal size: a global buffer into the rows of the tokens of a step, private memory, where
+arrays may overlap, into rows of the largest of those that do. Where no access begins or ends between two parts, each
+access has the same bytes of both, and what it means there is displaced by the same amount, if all accesses with that
+value are displaced alike from part to part. A byte of the one then has the accesses of that byte of the other: races and
+values are those of either. So the first part stands for all up to the next where an access begins or ends; where
+accesses with one value are displaced differently, every part is kept. How memory is cut decides about work only.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from amk.schedule_ir.schedule import Schedule
+
+I64 = npt.NDArray[np.int64]
+BUFFER, LO, HI, VALUE, MOVED, ARRAY, TIMES, STEP, TURN = 3, 4, 5, 7, 8, 11, 12, 13, 14
+"""Columns of `footprints` that this is about: an access happens `times` times, each `step` bytes on and displaced by
+`turn` more."""
+WHOLE: Final = 1 << 40
+FEW: Final = 12
+"""Columns of an access that happens once."""
+
+
+class Parts:
+    """origin, size [buffers]: where the first part begins that the array is cut into, and bytes of a part. memories:
+    the arrays of private memory in sets that have no byte in common."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        count = schedule.vectors
+        equal = [
+            b.bytes // count if count > 1 and b.bytes % count == 0 and b.bytes else WHOLE for b in schedule.buffers
+        ]
+        self.origin, self.size = np.zeros(len(equal), np.int64), np.array(equal, np.int64)
+        self.memories: list[list[int]] = []
+        end = 0
+        spans = {n: (b.offset or 0, b.bytes) for n, b in enumerate(schedule.buffers) if b.space == "shared"}
+        for n in sorted(spans, key=lambda n: spans[n]):
+            if not self.memories or spans[n][0] >= end:
+                self.memories.append([])
+            self.memories[-1].append(n)
+            end = max(end, sum(spans[n]))
+        for together in self.memories:
+            largest = max(together, key=lambda n: spans[n][1])
+            self.origin[together], self.size[together] = spans[largest][0], equal[largest]
+
+    def different(self, rows: I64) -> I64:
+        """Accesses of the parts that are kept, each of them once. rows: in global memory and in private memory, where a
+        byte counts from the beginning of that memory."""
+        rows = self._pieces(rows)
+        first, end, key = rows[:, TIMES], rows[:, STEP], rows[:, BUFFER] << 32
+        cuts = np.unique(np.concatenate((key + first, key + end, *self._every(rows))))
+        of, at = spread(np.searchsorted(cuts, key + first), np.searchsorted(cuts, key + end))
+        part = cuts[at] - key[of]
+        made: I64 = rows[of, :FEW]
+        start = self.origin[made[:, ARRAY]] + part * self.size[made[:, ARRAY]]
+        made[:, [LO, HI]] += start[:, None]
+        made[:, MOVED] += part * rows[of, TURN]
+        return made
+
+    def _every(self, rows: I64) -> list[I64]:
+        """All parts of buffers where values are displaced in different ways."""
+        several = rows[rows[:, STEP] - rows[:, TIMES] > 1][:, [BUFFER, VALUE, TURN]]
+        ways = np.unique(several, axis=0)
+        torn = np.unique(ways[1:][(ways[1:, :2] == ways[:-1, :2]).all(axis=1), 0])
+        return [(b << 32) + np.arange(rows[rows[:, BUFFER] == b, STEP].max()) for b in torn.tolist()]
+
+    def _pieces(self, rows: I64) -> I64:
+        """Bytes lo..hi of the parts from column `TIMES` up to column `STEP`, displaced as if the first were part 0."""
+        size = self.size[rows[:, ARRAY]]
+        start = rows[:, LO] - self.origin[rows[:, ARRAY]]
+        fits = (start % size + rows[:, HI] - rows[:, LO] <= size) & ((rows[:, TIMES] == 1) | (rows[:, STEP] == size))
+        of, nth = spread(np.zeros_like(size), np.where(fits, 1, rows[:, TIMES]))
+        rows, fits, size = rows[of], fits[of], size[of]
+        rows[:, [LO, HI]] += (nth * rows[:, STEP])[:, None] - self.origin[rows[:, ARRAY]][:, None]
+        rows[:, MOVED] += nth * rows[:, TURN]
+        part = rows[:, LO] // size
+        rows[:, STEP], rows[:, TIMES] = part + np.where(fits, rows[:, TIMES], 1), part
+        rows[~fits, TURN] = 0
+        rows[:, MOVED] -= part * rows[:, TURN]
+        rows[:, [LO, HI]] -= (part * size)[:, None]
+        across = rows[:, HI] > size
+        return np.concatenate((rows[~across], _cut(rows[across], size[across])))
+
+
+def _cut(rows: I64, size: I64) -> I64:
+    """Of rows that go beyond the part that they begin in: what is in it, in whole parts behind it, in the last one."""
+    head, middle, tail = rows.copy(), rows.copy(), rows.copy()
+    after, left = rows[:, TIMES] + rows[:, HI] // size, rows[:, HI] % size
+    head[:, HI] = size
+    middle[:, LO], middle[:, HI] = 0, size
+    middle[:, TIMES], middle[:, STEP] = rows[:, TIMES] + 1, after
+    tail[:, LO], tail[:, HI], tail[:, TIMES], tail[:, STEP] = 0, left, after, after + 1
+    return np.concatenate((head, middle[after > rows[:, TIMES] + 1], tail[left > 0]))
+
+
+def spread(first: I64, last: I64) -> tuple[I64, I64]:
+    """(k repeated for every number in first[k] .. last[k] - 1, these numbers)."""
+    count = last - first
+    of = np.repeat(np.arange(len(count)), count)
+    return of, np.arange(len(of)) + np.repeat(first - np.cumsum(count) + count, count)
