@@ -47,7 +47,7 @@ def evaluated(footprints: Footprints, position: int) -> Spans:
         for (j, item), worker in product(enumerate(program.items), program.workers):
             for agent, warp in enumerate(program.roles[j]):
                 env = Env(item.loops, worker, agent, position, footprints.tables)
-                for buffer, kind, lo, hi, value, origin in item.step.op.accesses(env, footprints.geometry):
+                for buffer, kind, lo, hi, value, origin, *_ in item.step.op.accesses(env, footprints.geometry):
                     if kind == "read" and buffer in constants:
                         continue
                     code = DONT_CARE if value is None else footprints.code(*value)

@@ -83,7 +83,7 @@ def _said(schedule: Schedule, accesses: list[Access]) -> dict[Content, list[tupl
 
 
 def _found(rows: I64) -> dict[Content, list[tuple[int, int]]]:
-    return _merged(((b, kind, value, delta), lo, hi) for b, kind, lo, hi, value, delta in rows.tolist())
+    return _merged(((b, kind, value, delta), lo, hi) for b, kind, lo, hi, value, delta, *_ in rows.tolist())
 
 
 def _steps(schedule: Schedule) -> list[list[Item]]:
@@ -162,12 +162,17 @@ def test_some_shared_buffers_clash_where_they_meet() -> None:
     assert met > 5 and quiet > 5
 
 
+PART = 20
+"""Bytes of a part, more than any piece reaches into."""
+
+
 def _cells(rows: I64, place: I64) -> set[tuple[int, ...]]:
     """(place, buffer, kind, byte, value, delta)."""
     return {
         (p, b, kind, byte, value, delta)
-        for p, (b, kind, lo, hi, value, delta) in zip(place.tolist(), rows.tolist(), strict=True)
-        for byte in range(lo, hi)
+        for p, (b, kind, lo, hi, value, delta, first, end, _) in zip(place.tolist(), rows.tolist(), strict=True)
+        for part in range(first, end)
+        for byte in range(lo + part * PART, hi + part * PART)
     }
 
 
@@ -176,26 +181,32 @@ def test_joined_rows_have_the_same_bytes_and_stand_apart_where_they_must() -> No
     for _ in range(400):
         count = int(rng.integers(1, 9))
         lo = rng.integers(0, 12, count)
+        first = rng.integers(0, 2, count) * rng.integers(0, 3, count)
         rows = np.stack(
             (rng.integers(0, 2, count), rng.integers(0, 2, count), lo, lo + rng.integers(1, 5, count),
-             rng.integers(0, 2, count), np.zeros(count, int)), axis=1
+             rng.integers(0, 2, count), np.zeros(count, int), first, first + rng.integers(1, 3, count),
+             np.zeros(count, int)), axis=1
         )  # fmt: skip
         place, agent = rng.integers(0, 2, count), rng.integers(0, 3, count)
         words, acts = (rows[:, 0] == 1) & (rows[:, 1] == READ) & bool(rng.random() < 0.5), bool(rng.random() < 0.2)
-        made, at, grouped = joined(rows, place, agent, words, acts)
+        made, at, grouped = joined(rows, place, agent, words, acts, np.array([PART, PART]))
         assert _cells(made, place[at]) == _cells(rows, place)
         clash = False  # where warps share a buffer of which some bytes are touched twice and some written
         for where, buffer in {(p, b) for p, b in zip(place.tolist(), rows[:, 0].tolist(), strict=True)}:
             mine = np.flatnonzero((place == where) & (rows[:, 0] == buffer))
-            twice = any(max(a[2], b[2]) < min(a[3], b[3]) for a, b in combinations(rows[mine], 2))
+            twice = any(
+                max(a[2], b[2]) < min(a[3], b[3]) and max(a[6], b[6]) < min(a[7], b[7])
+                for a, b in combinations(rows[mine], 2)
+            )
             clash |= twice and len({*agent[mine].tolist()}) > 1 and WRITE in rows[mine, 1]
         alone = np.ones(count, bool) if clash else ~words if acts or words.any() else np.zeros(count, bool)
         assert sorted(at[~grouped].tolist()) == np.flatnonzero(alone).tolist()
         apart_seen += clash
         spans = sorted(
-            (*made[k, [0, 1, 4, 5]].tolist(), place[at[k]], *made[k, 2:4].tolist()) for k in np.flatnonzero(grouped)
+            (*made[k, [0, 1, 4, 5, 2, 3]].tolist(), place[at[k]], *made[k, 6:8].tolist())
+            for k in np.flatnonzero(grouped)
         )
-        assert all(one[:5] != other[:5] or one[6] < other[5] for one, other in pairwise(spans))
+        assert all(one[:7] != other[:7] or one[8] < other[7] for one, other in pairwise(spans))
     assert apart_seen > 20
 
 
@@ -239,7 +250,7 @@ def test_workers_whose_rows_of_one_value_are_displaced_apart_are_not_alike() -> 
     value = code("h", 1)
 
     def row(worker: int, agent: int, lo: int, delta: int) -> tuple[int, ...]:
-        return 0, worker, agent, SHARED, READ, lo, lo + 8, value, delta
+        return 0, worker, agent, SHARED, READ, lo, lo + 8, value, delta, 1, 0, 0
 
     for second, classes in ((40, 1), (48, 2)):
         abstraction = PositionAbstraction(schedule, Footprints(schedule))

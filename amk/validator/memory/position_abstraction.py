@@ -22,8 +22,8 @@ shared-memory rows up to one displacement per value family (a consistent renamin
 Rows are (node, buffer, kind, lo, hi, value, delta): global buffers keep their number, worker-private memory is numbered
 behind them. Of parts of a buffer that are touched alike one is there (`parts`). In global memory the rows of all agents
 of a step are joined where they touch neighbouring bytes of one content, and belong to its warp group, unless two agents
-touch a common byte and one writes, or the step reads flag words: then only those reads belong to the warp group, because
-a warp group as a node comes after the words of all its agents. Steps that wait or signal themselves are not joined either.
+touch a common byte and one writes, or the step reads flag words: then only those reads belong to the warp group, as a
+warp group as a node comes after the words of all its agents. Steps that wait or signal themselves are not joined.
 
 Cost: an evaluation of each step for all its warps, workers and layers, and sorts of what it touches.
 """

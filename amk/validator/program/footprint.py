@@ -20,7 +20,7 @@ by way of two shared buffers in one step, one use a write, leaves open what is t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations, product
 from typing import Any, Final, cast
 
@@ -146,8 +146,8 @@ class _Evaluated:
 
 
 class Footprints:
-    """Footprints of one schedule, folded or with all rows of all sequences. outside, clashes: by step, what lies outside
-    its buffer, and bytes used by way of two buffers; written_constants: their names."""
+    """Footprints of one schedule, folded or with all rows of all sequences. outside, clashes: by step, what lies
+    outside its buffer, and bytes used by way of two buffers; written_constants: their names."""
 
     def __init__(self, schedule: Schedule, folded: bool = False) -> None:
         self.schedule, self.geometry = schedule, replace(schedule.geometry(), folded=folded)
