@@ -79,7 +79,8 @@ class _Evaluation:
             mine = rows[rows[:, 3] == number]
             # bytes of each warp, one behind the other
             runs, run = np.unique(mine[:, :3], axis=0, return_inverse=True)
-            base = run.reshape(-1) * self.schedule.buffers[number].bytes
+            lowest, span = int(mine[:, 5].min()), int(mine[:, 6].max() - mine[:, 5].min()) + 1
+            base = run.reshape(-1) * span - lowest
             cuts = np.unique(base[:, None] + mine[:, 5:7])
             first, last = (np.searchsorted(cuts, base + mine[:, column]) for column in (5, 6))
             seen = np.zeros(len(cuts), np.int64)
@@ -89,9 +90,9 @@ class _Evaluation:
                 seen += np.cumsum(ends) > 0
             at = np.flatnonzero((seen > 0) & (seen < PLACES))
             if len(at):
-                of, lo = np.divmod(cuts[at], self.schedule.buffers[number].bytes)
-                sequence = self.sequences[runs[of, 0]]
-                yield number, np.column_stack((lo, lo + cuts[at + 1] - cuts[at], sequence, np.ones_like(lo)))
+                of, lo = np.divmod(cuts[at], span)
+                size, sequence = cuts[at + 1] - cuts[at], self.sequences[runs[of, 0]]
+                yield number, np.column_stack((lo + lowest, lo + lowest + size, sequence, np.ones_like(lo)))
 
     def still(self, site: Site, numbers: set[int]) -> Iterator[tuple[int, I64]]:
         """All that it touches of these buffers at any of the positions."""
