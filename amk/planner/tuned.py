@@ -59,8 +59,8 @@ BARE_CODES: Changes = {"scales_apart": True}
 """For codes whose rows have one scale, in batches: whole lines, and a slot more where eight warps have seven."""
 
 PACED: Changes = {"paced": True}
-"""For codes in long products: with refills of the short ones spread over the steps behind them, polls and words find
-short queues."""
+"""In long products: with refills of the short ones spread over the steps behind them, polls and words find short
+queues."""
 
 BATCHED: Changes = {"handoff": "mixed", "handoff_dtype": "bf16", "hint_at": "drained", **LATE_CACHE}
 """Where a worker has no rows of some matrix, words stay among the few that read them; for all others see below."""
@@ -158,7 +158,9 @@ def changes(layers: AbstractSet[FormatName], long: bool, model: ModelSpec, reduc
     """For one sequence. reduced: splits are reduced before they are staged, which leaves registers for more warps."""
     if layers == {"bf16"}:
         short = not long and reduced and model.head_dim <= NARROW_HEAD
-        return {**ANNOUNCED, **REFILLED, **SOON, **SHORT_HOLD} if short else ANNOUNCED
+        if short:
+            return {**ANNOUNCED, **REFILLED, **SOON, **SHORT_HOLD}
+        return {**ANNOUNCED, **PACED} if long else ANNOUNCED
     if len(layers) > 1:
         return EAGER
     if long and all(weight_format(form).bits == 8 for form in layers):
