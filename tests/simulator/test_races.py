@@ -17,7 +17,7 @@ MISSED = {("llama3.2-1b", "chunk_bytes=2048")}
 """Known to be wrong: amk/simulator/README.md."""
 
 BASE = {
-    "llama3-8b": "hint_at='published'",
+    "llama3-8b": "hint_at='published'; paced=False",
     "llama3.2-1b": "hint_at='published'; warps=16; chunk_bytes=1024; hint_slack=4; wide_epilogue=0; "
     "prefetch_at='layer'; refill_first=False; refill_early=False",
 }
