@@ -109,16 +109,32 @@ def test_a_sequence_is_bitwise_the_same_beside_any_others(name: str) -> None:
         assert not np.array_equal(mine[0], same[0])
 
 
+def test_one_text_leaves_the_same_bits_in_every_place_of_a_batch() -> None:
+    """In all that sequences have a row of. The second part of a product was contracted for the first eight alone."""
+    settings = replace(PHASED, warps=2, batch=16, live=True, scales_apart=True, k_parts=2)
+    schedule = made("h200", settings, "fp8", "fp8", 16, hidden=256, ffn=256)
+    machine = run(schedule, compile_ptx(emit(schedule), schedule.target.arch), [[5, 11, 2]] * 16).machine
+    for name in ("qkv", "attn", "h_mid", "act", "h_out", "logits"):
+        size = next(buffer.bytes for buffer in schedule.buffers if buffer.name == name)
+        rows = machine.read(name, np.uint8, size).view(np.uint8).reshape(16, -1)
+        assert (rows == rows[0]).all(), name
+
+
 def emulated(name: str, texts: list[list[int]]) -> tuple[Any, Any]:
     """Tokens of three steps and the bits of the last logits, by sequence."""
-    schedule = schedule_of(name)
-    engine = EmulatedEngine(schedule, RandomTensors(schedule.model), printed(name))
+    engine = run(schedule_of(name), printed(name), texts)
+    return engine.output(3).T, engine.logits().view(np.uint32)
+
+
+def run(schedule: Schedule, ptx: str, texts: list[list[int]]) -> EmulatedEngine:
+    """Three steps from an empty cache."""
+    engine = EmulatedEngine(schedule, RandomTensors(schedule.model), ptx)
     engine.request_batch(texts)
     engine.fill_cache(*(np.zeros(engine.buffers[cache].shape, np.uint16) for cache in ("k_cache", "v_cache")))
     engine.set_state(**first_state(texts, (0,) * len(texts)))
     outcome = engine.launch(3)
     assert outcome.ended and not outcome.faults, outcome.faults
-    return engine.output(3).T, engine.logits().view(np.uint32)
+    return engine
 
 
 PAIRS = """
