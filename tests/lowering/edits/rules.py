@@ -107,6 +107,8 @@ RULES = (
     Rule("footprint", "loop one shorter", OPS, r"(for \([^;\n]*;[^;<\n]*< )([^;\n]+)(;)", _to(r"\1(\2) - 1\3")),
     Rule("footprint", "condition negated", OPS, CONDITION, _negated),
     Rule("arithmetic", "constant one more", OPS, r"(?<=[\w)\]] [-+*/%] )(\d+)(?=[^\w.])", lambda m: str(int(m[1]) + 1)),
+    Rule("arithmetic", "product rounded", OPS, r"\bfmaf\(",
+         _to("[](float a, float b, float c) { return a * b + c; }(")),
     Rule("arithmetic", "sum for difference", OPS, r"(?<=[\w)\]]) - (?=[\w(])", _to(" + ")),
     Rule("arithmetic", "difference for sum", OPS, r"(?<=[\w)\]]) \+ (?=[\w(])", _to(" - ")),
 )  # fmt: skip
