@@ -194,9 +194,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def go(runs: list[Run], options: argparse.Namespace) -> int:
-    """Continue the records until time or slices are used up, the run with most left to do first; 1 if one holds a
-    difference. Slices under way when the time is over are lost; one whose process dies is begun
-    once more, and is a difference if that dies too."""
+    """Continue the records until time or slices are used up, one run after the other; 1 if one holds a difference.
+
+    Slices under way when the time is over are lost; one whose process dies is begun once more, and is a difference if
+    that dies too."""
     os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     began = told = time.monotonic()
     workers = SliceWorkers(options.jobs)
@@ -230,8 +231,7 @@ def go(runs: list[Run], options: argparse.Namespace) -> int:
 
 
 def _next(runs: list[Run], remaining: float) -> Run | None:
-    fitting = [run for run in runs if run.left > 0 and run.room <= remaining]
-    return max(fitting, key=lambda run: run.left, default=None)
+    return next((run for run in runs if run.left > 0 and run.room <= remaining), None)
 
 
 def provenance(path: Path) -> dict[str, str]:

@@ -60,3 +60,15 @@ def test_a_slice_that_is_taken_out_of_a_record_is_made_again(tmp_path: Path) -> 
     assert again.begin() == 1
     again.end(1, slice_workers.Measured(counted(1), 1.0, 1.0))
     assert again.record["counts"] == run.record["counts"] and again.record["done"] == 5
+
+
+def test_runs_are_made_in_their_order_as_far_as_slices_fit_in_the_time(tmp_path: Path) -> None:
+    short, long = (
+        Run(name, sliced, tmp_path / name, slices=count, guess=each)
+        for name, count, each in (("a", 2, 9.0), ("b", 50, 1.0))
+    )
+    assert long_run._next([short, long], 60.0) is short
+    assert long_run._next([short, long], 5.0) is long
+    short.begin(), short.begin()
+    assert long_run._next([short, long], 60.0) is long
+    assert long_run._next([short, long], 0.5) is None
