@@ -3,8 +3,8 @@
     python -m tests.validator.evidence --jobs 64 --seconds 3000 --records FOLDER
 
 Runs are made in the order of `--only`: where the time is short, the first are whole. Records grow in their folder (see
-`tests.long_run`); the same command again goes on, and a table at the end says how far each run is. An empty folder makes
-all of them at this commit. Runs whose tools are missing (spin, a C compiler, NVRTC) are left out and named.
+`tests.long_run`); the same command again goes on, and a table at the end says how far each run is. An empty folder
+makes all of them at this commit. Runs whose tools are missing (spin, a C compiler, NVRTC) are left out and named.
 """
 
 from __future__ import annotations

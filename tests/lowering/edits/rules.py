@@ -60,6 +60,11 @@ WAITING = r"amk/(?:watchdog|ring|cells)\.cuh"
 OPS = r"amk/(?!(?:sync|ring|cells|watchdog|ablation)\.cuh)[\w/]+\.cuh"
 """Every header but those of synchronisation, which have rules of their own, and of what is measured without a part."""
 CONDITION = r"\b(if (?:constexpr )?|while )\(((?:[^()\n]|\((?:[^()\n]|\([^()\n]*\))*\))+)\)( |$)"
+OPEN = (
+    '[](float a, float b, float c) { asm("{.reg .f32 p; mul.f32 p, %0, %1; add.f32 %0, p, %2;}"'
+    ' : "+f"(a) : "f"(b), "f"(c)); return a; }('
+)
+"""A product and a sum that the assembler may contract."""
 
 RULES = (
     Rule(OPCODE, "acquire made relaxed", SYNC, r"\.acquire(?=\.)", _to(".relaxed")),
@@ -107,8 +112,7 @@ RULES = (
     Rule("footprint", "loop one shorter", OPS, r"(for \([^;\n]*;[^;<\n]*< )([^;\n]+)(;)", _to(r"\1(\2) - 1\3")),
     Rule("footprint", "condition negated", OPS, CONDITION, _negated),
     Rule("arithmetic", "constant one more", OPS, r"(?<=[\w)\]] [-+*/%] )(\d+)(?=[^\w.])", lambda m: str(int(m[1]) + 1)),
-    Rule("arithmetic", "product rounded", OPS, r"\bfmaf\(",
-         _to("[](float a, float b, float c) { return a * b + c; }(")),
+    Rule("arithmetic", "rounding left open", OPS, r"\bfmaf\(", lambda _: OPEN),
     Rule("arithmetic", "sum for difference", OPS, r"(?<=[\w)\]]) - (?=[\w(])", _to(" + ")),
     Rule("arithmetic", "difference for sum", OPS, r"(?<=[\w)\]]) \+ (?=[\w(])", _to(" - ")),
 )  # fmt: skip
