@@ -175,18 +175,6 @@ def _together(depth: I64, first: I64, most: int) -> Iterator[tuple[int, int]]:
             low = high
 
 
-def _of_one_size(waits: I64, first: I64) -> Iterator[tuple[I64 | slice, I64]]:
-    """Rows that wait equally often, and their waits; first [rows + 1]: where those of each row begin."""
-    first = first - first[:1]
-    count = first[1:] - first[:-1]
-    if not len(count) or bool((count == count[0]).all()):
-        yield slice(None), waits
-        return
-    for size in np.flatnonzero(np.bincount(count)).tolist():
-        some = np.flatnonzero(count == size)
-        yield some, waits[(first[some, None] + np.arange(size)).reshape(-1)]
-
-
 class Fixpoint:
     """Working state: rows per segment head, K per distinct (counter, threshold), and the heap of stale ones."""
 
@@ -284,18 +272,15 @@ class Fixpoint:
         head = self.heads[rows - 1]
         made: Counts = self.rows.take(before, axis=0)
         made[np.arange(len(head)), self.agent[head]] = self.index[head]
-        for some, each in _of_one_size(waits, first):
-            key = self.wait_key[each]
-            sole = self.sole[key]
-            values = self._finished(sole)
-            if len(self.shared):
-                many = np.flatnonzero(sole < 0)
-                values[many] = self.k_rows[self.slot[key[many]]]
-            mine = made[some]
-            if len(values) > len(mine):
-                values = values.reshape(len(mine), -1, values.shape[1]).max(axis=1)
-            made[some] = np.maximum(mine, values, out=values)
-        return made
+        key = self.wait_key[waits]
+        sole = self.sole[key]
+        values = self._finished(sole)
+        if len(self.shared):
+            many = np.flatnonzero(sole < 0)
+            values[many] = self.k_rows[self.slot[key[many]]]
+        if len(values) > len(made):
+            values = np.maximum.reduceat(values, first[:-1] - first[0], axis=0)
+        return np.maximum(made, values, out=made)
 
     def evaluated(self, rows: I64) -> Counts:
         """[n, agents] what these rows are by what is known now."""
