@@ -178,14 +178,14 @@ def without(record: dict[str, Any], counted: dict[int, dict[str, Any]]) -> dict[
 
 
 def _subtract(total: dict[str, Any], found: dict[str, Any]) -> None:
-    """Undo `add` of numbers; what becomes zero goes."""
+    """Undo `add` of numbers; what becomes zero goes, words stay."""
     for key, value in found.items():
         if isinstance(value, dict):
             _subtract(total[key], value)
-            continue
-        total[key] -= value
-        if total[key] == 0:
-            del total[key]
+        elif not isinstance(value, str):
+            total[key] -= value
+            if total[key] == 0:
+                del total[key]
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -47,14 +47,14 @@ def test_a_slice_that_is_taken_out_of_a_record_is_made_again(tmp_path: Path) -> 
 
     def counted(number: int) -> dict[str, Any]:
         told = [f"slice {number}"] if number in (1, 3) else []
-        return {"seen": 1, "found": {f"kind {number % 2}": number}, "differences": told}
+        return {"seen": 1, "found": {f"kind {number % 2}": number, "what": "kinds"}, "differences": told}
 
     run = Run("test", counted, path := tmp_path / "record.json", slices=5)
     for _ in range(5):
         run.end(number := run.begin(), slice_workers.Measured(counted(number), 1.0, 1.0))
     opened = long_run.without(json.loads(path.read_text()), {1: counted(1)})
     assert (opened["done"], opened["ahead"], opened["differences"]) == (1, [2, 3, 4], ["slice 3"])
-    assert opened["counts"] == {"seen": 4, "found": {"kind 0": 6, "kind 1": 3}}
+    assert opened["counts"] == {"seen": 4, "found": {"kind 0": 6, "kind 1": 3, "what": "kinds"}}
     path.write_text(json.dumps(opened))
     again = Run("test", counted, path, slices=5)
     assert again.begin() == 1
