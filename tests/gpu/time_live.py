@@ -1,6 +1,6 @@
 """Live batches on this GPU: what a position for each sequence costs beside one for all, and texts that come and go.
 
-timeout 300 python -m tests.gpu.time_live MODEL[:FORMAT] ...   (checks: pytest tests/gpu/test_live_batches.py)
+timeout 300 python -m tests.gpu.time_live MODEL[:FORMAT[:BATCH]] ...   (checks: pytest tests/gpu/test_live_batches.py)
 
 Prints one JSON object a line: milliseconds of a step of the batch with one position, and of the live one with all
 sequences there, and spread over the context; then seconds and tokens a second of 24 texts of 32 prompt and 128 new
@@ -46,10 +46,10 @@ def subject(model: str, form: FormatName, settings: Settings, weights: TorchWeig
     return Subject.random(admitted(schedule, build(schedule).compiled.cubin), 20, weights)
 
 
-def spread() -> list[int]:
+def spread(batch: int) -> list[int]:
     """Positions from the first to the last of `POSITIONS`."""
     first, last = POSITIONS[0], POSITIONS[-1]
-    return [first + (last - first) * s // (BATCH - 1) for s in range(BATCH)]
+    return [first + (last - first) * s // (batch - 1) for s in range(batch)]
 
 
 def texts_per_s(live: Subject, workers: int) -> dict[str, float]:
@@ -70,22 +70,23 @@ def texts_per_s(live: Subject, workers: int) -> dict[str, float]:
 
 
 def measure(wanted: str) -> None:
-    model, _, named = wanted.partition(":")
+    model, named, count = (*wanted.split(":"), "", "")[:3]
     form = TypeAdapter[FormatName](FormatName).validate_python(named or "bf16")
+    batch = int(count or BATCH)
     weights = TorchWeights.random(load_model(model), 20)
-    one = subject(model, form, replace(FAST, batch=BATCH), weights)
-    live = subject(model, form, replace(FAST, batch=BATCH, live=True), weights)
+    one = subject(model, form, replace(FAST, batch=batch), weights)
+    live = subject(model, form, replace(FAST, batch=batch, live=True), weights)
     for pos in POSITIONS:
         for each in (one, live):
             each.load_cache()
             each.start(1, pos)
         contestants = [replace(own(one, pos, STEPS), name="one position"), replace(own(live, pos, STEPS), name="live")]
         if pos == POSITIONS[-1]:
-            prepare: Callable[[], None] = lambda: live.place(1, spread())  # noqa: E731
+            prepare: Callable[[], None] = lambda: live.place(1, spread(batch))  # noqa: E731
             contestants.append(replace(own(live, pos, STEPS), name="live, spread", prepare=prepare))
         for name, found in race(contestants, ROUNDS).items():
             print(json.dumps({"model": wanted, "pos": pos, "batch": name, **asdict(found)}), flush=True)
-    for workers in (1, BATCH):
+    for workers in (1, batch):
         print(json.dumps({"model": wanted, "texts at once": workers, **texts_per_s(live, workers)}), flush=True)
     one.free()
     live.free()

@@ -69,11 +69,13 @@ class _Evaluation:
     def __init__(self, schedule: Schedule) -> None:
         self.schedule, self.footprints = schedule, Footprints(schedule)
         self.sequences = np.array(schedule.sequences, np.int64)
+        self.known: dict[Path, I64] = {}
         self.crossing = np.array([b.space == "global" and b.role != "constant" for b in schedule.buffers])
 
     def moving(self, site: Site) -> Iterator[tuple[int, I64]]:
         """By buffer what the step writes at one of the positions and not at another."""
         rows = self._seen(site, PLACES)
+        self.known[site.path] = rows
         rows = rows[rows[:, 4] == WRITE]
         for number in np.unique(rows[:, 3]).tolist():
             mine = rows[rows[:, 3] == number]
@@ -96,7 +98,7 @@ class _Evaluation:
 
     def still(self, site: Site, numbers: set[int]) -> Iterator[tuple[int, I64]]:
         """All that it touches of these buffers at any of the positions."""
-        rows = self._seen(site, PLACES if "pos" in site.step.op.registers else 1)
+        rows = self.known.pop(site.path) if site.path in self.known else self._seen(site, 1)
         for number in numbers:
             mine = rows[rows[:, 3] == number]
             yield number, np.column_stack((mine[:, 5:7], self.sequences[mine[:, 0]], np.zeros(len(mine), np.int64)))
