@@ -67,7 +67,8 @@ class Parts:
         several = rows[rows[:, STEP] - rows[:, TIMES] > 1][:, [BUFFER, VALUE, TURN]]
         ways = np.unique(several, axis=0)
         torn = np.unique(ways[1:][(ways[1:, :2] == ways[:-1, :2]).all(axis=1), 0])
-        return [(b << 32) + np.arange(rows[rows[:, BUFFER] == b, STEP].max()) for b in torn.tolist()]
+        mine = {b: rows[rows[:, BUFFER] == b] for b in torn.tolist()}
+        return [(b << 32) + np.arange(r[:, TIMES].min(), r[:, STEP].max()) for b, r in mine.items()]
 
     def _pieces(self, rows: I64) -> I64:
         """Bytes lo..hi of the parts from column `TIMES` up to column `STEP`, displaced as if the first were part 0."""

@@ -7,7 +7,7 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
-from amk.validator.memory.parts import Alike, pieces
+from amk.validator.memory.parts import DELTA, END, FIRST, HI, LO, TURN, Alike, pieces
 from amk.validator.program.system import DONT_CARE, I64, READ, WRITE
 
 Bytes = dict[tuple[int, int], list[tuple[int, int, int, int]]]
@@ -70,7 +70,10 @@ def test_what_is_looked_at_is_what_every_byte_is_touched_by(seed: int) -> None:
         size, count = int(rng.integers(3, 9)), int(rng.integers(2, 6))
         rows, sizes = random_rows(rng, size, count), np.array([size])
         found, of = pieces(rows, sizes)
+        found[:, [FIRST, END]] -= (moved := int(rng.integers(0, 3)))  # where shared memory begins before its parts
         shown, at = Alike(found, sizes).of(found)
+        shown[:, [LO, HI]] += moved * size
+        shown[:, DELTA] += moved * found[at, TURN]
         every, kept = of_rows(rows), of_parts(shown, of[at])
         assert told(kept) == told(every)
         assert all({*touches} == {*every[byte]} for byte, touches in kept.items())

@@ -108,14 +108,12 @@ class Alike:
         """Cuts between all parts of buffers with values that have several turns."""
         many = found[(found[:, END] - found[:, FIRST] > 1) & (found[:, VALUE] != DONT_CARE)]
         turns = np.unique(many[:, [BUFFER, VALUE, TURN]], axis=0)
-        again = np.flatnonzero((turns[1:, :2] == turns[:-1, :2]).all(axis=1))
-        ends = [int(many[many[:, BUFFER] == b, END].max()) for b in np.unique(turns[again, 0])]
-        return np.concatenate(
-            [
-                np.zeros(0, np.int64),
-                *((b << 32) + np.arange(n) for b, n in zip(np.unique(turns[again, 0]), ends, strict=True)),
-            ]
-        )
+        again = (turns[1:, :2] == turns[:-1, :2]).all(axis=1)
+        cuts = [np.zeros(0, np.int64)]
+        for buffer in np.unique(turns[1:][again, 0]).tolist():
+            mine = many[many[:, BUFFER] == buffer]
+            cuts.append((buffer << 32) + np.arange(mine[:, FIRST].min(), mine[:, END].max()))
+        return np.concatenate(cuts)
 
     def of(self, found: I64) -> tuple[I64, I64]:
         """(buffer, kind, lo, hi, value, delta) of the pieces in the parts that stand for others, in bytes of the
