@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from amk.agent.journal.events import Decided, Gated, LeaseReserved, Measured, Proposed
+import pytest
+
+from amk.agent.journal.events import Decided, Gated, LeaseReserved, Limits, Measured, Proposed, SessionStarted
 from amk.agent.journal.inbox import Suggestion
 from amk.agent.journal.state import State
 from amk.agent.propose.arms import Arms
@@ -25,13 +27,13 @@ def first(state: State) -> str:
     return ARMS.order(state)[0].name
 
 
-def evaluated(state: State, who: str, score: float) -> None:
+def evaluated(state: State, who: str, score: float, rounds: int = 6) -> None:
     """A trial whose log time is `score` relative to the start."""
     index = len(state.trials)
     state.apply(Proposed(index=index, proposer=who, settings={}), float(index))
     state.apply(Gated(index=index, verdict="passed", key=str(index)), float(index))
     place = {"index": index, "phase": "screen", "attempt": 1, "seconds": 1.0, "device": "d"}
-    times = {"log_ratios": (score,) * 6, "candidate_ms": (1.0,), "incumbent_ms": (1.0,), "against": -1}
+    times = {"log_ratios": (score,) * rounds, "candidate_ms": (1.0,), "incumbent_ms": (1.0,), "against": -1}
     state.apply(LeaseReserved.model_validate(place), float(index))
     state.apply(Measured.model_validate(place | times), float(index))
     best = min((t.score for t in state.trials if t.score is not None), default=0.0)
@@ -64,6 +66,18 @@ def test_what_jumped_hands_over_once_it_finds_nothing_more() -> None:
         evaluated(state, "structure", -0.4)
         fruitless += 1
     assert 3 <= fruitless <= 12, "then the knobs have another try"
+
+
+@pytest.mark.parametrize(("limits", "rest"), [(Limits(evals=24), "structure"), (Limits(evals=24, minutes=5), "knobs")])
+def test_what_is_raced_is_not_held_against_an_arm_where_evaluations_count(limits: Limits, rest: str) -> None:
+    """Two arms gain alike by what is raced at length; then one proposes only what its screen ends at once."""
+    session = SessionStarted(session=1, device="d", backend="d", simulated=False, limits=limits)
+    state = State(sessions=[session])
+    for _ in range(3):
+        evaluated(state, "structure", state.best_score - 0.02, rounds=60)
+        evaluated(state, "local", state.best_score + 0.3, rounds=1)
+        evaluated(state, "local", state.best_score - 0.009, rounds=1)
+    assert first(state) == rest
 
 
 def test_arms_that_find_nothing_take_turns() -> None:

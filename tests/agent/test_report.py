@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from amk.agent.decide.ranking import TOLD, misleads
 from amk.agent.gate.candidate import Candidate
 from amk.agent.gate.design import Design
 from amk.agent.journal.events import Decided, Gated, LlmReserved, LlmSettled, Proposed
 from amk.agent.journal.state import START
+from amk.agent.propose.structure import advised
 from amk.agent.report.html import render
 from amk.agent.report.live import View, line
 from amk.agent.report.result import ablated
@@ -175,6 +177,24 @@ def test_what_was_measured_says_how_the_simulator_ranked(make_loop: MakeLoop) ->
         state.apply(Decided(index=i, outcome="rejected", reason="r", log_gain=-score, score=score), float(i))
     assert "METRIC simulator_rank_correlation=0.800" in metrics(state)
     assert "<td>0.800" in render(state, None, None)
+
+
+@pytest.mark.parametrize(("order", "bad"), [(1, False), (0, True), (-1, True)])
+def test_a_simulator_that_ranks_badly_is_not_asked(order: int, bad: bool, make_loop: MakeLoop) -> None:
+    """order: of what it says beside what is measured, the same, none, or the other way round."""
+    loop = make_loop(evals=1)
+    state = loop.state
+    assert state.run is not None
+    state.run = state.run.model_copy(update={"simulated": False})
+    for i in range(TOLD):
+        assert not misleads(state)
+        said = order * i if order else (7 * i) % 5
+        state.apply(Proposed(index=i, proposer="p", settings={}), float(i))
+        state.apply(Gated(index=i, verdict="passed", key=str(i), simulated_ms=100.0 + said), float(i))
+        state.apply(Decided(index=i, outcome="rejected", reason="r", log_gain=-0.1, score=0.01 * i), float(i))
+    assert misleads(state) == bad and advised(loop.context()) != bad
+    state.run = state.run.model_copy(update={"simulated": True})
+    assert advised(loop.context()), "it is the device"
 
 
 def test_a_long_run_keeps_its_report_small(make_loop: MakeLoop) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from amk.agent.gate.admitting import packed
@@ -24,6 +24,8 @@ from amk.schedule_ir.schedule import Schedule
 from amk.simulator.predict import step_ms
 
 DETAIL = 1000
+VERDICT = -3
+"""Index of a candidate that is no proposal: the validator alone is asked about it."""
 LOOKED_AT = 128
 
 
@@ -69,6 +71,7 @@ class Gate:
     ahead: int = 1
     patience: int = 0
     runs: bool = True
+    _safe: dict[str, bool] = field(default_factory=dict)
 
     @property
     def immediate(self) -> bool:
@@ -106,6 +109,12 @@ class Gate:
             raise AmkError(Diagnostic(code, message), Exit.UNSAFE if gated.verdict == "unsafe" else Exit.UNKNOWN)
         return ready
 
+    def is_safe(self, candidate: Candidate) -> bool:
+        """Whether the verdict is SAFE, waited for, once for every candidate."""
+        if candidate.key not in self._safe:
+            self._safe[candidate.key] = self.submit(VERDICT, candidate).result()[1] is not None
+        return self._safe[candidate.key]
+
     def submit(self, index: int, candidate: Candidate) -> Future[Judged]:
         """The judgement, now or later."""
         judged: Future[Judged] = Future()
@@ -117,10 +126,18 @@ class Gate:
 
     def judge(self, index: int, candidate: Candidate) -> Judged:
         """Validator and compiler work side by side, so that the device waits for the slower one only."""
+        if index == VERDICT:
+            return self._verdict(candidate)
         with ThreadPoolExecutor(1) as beside:
             compiled = beside.submit(self.compile, candidate)
             judgement = self.certify(candidate.schedule)
             return self._join(index, candidate, judgement, compiled)
+
+    def _verdict(self, candidate: Candidate) -> Judged:
+        found = self.certify(candidate.schedule)
+        ready = Ready(candidate, b"", found) if found.outcome == "SAFE" else None
+        verdict: Literal["passed", "unknown"] = "unknown" if ready is None else "passed"
+        return Gated(index=VERDICT, verdict=verdict, key=candidate.key, codes=found.codes), ready
 
     def _join(self, index: int, candidate: Candidate, judgement: Judgement, compiled: Future[bytes]) -> Judged:
         def refused(verdict: Literal["unsafe", "unknown", "uncompilable"], codes: tuple[str, ...], why: str) -> Judged:

@@ -1,11 +1,13 @@
 """The default: several searches side by side, each asked as often as it earns now.
 
 An arm is a proposer that may have proposers of its own: the portfolio of those that turn knobs, structural search, what
-earlier runs found, a language model. Credit is gain per second of a device: what an arm's proposals were faster than
-everything before them, over the seconds of their timed steps, chosen by a discounted upper confidence bound (Garivier
-and Moulines, 2011). The discount is strong, because gains are not stationary: the first jump away from a naive plan is
-worth more than all that follows, and says nothing of whether its arm will find anything again. So an arm that found
-much hands over once its latest evaluations found nothing, and gets its turn again when the others find nothing either.
+earlier runs found, a language model. Credit is gain per cost, chosen by a discounted upper confidence bound (Garivier
+and Moulines, 2011): what an arm's proposals were faster than everything before them, over the seconds of their timed
+steps. Where evaluations are all that limits a run they are the cost: a proposal that is raced takes a device ten times
+as long as a hopeless one, and would be held against the arm that made it. The discount is strong, because gains are not
+stationary: the first jump away from a naive plan is worth more than all that follows, and says nothing of whether its
+arm will find anything again. So an arm that found much hands over once its latest evaluations found nothing, and gets
+its turn again when the others find nothing either.
 
 Credit is read from the journal, and no clock of the host is in it, so a run that is repeated or resumed deals as
 before. What was proposed and not measured yet counts as an evaluation. What the gate refuses took no device and costs
@@ -52,6 +54,7 @@ class Arms:
         names = [arm.name for arm in self.arms]
         cost, reward = ([0.0] * len(names) for _ in range(2))
         typical, factor = _typical(state), 1.0
+        timed = state.limits.evals is None or state.limits.minutes is not None
         for trial, gain in reversed(gains(state)):
             if trial.proposed.handle is not None:
                 continue
@@ -60,7 +63,7 @@ class Arms:
             if gain is None and not trial.closed:
                 cost[arm] += factor
                 continue
-            share = max(JUDGEMENT, _seconds(trial) / typical)
+            share = max(JUDGEMENT, _seconds(trial) / typical if timed else float(trial.evaluated))
             cost[arm] += factor * share
             reward[arm] += factor * min(1.0, max(0.0, REWARD * (gain or 0.0)))
             factor *= DISCOUNT if trial.evaluated else DISCOUNT**JUDGEMENT

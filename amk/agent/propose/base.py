@@ -7,7 +7,7 @@ crash could lose, and a resumed run proposes what it would have proposed. Random
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, permutations
 from typing import Protocol, runtime_checkable
@@ -17,6 +17,7 @@ import numpy as np
 from amk.agent.decide.couples import Item
 from amk.agent.decide.progress import Progress
 from amk.agent.decide.surroundings import Surroundings
+from amk.agent.gate.candidate import Candidate
 from amk.agent.journal.inbox import Suggestion
 from amk.agent.journal.state import Trial
 from amk.agent.journal.store import Journal
@@ -33,11 +34,12 @@ PAIRED = 150
 
 @dataclass(frozen=True)
 class Context(Progress):
-    """Everything a proposer may know."""
+    """Everything a proposer may know. is_safe: the verdict on a candidate, asked without proposing it."""
 
     seed: int
     journal: Journal | None = None
     surroundings: Surroundings = field(default_factory=Surroundings)
+    is_safe: Callable[[Candidate], bool] = lambda made: True
 
     def rng(self, label: str) -> np.random.Generator:
         return np.random.default_rng([self.seed, len(self.state.trials), zlib.crc32(label.encode())])

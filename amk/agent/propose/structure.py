@@ -4,7 +4,13 @@ A child has a parent of the archive (half of the time the best) and is made in o
 kind that paid and at a place where the simulator sees time go; edits that were measured to pay elsewhere, merged; a
 knob turned under the edits, or knobs of another good plan; an edit left out, so that lists keep what matters. What the
 gate refused of edits is not proposed again. Where the run lets the simulator advise, of some children the one that it
-thinks fastest is proposed, with further changes on top where it thinks that they add to it.
+thinks fastest is proposed, with further changes on top where it thinks that they add to it. Once it has ranked badly
+what a device measured it is not asked any more.
+
+Beside other proposers, and where the simulator measures, what it says of a child is what it will say again, without the
+noise. Single edits of a good plan gain less there than a keep needs (+0.35% at most around the best plan that knobs
+reach for llama3-8b on an A100), and several at once are refused if one of them is. So a child is climbed to: changes
+that the simulator calls faster and the verdict SAFE are made on top of each other until they come to a keep.
 """
 
 from __future__ import annotations
@@ -18,6 +24,8 @@ from math import log, sqrt
 import numpy as np
 
 from amk.agent.decide.feedback import fate
+from amk.agent.decide.keep import MAX_LOSS, needed
+from amk.agent.decide.ranking import misleads
 from amk.agent.gate.candidate import Candidate
 from amk.agent.gate.design import MAX_EDITS, Design, edit_of, text_of, told
 from amk.agent.journal.inbox import Suggestion
@@ -43,6 +51,10 @@ KNOBS = 1 / 3
 """Share of the children whose change is a knob: there are about as many of those as of all kinds of edits."""
 ADDS = 0.0005
 """Simulated log gain of such a change at which it stays."""
+CLIMBS = 30
+"""Children that the simulator is asked about for one proposal that is climbed to."""
+ENOUGH = 1.5
+"""Times the gain that a keep needs, at which a climb ends: noise keeps one in two of those that have it just so."""
 HOPELESS = -0.01
 """Simulated log gain below which a child is not proposed."""
 PAYS = 0.001
@@ -71,23 +83,24 @@ Looked = tuple[float, Child]
 @dataclass
 class Structure:
     """alone: no other proposer is asked when this one is silent. Beside others it proposes, where the simulator
-    measures, only what the simulator calls faster than the best: that is what it will say again. Elsewhere a child that
-    gains over a slower parent is worth its measurement, because its edits may help the best."""
+    measures, only what the simulator calls faster than the best. Elsewhere a child that gains over a slower parent is
+    worth its measurement, because its edits may help the best."""
 
     name: str = "structure"
     alone: bool = True
     archive: Archive = field(default_factory=Archive)
-    _ms: dict[str, float] = field(default_factory=dict)
-    _behind: dict[int, float] = field(default_factory=dict)
-    """How far parents are behind the best (log), where that counts."""
+    _ms: dict[tuple[str, int], float] = field(default_factory=dict)
 
     def ask(self, context: Context) -> Sequence[Suggestion]:
         rng = context.rng(self.name)
         elites = self.archive.elites(context)
         run = context.state.run
-        looks, stacked = (LOOKS[run.simulated], STACKED[run.simulated]) if run is not None and run.prior else (1, 0)
-        sure = not self.alone and run is not None and run.simulated and run.prior
-        self._behind = {each.index: each.score - elites[0].score for each in elites} if sure else {}
+        if self._sure(context):
+            climbed = self._climbed(context, elites, rng)
+            return [] if climbed is None else [self._suggestion(context, climbed[1])]
+        looks, stacked = (
+            (LOOKS[run.simulated], STACKED[run.simulated]) if run is not None and advised(context) else (1, 0)
+        )
         if (best := self._best(context, elites, rng, looks)) is None:
             return []
         for _ in range(stacked):
@@ -97,28 +110,86 @@ class Structure:
             best = more
         return [self._suggestion(context, best[1])]
 
+    def _sure(self, context: Context) -> bool:
+        """Whether the simulator, asked before, says what it will measure."""
+        run = context.state.run
+        return not self.alone and run is not None and run.simulated and run.prior
+
+    def _climbed(self, context: Context, elites: Sequence[Elite], rng: np.random.Generator) -> Looked | None:
+        """Changes on top of each other that are faster than what leads by what a keep needs and more, if so many come
+        up. None if no child is faster at all."""
+        goal, looks, found = ENOUGH * needed(context.state.noise), CLIMBS, list[Looked]()
+        leader = self._leader(context)
+        lead = context.design(leader)
+        parents = [Elite(leader, lead, 0.0, ("", "")), *elites]
+        parents = [each for each in parents if (self._ahead(context, each.design, lead) or 0.0) >= 0.0]
+        for _ in range(3 * CLIMBS):
+            child = self._child(context, parents, rng)
+            gain = None if child is None else self._ahead(context, child.design, lead)
+            if child is None or gain is None:
+                continue
+            looks -= 1
+            before = found[-1][0] if found else self._ahead(context, context.design(child.parent), lead) or 0.0
+            if gain >= before + ADDS and self._is_safe(context, child.design):
+                found.append((gain, child if not found else _on_top(child, found[-1][1])))
+                parents = [Elite(child.parent, child.design, -gain, ("", ""))]
+            if not looks or (found and found[-1][0] >= goal):
+                break
+        return found[-1] if found else None
+
+    def _leader(self, context: Context) -> int:
+        """The best, or what is on its way and will replace it, by the simulator."""
+        leader, most = context.state.best, needed(context.state.noise)
+        for trial in context.state.open_trials:
+            gain = self._ahead(context, context.design(trial.index), context.design(context.state.best))
+            if gain is not None and gain > most:
+                leader, most = trial.index, gain
+        return leader
+
+    def _ahead(self, context: Context, design: Design, other: Design) -> float | None:
+        """Simulated log gain over the other, the mean over the run's positions; at one of them where that is a loss, or
+        one that no keep may have. None if the design is no schedule."""
+        made, known = (context.workshop.make(each) for each in (design, other))
+        run = context.state.run
+        assert run is not None
+        if not isinstance(made, Candidate) or not isinstance(known, Candidate) or len(design.edits) > MAX_EDITS:
+            return None
+        gains: list[float] = []
+        try:
+            for pos in sorted(run.positions, key=lambda pos: pos != looked(context)):
+                gains.append(log(self._time(known, pos) / self._time(made, pos)))
+                if gains[-1] < min(0.0, -MAX_LOSS * len(gains[1:])):
+                    return gains[-1]
+        except AmkError:
+            return None
+        return sum(gains) / len(gains)
+
+    def _is_safe(self, context: Context, design: Design) -> bool:
+        """Whether the gate was not asked about it, and will let it pass."""
+        made = context.workshop.make(design)
+        return (
+            isinstance(made, Candidate) and made.key not in context.state.by_key and made.key != context.start_key()
+            and context.is_safe(made)
+        )  # fmt: skip
+
     def _stacked(self, context: Context, found: Looked, rng: np.random.Generator, looks: int) -> Looked:
         """With a further change that adds to it, if there is one."""
         gain, child = found
         further = self._best(context, [Elite(child.parent, child.design, -gain, ("", ""))], rng, looks)
         if further is None or further[0] < gain + ADDS:
             return found
-        _, last = further
-        operator, why = f"{child.operator}{WITH}{last.operator}", f"{child.why}; {last.why}"
-        return further[0], replace(last, other=last.other or child.other, operator=operator, why=why)
+        return further[0], _on_top(further[1], child)
 
     def _best(self, context: Context, parents: Sequence[Elite], rng: np.random.Generator, looks: int) -> Looked | None:
         """The best of so many; None if none is worth a proposal."""
         found: list[Looked] = []
-        least = ADDS if self._behind else HOPELESS
         for _ in range(TRIES):
             child = self._child(context, parents, rng)
             gain = None if child is None else self._gain(context, child)
             if child is None or gain is None:
                 continue
             looks -= 1
-            gain -= self._behind.get(child.parent, 0.0)
-            found += [(gain, child)] if gain >= least else []
+            found += [(gain, child)] if gain >= HOPELESS else []
             if gain >= CLEAR or not looks:
                 break
         return max(found, key=lambda each: each[0], default=None)
@@ -155,7 +226,7 @@ class Structure:
         """One knob moved. Where the simulator is sure, half of the time the knobs of another good plan instead, some of
         them: plans that are equally fast for different reasons have what the other lacks."""
         within = context.state.best_score + WITHIN
-        near = [index for index, score in scores(context) if score < within] if self._behind else []
+        near = [index for index, score in scores(context) if score < within] if self._sure(context) else []
         if not near or rng.random() < 0.5:
             return context.space.mutate(parent.design.settings, rng)
         other = near[int(rng.integers(len(near)))]
@@ -187,7 +258,7 @@ class Structure:
         made = context.workshop.make(child.design)
         if not isinstance(made, Candidate) or made.key in context.state.by_key or made.key == context.start_key():
             return None
-        if not _advised(context):
+        if not advised(context):
             return 0.0
         parent = context.workshop.make(context.design(child.parent))
         if not isinstance(parent, Candidate):
@@ -198,9 +269,9 @@ class Structure:
             return None
 
     def _time(self, made: Candidate, pos: int) -> float:
-        if made.key not in self._ms:
-            self._ms[made.key] = step_ms(made.schedule, pos)
-        return self._ms[made.key]
+        if (made.key, pos) not in self._ms:
+            self._ms[made.key, pos] = step_ms(made.schedule, pos)
+        return self._ms[made.key, pos]
 
     def _order(self, context: Context, rng: np.random.Generator) -> list[str]:
         """Ways to make a child, by an upper confidence bound on what they earned; refused ones earned nothing."""
@@ -219,8 +290,16 @@ class Structure:
         return sorted((*KINDS, MERGE, KNOB, DROP), key=bound, reverse=True)
 
 
-def _advised(context: Context) -> bool:
-    return context.state.run is not None and context.state.run.prior
+def _on_top(last: Child, before: Child) -> Child:
+    """A child that has both changes; where the last was made to the design of the other."""
+    operator, why = f"{before.operator}{WITH}{last.operator}", f"{before.why}; {last.why}"
+    return replace(last, other=last.other or before.other, operator=operator, why=why)
+
+
+def advised(context: Context) -> bool:
+    """Whether the simulator is asked about children."""
+    run = context.state.run
+    return run is not None and run.prior and (run.simulated or not misleads(context.state))
 
 
 def fresh(edits: Sequence[kinds.Edit], parent: Elite) -> Iterator[kinds.Edit]:

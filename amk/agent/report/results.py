@@ -11,14 +11,12 @@ from dataclasses import dataclass
 from math import exp
 from pathlib import Path
 
-import numpy as np
-
 from amk.agent.decide.feedback import fate
 from amk.agent.decide.headroom import speed_of_light
+from amk.agent.decide.ranking import ranking
 from amk.agent.journal.events import RunStarted
 from amk.agent.journal.state import State, Trial
 from amk.report.printable import printable
-from amk.simulator.agreement import RANKED, spearman
 from amk.simulator.kinds import error_of_kind, named_kind
 
 FILE = "results.tsv"
@@ -82,16 +80,3 @@ def metrics(state: State) -> list[str]:
 def known_error_of(run: RunStarted) -> str:
     """How far predictions of such plans were off, at the run's first position."""
     return error_of_kind(run.target, named_kind(run.dtype == "bf16", run.batch, run.positions[0]))
-
-
-def ranking(state: State) -> float | None:
-    """Rank correlation of what a device measured with what the simulator had said; None of fewer than RANKED designs.
-    Measured is the time relative to the start, so that neither drift nor another card moves it."""
-    pairs = [
-        (trial.score, trial.gated.simulated_ms) for trial in state.trials
-        if trial.score is not None and trial.gated is not None and trial.gated.simulated_ms is not None
-    ]  # fmt: skip
-    if len(pairs) < RANKED:
-        return None
-    measured, predicted = (np.array(column) for column in zip(*pairs, strict=True))
-    return spearman(measured, predicted)

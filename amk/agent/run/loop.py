@@ -200,7 +200,7 @@ class Loop:
         run = self.state.run
         assert run is not None
         known = self.space, self.state, self.history, self.gate.workshop
-        return Context(*known, run.seed, self.journal, self.surroundings)
+        return Context(*known, run.seed, self.journal, self.surroundings, self.gate.is_safe)
 
     def _admit(self, trial: Trial) -> None:
         design = self.design_of(trial.index)

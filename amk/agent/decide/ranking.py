@@ -1,0 +1,37 @@
+"""How the simulator ranked what a device measured: whether it is worth asking about the next candidate."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from amk.agent.journal.state import State
+from amk.simulator.agreement import RANKED, spearman
+
+TOLD = 48
+"""Measured designs after which the simulator is judged by its ranking of them."""
+USEFUL = 0.3
+"""Rank correlation below which it is not asked: on H200s it was 0.78 for llama3-8b in int4 and 0.16 for llama3.2-1b in
+int8."""
+
+
+def ranking(state: State) -> float | None:
+    """Rank correlation of what a device measured with what the simulator had said; None of fewer than RANKED designs.
+    Measured is the time relative to the start, so that neither drift nor another card moves it."""
+    pairs = _pairs(state)
+    if len(pairs) < RANKED:
+        return None
+    measured, predicted = (np.array(column) for column in zip(*pairs, strict=True))
+    return spearman(measured, predicted)
+
+
+def misleads(state: State) -> bool:
+    """Whether the simulator ranks the designs of this run so badly that its advice costs more than it brings."""
+    known = ranking(state) if len(_pairs(state)) >= TOLD else None
+    return known is not None and known < USEFUL
+
+
+def _pairs(state: State) -> list[tuple[float, float]]:
+    return [
+        (trial.score, trial.gated.simulated_ms) for trial in state.trials
+        if trial.score is not None and trial.gated is not None and trial.gated.simulated_ms is not None
+    ]  # fmt: skip
