@@ -10,7 +10,7 @@ what a device measured it is not asked any more.
 Beside other proposers, and where the simulator measures, what it says of a child is what it will say again, without the
 noise. Single edits of a good plan gain less there than a keep needs (+0.35% at most around the best plan that knobs
 reach for llama3-8b on an A100), and several at once are refused if one of them is. So a child is climbed to: changes
-that the simulator calls faster and the verdict SAFE are made on top of each other until they come to a keep.
+that the simulator calls faster and the verdict SAFE are made on top of each other.
 """
 
 from __future__ import annotations
@@ -53,8 +53,6 @@ ADDS = 0.0005
 """Simulated log gain of such a change at which it stays."""
 CLIMBS = 30
 """Children that the simulator is asked about for one proposal that is climbed to."""
-ENOUGH = 1.5
-"""Times the gain that a keep needs, at which a climb ends: noise keeps one in two of those that have it just so."""
 HOPELESS = -0.01
 """Simulated log gain below which a child is not proposed."""
 PAYS = 0.001
@@ -116,9 +114,8 @@ class Structure:
         return not self.alone and run is not None and run.simulated and run.prior
 
     def _climbed(self, context: Context, elites: Sequence[Elite], rng: np.random.Generator) -> Looked | None:
-        """Changes on top of each other that are faster than what leads by what a keep needs and more, if so many come
-        up. None if no child is faster at all."""
-        goal, looks, found = ENOUGH * needed(context.state.noise), CLIMBS, list[Looked]()
+        """Changes on top of each other, each faster than all before it, and what leads. None if there is none."""
+        looks, found = CLIMBS, list[Looked]()
         leader = self._leader(context)
         lead = context.design(leader)
         parents = [Elite(leader, lead, 0.0, ("", "")), *elites]
@@ -133,7 +130,7 @@ class Structure:
             if gain >= before + ADDS and self._is_safe(context, child.design):
                 found.append((gain, child if not found else _on_top(child, found[-1][1])))
                 parents = [Elite(child.parent, child.design, -gain, ("", ""))]
-            if not looks or (found and found[-1][0] >= goal):
+            if not looks:
                 break
         return found[-1] if found else None
 
