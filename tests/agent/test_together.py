@@ -1,6 +1,7 @@
 """Changes that miss the threshold of a keep alone are made to the best at once, and kept by the same rule as all."""
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, log1p
@@ -139,7 +140,9 @@ def test_the_report_tells_what_was_tried_and_what_was_not(make_loop: MakeLoop, t
     context = loop.context()
     rows = {row.name: row for row in kinds_of(loop.state, start.schedule)}
     assert set(rows) == set(KINDS) and rows["remove barrier"].places > rows["remove barrier"].tried == 1
-    text = what_is_left(loop.state, start.schedule, gained(context), list(combined(context)))
+    near = context.surroundings.survey(context, plans=0).event()
+    text = what_is_left(loop.state, start.schedule, gained(context), list(combined(context)), near)
+    assert re.search(r"not exhausted: \d+ plans of .* are open; \d+ of \d+ edits .* not tried; 4 combinations", text)
     assert "3 changes gained, and are not in the best, where a keep needs +0.50%" in text
     assert "0 were proposed and 4 were not: +0.69% at most" in text, "three, and each two of them"
     assert "wide_epilogue=16" in text and "Never proposed: " in text

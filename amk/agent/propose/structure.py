@@ -53,6 +53,9 @@ ADDS = 0.0005
 """Simulated log gain of such a change at which it stays."""
 CLIMBS = 30
 """Children that the simulator is asked about for one proposal that is climbed to."""
+UNTRIED = 6
+"""Further draws where a device measures, until an edit comes that no proposal had: what it was worth elsewhere is
+known, and merged from there."""
 HOPELESS = -0.01
 """Simulated log gain below which a child is not proposed."""
 PAYS = 0.001
@@ -236,9 +239,12 @@ class Structure:
         try:
             made = apply(base.schedule, parent.design.parsed)
             times = self.archive.times(context, parent.index)
-            new = [
-                text_of(edit) for edit in fresh(directed(Hot(made.schedule, rng, times.us, made.roots), kind), parent)
-            ]
+            hot = Hot(made.schedule, rng, times.us, made.roots)
+            new = [text_of(edit) for edit in fresh(directed(hot, kind), parent)]
+            for _ in range(0 if self._sure(context) else UNTRIED):
+                if not had(context).issuperset(new):
+                    break
+                new = [text_of(edit) for edit in fresh(directed(hot, kind), parent)]
         except (LookupError, AmkError):
             return None
         if any(text in refused(context) for text in new):
@@ -312,6 +318,11 @@ def replaced(old: Sequence[str], new: Sequence[str]) -> tuple[str, ...]:
     """Without the edits that the new ones undo."""
     undone = {place(edit_of(text)) for text in new}
     return tuple(text for text in old if place(edit_of(text)) not in undone)
+
+
+def had(context: Context) -> set[str]:
+    """The edits of all proposals."""
+    return {text for trial in context.state.trials for text in trial.proposed.edits}
 
 
 def refused(context: Context) -> set[str]:

@@ -17,9 +17,11 @@ from amk.agent.decide.feedback import Fate, fate
 from amk.agent.decide.headroom import left
 from amk.agent.decide.keep import needed, percent
 from amk.agent.gate.design import text_of
+from amk.agent.journal.events import Surveyed
 from amk.agent.journal.state import State, Trial
 from amk.agent.propose.structure import WITH
 from amk.agent.propose.together import Change, Sum
+from amk.agent.report.exhaustion import said
 from amk.agent.report.survey_table import table
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.edits.directed import KINDS, Hot
@@ -76,21 +78,25 @@ def _kind(state: State, name: str, drawn: set[frozenset[str]], had: set[str], tr
     return Kind(name, len(drawn), sum(edits <= had for edits in drawn), len(trials), refused, len(told), best)
 
 
-def what_is_left(state: State, best: Schedule | None, changes: Gained, sums: Sequence[Sum]) -> str:
-    """A section of the report: edits by kind, changes that gained without being kept, and their combinations."""
+def what_is_left(
+    state: State, best: Schedule | None, changes: Gained, sums: Sequence[Sum], survey: Surveyed | None = None
+) -> str:
+    """A section of the report: whether anything is left, edits by kind, changes that gained without being kept, and
+    their combinations."""
     share = left(state)
     words = "" if share is None else (
         f"Whatever was not tried can save {100 * share:.1f}% of the best's time at most, which is what it is above the "
         f"floor, bytes over bandwidth; nothing closer bounds it."
     )  # fmt: skip
-    tables = _edits(state, best) + _together(state, changes, sums)
-    return f"<h2>Edits, and changes together</h2><p>{escape(words)}</p>{tables}"
+    rows = [] if best is None else kinds_of(state, best)
+    first = said(state, survey, sum(row.places for row in rows), sum(row.tried for row in rows), sums) if rows else ""
+    tables = _edits(rows) + _together(state, changes, sums)
+    return f"<h2>Edits, and changes together</h2>{first}<p>{escape(words)}</p>{tables}"
 
 
-def _edits(state: State, best: Schedule | None) -> str:
-    if best is None:
+def _edits(rows: Sequence[Kind]) -> str:
+    if not rows:
         return ""
-    rows = kinds_of(state, best)
     tried, places = sum(row.tried for row in rows), sum(row.places for row in rows)
     never = [row.name for row in rows if not row.proposals]
     words = (

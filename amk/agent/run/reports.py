@@ -90,5 +90,6 @@ def report_of(state: State, whole: bool = True, workshop: Workshop | None = None
         every = len(best.design.edits) + len(history.space.changes(best.settings, history.space.start))
         changes = ablated(history.space, context.workshop, best.design, pos), every
     alone = gained(context)
-    edits = what_is_left(state, best.schedule if best is not None else None, alone, list(combined(context, alone)))
+    sums, schedule = list(combined(context, alone)), best.schedule if best is not None else None
+    edits = what_is_left(state, schedule, alone, sums, state.surveyed or survey.event())
     return render(state, best, candidate_of(state, START), survey, changes, edits)

@@ -1,0 +1,57 @@
+"""Whether what is near the best is exhausted, said plainly, with the error of what was measured.
+
+Near the best are plans one and two knobs away (`decide/surroundings.py`), single edits as far as draws show them, and
+combinations of the changes that gained. A screen drops most of what is measured, so the report says how often it drops
+what a keep asks for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from math import erf, sqrt
+
+from amk.agent.decide.keep import SCREEN_SHARE, needed, percent
+from amk.agent.device.measure import ROUNDS
+from amk.agent.journal.events import Surveyed
+from amk.agent.journal.state import State
+from amk.agent.propose.together import Sum
+
+SIGMA = 1.4826
+"""Standard deviation of normal noise over its median absolute deviation."""
+OF_MEDIAN = 1.2533
+"""Standard error of a median over that of a mean."""
+
+
+def overlooked(mad: float) -> float:
+    """The probability that a screen drops what gains as much as a keep needs, where noise is normal."""
+    if not mad:
+        return 0.0
+    error = OF_MEDIAN * SIGMA * mad / sqrt(ROUNDS["screen"])
+    return 0.5 * (1.0 - erf((1.0 - SCREEN_SHARE) * needed(mad) / error / sqrt(2.0)))
+
+
+def said(state: State, survey: Surveyed | None, drawn: int, tried: int, sums: Sequence[Sum]) -> str:
+    """drawn, tried: distinct edits of the best that draws showed, and those of them that were proposed; sums: what the
+    changes that gained may come to together."""
+    new = [each.total for each in sums if not each.proposed]
+    left = [
+        "plans near the best were not looked at" if survey is None else "",
+        f"{survey.open} plans of one or two changed knobs are open" if survey is not None and survey.open else "",
+        f"{drawn - tried} of {drawn} edits that draws make to the best were not tried" if tried < drawn else "",
+        f"{len(new)} combinations of what gained were not tried, {percent(max(new))} at most" if new else "",
+    ]
+    left = [each for each in left if each]
+    what = f"What is near the best is not exhausted: {'; '.join(left)}." if left else (
+        f"What is near the best is exhausted: every plan of one or two changed knobs is settled, all {drawn} edits "
+        f"that draws make to the best were tried, and so was every combination of what gained that may come to a keep."
+    )  # fmt: skip
+    mad = state.noise
+    chance = overlooked(mad)
+    share = "below 0.1%" if chance < 0.001 else f"{100 * chance:.1f}%"
+    error = (
+        f"The same program beside itself differs by {100 * mad:.3f}% (median absolute deviation of a round), so a "
+        f"change that gains the {percent(needed(mad))} that a keep needs is dropped by its screen with a probability "
+        f"of {share}."
+    )
+    return f"<p><b>{escape(what)}</b> {escape(error)}</p>"
