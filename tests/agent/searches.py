@@ -23,7 +23,7 @@ from amk.agent.decide import keep as decide
 from amk.agent.decide.surroundings import told
 from amk.agent.gate.design import told as told_edits
 from amk.agent.journal.events import Measured
-from amk.agent.journal.state import START, State
+from amk.agent.journal.state import START, State, Trial
 from amk.agent.journal.store import read_state
 from amk.agent.propose.together import combined, gained
 from amk.agent.report.edits_table import kinds_of
@@ -51,7 +51,7 @@ def summed_up(state: State, reference: str = "fast") -> dict[str, Any]:
         "exhausted": [{"after_evaluations": evals, **event.model_dump(exclude={"kind"})}
                       for evals, event in state.exhaustions],
         "times_faster_than_start": round(exp(-state.best_score), 4), "device_seconds": device_seconds(state),
-        "positions": list(run.positions), "edits": what_was_tried(state),
+        "positions": list(run.positions), "edits": what_was_tried(state), "transferred": transferred(state),
     }  # fmt: skip
     found |= differences(state, reference)
     if state.references:
@@ -85,12 +85,24 @@ def commands(state: State, reference: str) -> list[str]:
     words = f"amk autoresearch --model {run.model} --dtype {run.dtype} --gpu {run.target}"
     batch = f" --batch {run.batch}" if run.batch > 1 else ""
     first = f"{batch} --start {run.start}" + ("" if run.prior else " --no-prior")
+    first += " --transfer FILE" if transferred(state) else ""
     compared = f" --compare {reference}" if state.references else ""
     found = []
     for number, session in enumerate(state.sessions):
         minutes = f" --minutes {session.limits.minutes:g}" if session.limits.minutes is not None else ""
         found.append(words + (" --resume" if number else first) + minutes + compared)
     return found
+
+
+def transferred(state: State) -> dict[str, int]:
+    """Lessons of other runs that were tried here, and what became of them; empty if there were none."""
+    return dict(Counter(standing(trial) for trial in state.trials if trial.proposed.proposer == "transfer"))
+
+
+def standing(trial: Trial) -> str:
+    if trial.decided is not None:
+        return trial.decided.outcome
+    return "open" if trial.gated is None or trial.gated.verdict == "passed" else trial.gated.verdict
 
 
 def device_seconds(state: State) -> dict[str, float]:

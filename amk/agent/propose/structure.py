@@ -51,7 +51,7 @@ KNOBS = 1 / 3
 """Share of the children whose change is a knob: there are about as many of those as of all kinds of edits."""
 ADDS = 0.0005
 """Simulated log gain of such a change at which it stays."""
-CLIMBS = 30
+CLIMBS = 20
 """Children that the simulator is asked about for one proposal that is climbed to."""
 UNTRIED = 6
 """Further draws where a device measures, until an edit comes that no proposal had: what it was worth elsewhere is
