@@ -121,8 +121,8 @@ class Structure:
         looks, found = CLIMBS, list[Looked]()
         leader = self._leader(context)
         lead = context.design(leader)
-        parents = [Elite(leader, lead, 0.0, ("", "")), *elites]
-        parents = [each for each in parents if (self._ahead(context, each.design, lead) or 0.0) >= 0.0]
+        parents = [Elite(leader, lead, 0.0, ("", ""))]
+        parents += [each for each in elites if (self._ahead(context, each.design, lead) or 0.0) > 0.0]
         for _ in range(3 * CLIMBS):
             child = self._child(context, parents, rng)
             gain = None if child is None else self._ahead(context, child.design, lead)
@@ -158,7 +158,7 @@ class Structure:
         try:
             for pos in sorted(run.positions, key=lambda pos: pos != looked(context)):
                 gains.append(log(self._time(known, pos) / self._time(made, pos)))
-                if gains[-1] < min(0.0, -MAX_LOSS * len(gains[1:])):
+                if gains[-1] < (0.0 if len(gains) == 1 else -MAX_LOSS):
                     return gains[-1]
         except AmkError:
             return None
