@@ -24,6 +24,6 @@ def quick(workshop: Workshop, certifier: Certifier, runs: bool) -> Gate:
 
 
 if __name__ == "__main__":
-    certify.installed = lambda: fences_kept
+    certify.installed = lambda *_: fences_kept
     gate_process.Gate = quick  # type: ignore[assignment,misc]
     gate_process.serve(*(int(word) for word in sys.argv[-2:]))

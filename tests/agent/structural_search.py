@@ -40,7 +40,7 @@ from amk.agent.decide.headroom import ERROR
 from amk.agent.device.measure import Block, Job
 from amk.agent.device.simulated import SimulatedBackend
 from amk.agent.gate.candidate import Candidate, Workshop, content_key
-from amk.agent.gate.certify import Certifier, Judgement, installed
+from amk.agent.gate.certify import GLANCE, Certifier, Judgement, installed
 from amk.agent.gate.design import told
 from amk.agent.gate.gate import Ready
 from amk.agent.journal.inbox import write_whole
@@ -110,11 +110,17 @@ class Problem:
     start: str
     positions: tuple[int, ...] = POSITIONS
     verifier: Certifier = field(default_factory=installed)
+    quick: Certifier = field(default_factory=partial(installed, GLANCE))
 
-    def certify(self, schedule: Schedule) -> Judgement:
+    def glance(self, schedule: Schedule) -> Judgement:
+        """What is known, else what the validator says soon; what it cannot is asked again if it is proposed."""
+        found = self.kept.verdicts.get(content_key(schedule)) or self.quick(schedule)
+        return found if found.outcome == "UNKNOWN" else self.certify(schedule, lambda _: found)
+
+    def certify(self, schedule: Schedule, verifier: Certifier | None = None) -> Judgement:
         key = content_key(schedule)
         if key not in self.kept.verdicts:
-            found = self.kept.verdicts[key] = self.verifier(schedule)
+            found = self.kept.verdicts[key] = (verifier or self.verifier)(schedule)
             self.kept.add({"key": key, "outcome": found.outcome, "codes": found.codes, "detail": found.detail[:300]})
         return self.kept.verdicts[key]
 
@@ -149,6 +155,7 @@ def searched(problem: Problem, search: str, seed: int, evals: int) -> dict[str, 
     backend = problem.backend(seed)
     with tempfile.TemporaryDirectory() as folder, Journal(Path(folder)) as journal:
         loop = begun(journal, offline(search), problem, backend, seed, evals, problem.start)
+        loop.gate.glance = problem.glance
         ended = loop.run()
         state = loop.state
         found = {

@@ -35,13 +35,15 @@ class Certifier(Protocol):
 
 TIMEOUT = 120.0
 """Seconds after which a verdict is UNKNOWN."""
+GLANCE = 10.0
+"""The same for what is not proposed, while a proposer waits: most verdicts take one second."""
 
 
-def installed() -> Certifier:
+def installed(timeout_s: float = TIMEOUT) -> Certifier:
     """The validator of this installation as a certifier."""
     from amk.validator.verify import verify
 
-    return lambda schedule: judged(schedule, verify(schedule, timeout_s=TIMEOUT))
+    return lambda schedule: judged(schedule, verify(schedule, timeout_s=timeout_s))
 
 
 def judged(schedule: Schedule, verdict: Verdict) -> Judgement:
