@@ -24,7 +24,7 @@ WORKERS = 8
 
 @dataclass(frozen=True)
 class Choice:
-    """What to show. workers None: those of the longest chain, up to `WORKERS`. whole: all layers instead of three."""
+    """What to show. workers None: those of the longest chain, up to `WORKERS`. whole: all layers instead of two."""
 
     workers: tuple[int, ...] | None = None
     every_warp: bool = False
@@ -96,7 +96,7 @@ class _Drawing:
             f"{len(workers)} of {launch.workers} workers, {len(warps)} of {launch.warps} warps each; all of them ran.",
         ]
         if shown < layers:
-            notes.append(f"{shown} layers stand for all {layers}: first, middle and last.")
+            notes.append(f"{shown} layers stand for all {layers}: first and last.")
         stuck = int(((self.run.ready < NEVER) & (self.run.begin == NEVER)).sum())
         if stuck:
             notes.append(f"The run gets stuck: {stuck} agents wait for ever.")
