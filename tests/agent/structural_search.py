@@ -40,7 +40,7 @@ from amk.agent.decide.headroom import ERROR
 from amk.agent.device.measure import Block, Job
 from amk.agent.device.simulated import SimulatedBackend
 from amk.agent.gate.candidate import Candidate, Workshop, content_key
-from amk.agent.gate.certify import GLANCE, Certifier, Judgement, installed
+from amk.agent.gate.certify import Certifier, Judgement, glancing, installed
 from amk.agent.gate.design import told
 from amk.agent.gate.gate import Ready
 from amk.agent.journal.inbox import write_whole
@@ -110,7 +110,7 @@ class Problem:
     start: str
     positions: tuple[int, ...] = POSITIONS
     verifier: Certifier = field(default_factory=installed)
-    quick: Certifier = field(default_factory=partial(installed, GLANCE))
+    quick: Certifier = field(default_factory=glancing)
 
     def glance(self, schedule: Schedule) -> Judgement:
         """What is known, else what the validator says soon; what it cannot is asked again if it is proposed."""

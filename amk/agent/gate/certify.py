@@ -6,6 +6,8 @@ The search can neither weaken nor skip it, and UNKNOWN never reaches a GPU.
 from __future__ import annotations
 
 import json
+import signal
+import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -36,7 +38,12 @@ class Certifier(Protocol):
 TIMEOUT = 120.0
 """Seconds after which a verdict is UNKNOWN."""
 GLANCE = 10.0
-"""The same for what is not proposed, while a proposer waits: most verdicts take one second."""
+"""The same for what is not proposed, while a proposer waits: most verdicts take one second, but what explains that a
+schedule is UNSAFE may take minutes, and nobody reads it."""
+
+
+class _LateError(BaseException):
+    """The time is over."""
 
 
 def installed(timeout_s: float = TIMEOUT) -> Certifier:
@@ -44,6 +51,29 @@ def installed(timeout_s: float = TIMEOUT) -> Certifier:
     from amk.validator.verify import verify
 
     return lambda schedule: judged(schedule, verify(schedule, timeout_s=timeout_s))
+
+
+def glancing() -> Certifier:
+    """The same, ended after GLANCE seconds where it is asked in the main thread, whatever it is at."""
+    certify = installed(GLANCE)
+
+    def late(*_: object) -> None:
+        raise _LateError
+
+    def asked(schedule: Schedule) -> Judgement:
+        if threading.current_thread() is not threading.main_thread():
+            return certify(schedule)
+        before = signal.signal(signal.SIGALRM, late)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, GLANCE)
+            return certify(schedule)
+        except _LateError:
+            return Judgement("UNKNOWN", ("AMK205",), f"no verdict within {GLANCE:g} s")
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+            signal.signal(signal.SIGALRM, before)
+
+    return asked
 
 
 def judged(schedule: Schedule, verdict: Verdict) -> Judgement:

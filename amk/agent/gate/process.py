@@ -29,7 +29,7 @@ def serve(parent: int, descriptor: int) -> None:
     try:
         workshop, runs = channel.recv()
         gate = Gate(workshop, certify.installed(), runs=runs)
-        gate.glance = certify.installed(certify.GLANCE)
+        gate.glance = certify.glancing()
         channel.send(True)
         while True:
             channel.send(judged(gate, *channel.recv()))

@@ -10,7 +10,7 @@ what a device measured it is not asked any more.
 Beside other proposers, and where the simulator measures, what it says of a child is what it will say again, without the
 noise. Single edits of a good plan gain less there than a keep needs (+0.35% at most around the best plan that knobs
 reach for llama3-8b on an A100), and several at once are refused if one of them is. So a child is climbed to: changes
-that the simulator calls faster and the verdict SAFE are made on top of each other.
+that the simulator calls faster and the verdict SAFE are made on top of each other until they come to a keep.
 """
 
 from __future__ import annotations
@@ -51,8 +51,12 @@ KNOBS = 1 / 3
 """Share of the children whose change is a knob: there are about as many of those as of all kinds of edits."""
 ADDS = 0.0005
 """Simulated log gain of such a change at which it stays."""
-CLIMBS = 20
-"""Children that the simulator is asked about for one proposal that is climbed to."""
+CLIMBS = 24
+"""Children that the simulator is asked about while others wait for a proposal that is climbed to."""
+LONGEST = 4 * CLIMBS
+"""Those of one climb, after which it is proposed as far as it came."""
+ENOUGH = 1.25
+"""Times the gain that a keep needs, at which a climb is proposed: less is not kept, and costs its evaluation."""
 UNTRIED = 6
 """Further draws where a device measures, until an edit comes that no proposal had: what it was worth elsewhere is
 known, and merged from there."""
@@ -82,6 +86,15 @@ Looked = tuple[float, Child]
 
 
 @dataclass
+class Climb:
+    """Where a climb from the design that leads is. It is not written down: a resumed run climbs again."""
+
+    leader: Design
+    found: Looked | None = None
+    looks: int = 0
+
+
+@dataclass
 class Structure:
     """alone: no other proposer is asked when this one is silent. Beside others it proposes, where the simulator
     measures, only what the simulator calls faster than the best. Elsewhere a child that gains over a slower parent is
@@ -91,6 +104,7 @@ class Structure:
     alone: bool = True
     archive: Archive = field(default_factory=Archive)
     _ms: dict[tuple[str, int], float] = field(default_factory=dict)
+    _climb: Climb | None = None
 
     def ask(self, context: Context) -> Sequence[Suggestion]:
         rng = context.rng(self.name)
@@ -117,25 +131,29 @@ class Structure:
         return not self.alone and run is not None and run.simulated and run.prior
 
     def _climbed(self, context: Context, elites: Sequence[Elite], rng: np.random.Generator) -> Looked | None:
-        """Changes on top of each other, each faster than all before it, and what leads. None if there is none."""
-        looks, found = CLIMBS, list[Looked]()
+        """Changes on top of each other, each faster than all before it, and what leads. None while they do not come to
+        a keep: others are asked, and the climb goes on where it was when it is asked again, unless another leads."""
         leader = self._leader(context)
         lead = context.design(leader)
+        climb = self._climb if self._climb is not None and self._climb.leader == lead else Climb(lead)
+        self._climb = climb
         parents = [Elite(leader, lead, 0.0, ("", ""))]
         parents += [each for each in elites if (self._ahead(context, each.design, lead) or 0.0) > 0.0]
-        for _ in range(3 * CLIMBS):
-            child = self._child(context, parents, rng)
+        for _ in range(CLIMBS):
+            on = parents if climb.found is None else [_so_far(climb.found[1])]
+            child = self._child(context, on, rng)
             gain = None if child is None else self._ahead(context, child.design, lead)
             if child is None or gain is None:
                 continue
-            looks -= 1
-            before = found[-1][0] if found else self._ahead(context, context.design(child.parent), lead) or 0.0
+            before = climb.found[0] if climb.found else self._ahead(context, context.design(child.parent), lead) or 0.0
             if gain >= before + ADDS and self._is_safe(context, child.design):
-                found.append((gain, child if not found else _on_top(child, found[-1][1])))
-                parents = [Elite(child.parent, child.design, -gain, ("", ""))]
-            if not looks:
-                break
-        return found[-1] if found else None
+                climb.found = gain, child if climb.found is None else _on_top(child, climb.found[1])
+        climb.looks += CLIMBS
+        enough = climb.found is not None and climb.found[0] >= ENOUGH * needed(context.state.noise)
+        if not enough and climb.looks < LONGEST:
+            return None
+        self._climb = None
+        return climb.found
 
     def _leader(self, context: Context) -> int:
         """The best, or what is on its way and will replace it, by the simulator."""
@@ -277,7 +295,10 @@ class Structure:
         return self._ms[made.key, pos]
 
     def _order(self, context: Context, rng: np.random.Generator) -> list[str]:
-        """Ways to make a child, by an upper confidence bound on what they earned; refused ones earned nothing."""
+        """Ways to make a child, by an upper confidence bound on what they earned; refused ones earned nothing. In any
+        order where many are looked at before one is proposed: the way that earned most has few places."""
+        if self._sure(context):
+            return [(*KINDS, MERGE, KNOB, DROP)[i] for i in rng.permutation(len(KINDS) + 3)]
         earned: dict[str, list[float]] = defaultdict(list)
         for trial in context.trials_of(self.name):
             gain = fate(context.state, trial).gain
@@ -291,6 +312,10 @@ class Structure:
             return (sum(seen) + 0.2) / (len(seen) + 1) + spread + 0.2 * float(rng.random())
 
         return sorted((*KINDS, MERGE, KNOB, DROP), key=bound, reverse=True)
+
+
+def _so_far(child: Child) -> Elite:
+    return Elite(child.parent, child.design, 0.0, ("", ""))
 
 
 def _on_top(last: Child, before: Child) -> Child:
