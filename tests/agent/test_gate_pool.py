@@ -18,10 +18,11 @@ import pytest
 from amk.adversary.confusion import schedule_of
 from amk.adversary.subjects import subject
 from amk.agent.device.supervisor import WORKER
+from amk.agent.gate import certify
 from amk.agent.gate import process as gate_process
 from amk.agent.gate.admitting import packed, unpacked
 from amk.agent.gate.candidate import Candidate, Impossible, Workshop
-from amk.agent.gate.certify import Judgement
+from amk.agent.gate.certify import Certifier, Judgement
 from amk.agent.gate.gate import Gate, Judged
 from amk.agent.gate.isolation import python_module, worker_environment
 from amk.agent.gate.pipeline import Pipeline
@@ -194,6 +195,27 @@ def test_a_certificate_that_the_checker_refuses_is_a_verdict(runs: bool, monkeyp
         assert (gated.verdict, gated.codes, ready) == ("unknown", ("AMK215",), None) and "h_out" in gated.detail
     else:
         assert ready is not None, "nothing is loaded, so nobody is asked; `export` asks"
+
+
+def test_a_glance_ends_whatever_the_verdict_is_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also what keeps no time limit itself; a second one is not held up by the first."""
+    began, certified = time.monotonic(), []
+
+    def endless(timeout_s: float) -> Certifier:
+        def asked(schedule: Schedule) -> Judgement:
+            while schedule is schedules[0]:
+                certified.append(timeout_s)
+            return Judgement("SAFE")
+
+        return asked
+
+    schedules = [candidate(0).schedule, candidate(1).schedule]
+    monkeypatch.setattr(certify, "installed", endless)
+    monkeypatch.setattr(certify, "GLANCE", 0.2)
+    ask, before = certify.glancing(), signal.getsignal(signal.SIGALRM)
+    assert [ask(each).outcome for each in schedules] == ["UNKNOWN", "SAFE"] and certified[0] == 0.2
+    assert time.monotonic() - began < 5 and signal.getsignal(signal.SIGALRM) is before
+    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
 
 
 def test_a_kernel_arrives_as_it_was_admitted() -> None:
