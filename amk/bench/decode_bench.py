@@ -94,6 +94,7 @@ def sustained(subject: Subject, pos: int, tokens: int) -> Contestant:
         engine.enqueue(tokens)
         for word in map(names.index, (*subject.schedule.all_at(pos), "done")):
             call("cuMemcpyDtoDAsync", state + 4 * word, kept.data_ptr() + 4 * word, 4, engine.stream.handle)
+        engine.stands_at(subject.schedule.all_at(pos))
 
     return replace(start, run=run, repeats=True)
 

@@ -71,7 +71,8 @@ def test_the_emulator() -> None:
 
 
 def test_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a driver that launches nothing: what is enqueued counts before it has run, and so does a state by hand."""
+    """With a driver that launches nothing: what is enqueued counts before it has run, and so does a state by hand, or
+    one that the caller's copies on the stream put back."""
     engine, _ = uploaded("plain bf16", monkeypatch)
     launched: list[int] = []
     monkeypatch.setattr(engine, "launch", lambda argument, _: launched.append(int(argument["tokens"])))
@@ -85,4 +86,7 @@ def test_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     engine.set_state(pos=context - 4)
     refused(engine, 5)
     engine.enqueue(4)
-    assert launched == [context - 3, 1, 4]
+    refused(engine, 1)
+    engine.stands_at(engine.schedule.all_at(context - 2))
+    engine.enqueue(2)
+    assert launched == [context - 3, 1, 4, 2]

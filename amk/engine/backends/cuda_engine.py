@@ -120,7 +120,7 @@ class CudaEngine(TextEngine):
         """Change words of the launch state (`state_words`); the others keep their value."""
         now, names = self.state() | words, self.schedule.state_words
         self.epoch = now["epoch"]
-        self._stands_at(now)
+        self.stands_at(now)
         self.upload("state", np.array([now[name] for name in names], np.int32))
 
     def state(self) -> dict[str, int]:

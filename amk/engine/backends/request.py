@@ -56,9 +56,9 @@ class TextEngine(ABC):
         buffers = request_buffers(self.schedule, prompts, eos, given) | sampling_buffer(self.schedule, sampling)
         state = first_state(prompts, starts_of(self.schedule, start))
         self._begin(buffers, state)
-        self._stands_at(state)
+        self.stands_at(state)
 
-    def _stands_at(self, state: Mapping[str, int]) -> None:
+    def stands_at(self, state: Mapping[str, int]) -> None:
         """Words of the launch state that were written, all positions among them."""
         sequences = self.schedule.batch if self.schedule.live else 1
         self._reached = max(state[pos_register(s)] for s in range(sequences))
