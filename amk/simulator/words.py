@@ -222,11 +222,13 @@ class Words:
         return {n: item for n, item in seen.items() if self.footprints.mentions(item)}
 
     def _hulls(self, name: str) -> list[tuple[int, Hull]]:
-        """(group, bytes between the first and the last written one) of every writing worker."""
+        """(group, bytes between the first and the last written one) of every writing worker. In an edited schedule one
+        of a group may write nothing."""
         if name not in self.writers:
-            self.writers[name] = [
-                (n, self.footprints.touched(item, worker, self.pos)["write", name])
+            touched = [
+                (n, self.footprints.touched(item, worker, self.pos).get(("write", name)))
                 for n, workers, item in self._writers(name)
                 for worker in workers
             ]
+            self.writers[name] = [(n, hull) for n, hull in touched if hull is not None]
         return self.writers[name]

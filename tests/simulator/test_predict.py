@@ -14,6 +14,8 @@ from amk.planner.decode import plan
 from amk.planner.formats import formats
 from amk.planner.settings import FAST, NAIVE, Settings
 from amk.report.diagnostic import AmkError
+from amk.schedule_ir.edits.apply import apply
+from amk.schedule_ir.edits.kinds import SetTable
 from amk.schedule_ir.schedule import Loop, Schedule, Step
 from amk.simulator import predict as module
 from amk.simulator.constants import constants_for
@@ -174,3 +176,10 @@ def test_batches_and_long_contexts_are_predicted_within_a_tenth() -> None:
     assert {batch for batch, _ in runs} == {1, 4, 8} and max(pos for _, pos in runs) == 131071
     for r in runs.values():
         assert abs(step_ms(r.schedule, r.pos) / r.ms - 1) < 0.1, r.name
+
+
+def test_a_share_beyond_the_rows_is_timed() -> None:
+    """An edit can give a worker rows that are not there: it reads its chunks and writes nothing. A verdict says so."""
+    made = small(replace(FAST, handoff="tagged"))
+    edited = apply(made, [SetTable(name="qkv.first", entries={"3": 4000})]).schedule
+    assert 0 < step_ms(edited, 100) < 2 * step_ms(made, 100)
