@@ -1,6 +1,8 @@
 """How long the validator takes, recorded: ``python -m tests.validator.speed PART... --record FILE``.
 
 processes   `amk verify` as a whole process: seconds of the processor (user and system) and of the clock, peak memory
+columns     `amk verify`, the same with a certificate, and its check, as processes on steps of llama3-8b with 1 to 16
+            columns: sequences with one position, with their own, rows of one sequence
 verdicts    verdicts within a process, and the certificate of llama3-8b with its check
 witnesses   `amk verify --witness` as a process on a race of llama3-8b with all of its 32 layers in the flat system
 growth      the flat check on 1,000 to 1,000,000 events, and the composed one on 8 to 132 workers, with a plot
@@ -34,7 +36,7 @@ from amk.bench.provenance import commit
 from amk.checker.certificate import check_certificate
 from amk.models.model import load_model
 from amk.planner.decode import plan
-from amk.planner.settings import PRESETS
+from amk.planner.settings import FAST, PRESETS
 from amk.report.chart import Chart, Series, svg
 from amk.schedule_ir.codec import save_schedule, schedule_hash
 from amk.schedule_ir.schedule import Schedule
@@ -51,6 +53,13 @@ PROCESSES: dict[str, tuple[str, str, str, int | None]] = {
     "llama3.1-8b fast, 131,072 positions": ("llama3.1-8b", "h200", "fast", 131_072),
 }
 """model, target, plan, context."""
+COLUMNS = {
+    "1 sequence": FAST,
+    "8 sequences": replace(FAST, batch=8),
+    "16 sequences": replace(FAST, batch=16),
+    "16 sequences, each at a position of its own": replace(FAST, batch=16, live=True),
+    "16 rows of a sequence": replace(FAST, rows=16),
+}
 TIMES = 3
 WORKERS = (8, 16, 33, 66, 132)
 
@@ -83,6 +92,26 @@ def processes() -> dict[str, Any]:
                 "wall_s": [round(t, 3) for t in (wall[0], median(wall), wall[-1])],
                 "peak_mib": round(max(r[2] for r in runs) / 1024),
             }  # fmt: skip
+    return found
+
+
+def columns() -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        file, certificate = str(Path(folder) / "schedule.json"), str(Path(folder) / "certificate.json")
+        amk = [sys.executable, "-m", "amk"]
+        for name, settings in COLUMNS.items():
+            save_schedule(plan(load_model("llama3-8b"), load_target("h200"), settings=settings), Path(file))
+            commands = {
+                "verify": [*amk, "verify", file],
+                "verify and certify": [*amk, "verify", file, "--certificate", certificate],
+                "check": [*amk, "check-certificate", file, certificate],
+            }
+            found[name] = {}
+            for what, command in commands.items():
+                runs = [_process(command) for _ in range(TIMES)]
+                cpu = [round(run[0], 2) for run in sorted(runs)]
+                found[name][what] = {"cpu_s": cpu, "peak_mib": round(max(run[2] for run in runs) / 1024)}
     return found
 
 
@@ -186,6 +215,7 @@ def _plot(flat: list[dict[str, Any]], composed: list[dict[str, Any]]) -> str:
 
 PARTS: dict[str, Callable[[], dict[str, Any]]] = {
     "processes": processes,
+    "columns": columns,
     "verdicts": verdicts,
     "growth": grown,
     "witnesses": witnesses,
