@@ -5,13 +5,24 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("torch")
 
+import torch
+
 from amk.bench import power
+from amk.bench.decode_bench import sustained
 from amk.bench.power import AHEAD, Meter, Sample, loaded, summed, uuid_name
 from amk.bench.timing import Contestant
+from amk.engine.backends.request import TextEngine
+from amk.planner.decode import plan
+from amk.planner.settings import Settings
+from amk.report.diagnostic import AmkError
+from amk.schedule_ir.schedule import Schedule
+from amk.targets.target import load_target
+from tests.engine.tiny import tiny_model
 
 
 def test_joules_a_token_and_why_clocks_were_held_down() -> None:
@@ -70,3 +81,42 @@ def test_without_nvml_there_is_no_meter(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(power.importlib, "import_module", missing)
     device: Any = SimpleNamespace(uuid=lambda: "ab" * 16)
     assert Meter.open(device) is None
+
+
+class LaunchesOnly(TextEngine):
+    """Counts what is launched, and refuses as every engine does."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule, self.launched, self.written = schedule, 0, 0
+        self.stream, self.buffers = SimpleNamespace(handle=0), {"state": SimpleNamespace(address=0)}
+        self.device = SimpleNamespace(driver=SimpleNamespace(call=self.copy))
+
+    def copy(self, *words: object) -> None:
+        self.written += 1
+
+    def _begin(self, buffers: Any, state: Any) -> None:
+        pass
+
+    def set_state(self, **words: int) -> None:
+        self.stands_at(words)
+
+    def read(self, name: str, dtype: Any, count: int) -> Any:
+        return np.zeros(count, dtype)
+
+    def enqueue(self, tokens: int) -> None:
+        self._launches(tokens)
+        self.launched += 1
+
+
+def test_a_sustained_load_near_the_end_of_a_context_starts_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    schedule = plan(tiny_model(), load_target("h200"), settings=Settings(warps=4, chunk_bytes=512), max_context=64)
+    engine = LaunchesOnly(schedule)
+    monkeypatch.setattr(torch.cuda, "ExternalStream", lambda handle: None)
+    monkeypatch.setattr(torch.Tensor, "cuda", lambda tensor: tensor)
+    contestant = sustained(SimpleNamespace(schedule=schedule, engine=engine), 56, 4)  # type: ignore[arg-type]
+    for _ in range(5):
+        contestant.run()
+    assert engine.launched == 5 and engine.written == 5 * 2
+    with pytest.raises(AmkError, match="AMK014"):
+        for _ in range(3):
+            engine.enqueue(4)
