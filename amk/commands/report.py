@@ -5,7 +5,7 @@ from pathlib import Path
 
 from amk.agent.journal.inbox import write_whole
 from amk.agent.journal.store import read_state
-from amk.agent.run.reports import REPORT, kept_report, report_of
+from amk.agent.run.reports import HURRY, REPORT, kept_report, report_of
 from amk.agent.run.runs import find
 from amk.report.diagnostic import AmkError, Diagnostic
 
@@ -21,6 +21,6 @@ def run(arguments: argparse.Namespace) -> int:
     if state.run is None:
         raise AmkError(Diagnostic("AMK701", f"run {folder.name} was never started"))
     path = arguments.output or folder / REPORT
-    write_whole(path, kept_report(folder, state) or report_of(state))
+    write_whole(path, kept_report(folder, state) or report_of(state, seconds=HURRY))
     print(path)
     return 0

@@ -1,15 +1,17 @@
 """The head of the report: what came of the run, and which of the changes that the best consists of matter.
 
 A change is taken out of the best by itself and the rest is simulated at one position: a change is worth what the best
-loses without it. At most ABLATED are, the edits first, because each costs a plan and a simulation.
+loses without it. At most ABLATED are, the edits first, because each costs a plan and a simulation, and none more once
+that took as long as a reader may wait.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from html import escape
-from math import exp, log
+from math import exp, inf, log
 
 from amk.agent.decide.headroom import speed_of_light
 from amk.agent.decide.keep import compared, percent
@@ -71,12 +73,13 @@ def result(state: State) -> str:
     return lines + table(("position", f"ms before{label}", f"ms after{label}", "faster", "floor, ms"), rows)
 
 
-def ablated(space: Space, workshop: Workshop, best: Design, pos: int) -> list[Ablated]:
-    """The changes of the best, each removed in turn, the worthiest first."""
-    whole = _ms(workshop, best, pos)
+def ablated(space: Space, workshop: Workshop, best: Design, pos: int, seconds: float = inf) -> list[Ablated]:
+    """The changes of the best, each removed in turn, the worthiest first; seconds: of a processor, after which no
+    further one is."""
+    began, whole = time.process_time(), _ms(workshop, best, pos)
     found: list[Ablated] = []
     for change, rest in _without(space, best):
-        if len(found) == ABLATED:
+        if len(found) == ABLATED or (found and time.process_time() - began > seconds):
             break
         ms = _ms(workshop, rest, pos)
         found.append(Ablated(change, None if whole is None or ms is None else log(ms / whole)))

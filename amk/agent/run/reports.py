@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from pathlib import Path
 
 from amk.agent.decide.history import History
@@ -19,6 +20,9 @@ from amk.planner.space import OutsideSpaceError
 
 REPORT = "report.html"
 HEAD = 1000
+HURRY = 0.4
+"""Seconds of a processor for taking changes out of the best, where somebody waits for the report. The session's own
+takes out as many as it shows."""
 
 
 def workshop_of(state: State) -> Workshop:
@@ -72,10 +76,10 @@ def context_of(state: State, workshop: Workshop | None = None) -> Context:
     return Context(history.space, state, history, workshop, run.seed)
 
 
-def report_of(state: State, whole: bool = True, workshop: Workshop | None = None) -> str:
+def report_of(state: State, whole: bool = True, workshop: Workshop | None = None, seconds: float = inf) -> str:
     """The report of a run that was begun, as HTML. Without `whole` nothing is planned for it, which takes seconds: no
     timeline, no difference of the schedules, nothing of what is left near the best. workshop: the run's own, if there
-    is one that remembers programs."""
+    is one that remembers programs. seconds: of a processor, for taking changes out of the best."""
     if not whole:
         return render(state, None, None)
     run = state.run
@@ -88,7 +92,7 @@ def report_of(state: State, whole: bool = True, workshop: Workshop | None = None
     if best is not None and state.best != START:
         pos = run.positions[len(run.positions) // 2]
         every = len(best.design.edits) + len(history.space.changes(best.settings, history.space.start))
-        changes = ablated(history.space, context.workshop, best.design, pos), every
+        changes = ablated(history.space, context.workshop, best.design, pos, seconds), every
     alone = gained(context)
     sums, schedule = list(combined(context, alone)), best.schedule if best is not None else None
     edits = what_is_left(state, schedule, alone, sums, state.surveyed or survey.event())
