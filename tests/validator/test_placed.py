@@ -110,3 +110,14 @@ def test_random_programs_that_several_workers_run_agree() -> None:
         assert not order.precedes(before[late], after[late]).any()
         runs, partial = runs + 1, partial + order.implied.needed
     assert runs > 100 and partial > 20
+
+
+@pytest.mark.parametrize("name", ["naive", "drawing"])
+def test_where_a_worker_stands_is_read_from_its_own_events(name: str) -> None:
+    result = compose(small_plan(SMALL[name]))
+    (group,), order = result.groups, result.order
+    assert isinstance(order, IntervalOrder)
+    for worker in range(group.count):
+        view = order.places(worker * group.nodes + np.arange(group.nodes)).view
+        events = np.unique(view[view >= 0] >> 1).tolist()
+        assert events and {order.inter_cta.owner(event)[1] for event in events} == {worker}
