@@ -15,7 +15,7 @@ from amk.agent.gate.gate import Gate, not_compiled
 from amk.agent.journal.copies import DATABASE, MIRROR
 from amk.agent.journal.events import Limits
 from amk.agent.journal.store import read_state
-from amk.agent.propose import beam
+from amk.agent.propose import beam, structure
 from amk.agent.run import reports, session
 from amk.agent.run.lanes import Lane
 from amk.agent.run.loop import Loop
@@ -32,8 +32,8 @@ SEARCH = ["autoresearch", "--model", "smollm2-135m", "--gpu", "h200", "--start",
 
 @pytest.fixture
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Runs in a folder of the test, with a quick certifier, no compiler, a beam that simulates few plans, and few plans
-    near every other."""
+    """Runs in a folder of the test, with a quick certifier, no compiler, a beam and climbs that simulate few plans, and
+    few plans near every other."""
     near = Space.neighbours
     monkeypatch.setattr(Space, "neighbours", lambda self, settings: islice(near(self, settings), NEAR))
     monkeypatch.setenv("AMK_RUNS", str(tmp_path / "runs"))
@@ -41,6 +41,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr("amk.agent.run.export.installed", lambda: fences_kept)
     monkeypatch.setattr(session, "local_gpus", list)
     monkeypatch.setattr(beam, "EXPANSIONS", 4)
+    monkeypatch.setattr(structure, "CLIMBS", 4)
     return tmp_path
 
 
@@ -181,8 +182,9 @@ def test_a_search_in_slices_on_two_cards(
 
 @pytest.mark.turns(3)
 def test_a_search_for_a_batch(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Every plan, the one that it is compared with too, decodes as many sequences; a resumed run keeps their number."""
-    words = [*SEARCH, "--batch", "2", "--compare", "fast"]
+    """Every plan, the one that it is compared with too, decodes as many sequences; a resumed run keeps their number. By
+    knobs, as above."""
+    words = [*SEARCH, "--batch", "2", "--compare", "fast", "--proposer", "knobs"]
     assert run([*words, "--evals", "2"], capsys)[0] == 0
     assert run([*SEARCH, "--compare", "fast", "--resume", "--evals", "4"], capsys)[0] == 0
     (folder,) = (data / "runs").iterdir()
