@@ -117,14 +117,16 @@ def columns() -> dict[str, Any]:
 
 def witnesses() -> dict[str, Any]:
     """`amk verify --witness` on llama3-8b with a race and layers that cannot stand for each other, so that all 32 are
-    in the flat system: a hint waits for more in later layers, and the barrier in front of one step is missing.
+    in the flat system: a hint waits for more in later layers, and a barrier behind one step is missing.
     """
     document = json.loads(planned("llama3-8b", "h200", "fast", None).model_dump_json())
     hint = next(path for path, wait in waits(document) if wait["order"] == "relaxed")
-    staged = next(path for path, step in steps(document) if step["op"]["op"] == "stage_norm")
+    ops = [(path, step["op"]["op"]) for path, step in steps(document)]
+    staged = next(n for n, (_, op) in enumerate(ops) if op == "stage_norm")
+    barrier = next(path for path, op in ops[staged:] if op == "barrier")
     edits = [
         Edit("replace", (*hint, "at_least"), {"t": 132, "l": 1, "1": 1}),
-        Edit("remove", (*staged[:-1], int(staged[-1]) + 1)),
+        Edit("remove", barrier),
     ]
     with tempfile.TemporaryDirectory() as folder:
         file, witness = Path(folder) / "schedule.json", Path(folder) / "witness.json"
