@@ -31,11 +31,11 @@ from typing import Any
 import numpy as np
 
 from amk.agent.decide import keep as decide
+from amk.agent.device.device_server import Post, ServerBackend
 from amk.agent.device.devices import local_gpus, matching
 from amk.agent.device.measure import ROUNDS, Backend, Job, Samples
 from amk.agent.device.noise import Noise
 from amk.agent.device.simulated import SimulatedBackend
-from amk.agent.device.station import Post, StationBackend
 from amk.agent.device.supervisor import WORKER
 from amk.agent.gate import certify
 from amk.agent.gate.candidate import Candidate, Workshop
@@ -149,7 +149,7 @@ def backend_of(target: Target, simulated: bool, log: Path, head_start: int | Non
         return SimulatedBackend(target.name, 1, noise=Noise("heavy", 0.006))
     gpu = matching(target, local_gpus())[0]
     command = WORKER if head_start is None else (sys.executable, "-m", "tests.agent.hasty_worker", str(head_start))
-    return StationBackend(Post(gpu.name, gpu.ordinal, log, gpu.uuid, command))
+    return ServerBackend(Post(gpu.name, gpu.ordinal, log, gpu.uuid, command))
 
 
 def main() -> int:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from amk.agent.decide.surroundings import Surroundings
+from amk.agent.decide.neighbourhood import Neighbourhood
 from amk.agent.device.measure import Backend, positions_within
 from amk.agent.device.simulated import SimulatedBackend
 from amk.agent.gate.candidate import Workshop
@@ -76,7 +76,7 @@ def start_run(journal: Journal, backend: Backend, limits: Limits, seed: int = 0,
     journal.append(session)
 
 
-class Blind(Surroundings):
+class Blind(Neighbourhood):
     """Says nothing of what is left near the best, which takes a hundred lowerings."""
 
     def look(self, context: Context, last: bool) -> None:
@@ -94,8 +94,8 @@ def looped(
     if journal.state.run is None:
         start_run(journal, device, Limits(evals=evals, dollars=dollars), seed)
     gate = Gate(workshop, fences_kept, not_compiled)
-    around = Surroundings() if survey else Blind()
-    return Loop(journal, Space.around(PHASED), gate, (device,), proposer or RandomDraw(), surroundings=around)
+    around = Neighbourhood() if survey else Blind()
+    return Loop(journal, Space.around(PHASED), gate, (device,), proposer or RandomDraw(), neighbourhood=around)
 
 
 @pytest.fixture

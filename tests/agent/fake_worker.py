@@ -1,4 +1,4 @@
-"""A worker without a GPU: a rig that behaves, or misbehaves in the way its first argument names.
+"""A worker without a GPU: a runner that behaves, or misbehaves in the way its first argument names.
 
 The program that it loads first is the incumbent and behaves; others misbehave, whichever slot they are in. A file named
 by the second argument remembers across processes how often something happened.
@@ -165,8 +165,8 @@ def before_serving(way: str, answers: int, memory: Path) -> None:
     if way == "other_program":
         plain = worker.answer
 
-        def swapped(rig: worker.Rig, line: str) -> Answer:
-            found = plain(rig, line)
+        def swapped(runner: worker.Runner, line: str) -> Answer:
+            found = plain(runner, line)
             return found.model_copy(update={"key": "0" * 64}) if found.key else found
 
         worker.answer = swapped

@@ -2,8 +2,8 @@
 
 import sys
 
-from amk.agent.device import gpu_rig, worker
+from amk.agent.device import gpu_runner, worker
 
 if __name__ == "__main__":
-    gpu_rig.HEAD_START = int(sys.argv[1])
-    worker.serve(gpu_rig.GpuRig(), sys.argv[2:])
+    gpu_runner.HEAD_START = int(sys.argv[1])
+    worker.serve(gpu_runner.GpuRunner(), sys.argv[2:])

@@ -119,7 +119,7 @@ class Search:
 
     def start(self) -> None:
         environment = {**os.environ, "PYTHONPATH": ":".join(sys.path)}
-        words = [sys.executable, search_program.__file__, str(self.folder), str(self.evals), "station"]
+        words = [sys.executable, search_program.__file__, str(self.folder), str(self.evals), "server"]
         self.driver = subprocess.Popen(words, env=environment, start_new_session=True)
 
     def kill(self, kind: str) -> bool:

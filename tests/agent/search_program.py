@@ -1,15 +1,15 @@
-"""A driver process for tests that kill it: `search_program.py FOLDER EVALS [station]` runs or resumes a search.
+"""A driver process for tests that kill it: `search_program.py FOLDER EVALS [server]` runs or resumes a search.
 
-With `station` the simulated processor is a worker process under a supervisor process, as a GPU is.
+With `server` the simulated processor is a worker process under a supervisor process, as a GPU is.
 """
 
 import sys
 from contextlib import closing
 from pathlib import Path
 
+from amk.agent.device.device_server import Post, ServerBackend
 from amk.agent.device.measure import Backend
 from amk.agent.device.simulated import SimulatedBackend
-from amk.agent.device.station import Post, StationBackend
 from amk.agent.gate.candidate import Workshop
 from amk.agent.gate.gate import Gate, not_compiled
 from amk.agent.journal.events import Limits, SessionStarted
@@ -42,17 +42,15 @@ def main(folder: Path, evals: int, backend: Backend | None = None) -> None:
         workshop = Workshop(load_model("smollm2-135m"), load_target("h200"), CONTEXT)
         proposer = Portfolio((Local(), Evolution(), RandomDraw()))
         gate = Gate(workshop, fences_kept, not_compiled)
-        Loop(journal, Space.around(PHASED), gate, (device,), proposer, surroundings=Blind()).run()
+        Loop(journal, Space.around(PHASED), gate, (device,), proposer, neighbourhood=Blind()).run()
 
 
-def station(folder: Path) -> StationBackend:
+def server(folder: Path) -> ServerBackend:
     folder.mkdir(parents=True, exist_ok=True)
     command = (sys.executable, simulated_worker.__file__)
-    return StationBackend(
-        Post("simulated processor", 0, folder / "worker.log", "the only one", command), simulated=True
-    )
+    return ServerBackend(Post("simulated processor", 0, folder / "worker.log", "the only one", command), simulated=True)
 
 
 if __name__ == "__main__":
     place = Path(sys.argv[1])
-    main(place, int(sys.argv[2]), station(place) if "station" in sys.argv[3:] else None)
+    main(place, int(sys.argv[2]), server(place) if "server" in sys.argv[3:] else None)

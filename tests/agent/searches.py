@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from amk.agent.decide import keep as decide
-from amk.agent.decide.surroundings import told
+from amk.agent.decide.neighbourhood import told
 from amk.agent.gate.design import told as told_edits
 from amk.agent.journal.events import Measured
 from amk.agent.journal.state import START, State, Trial

@@ -53,7 +53,7 @@ def loop_in(folder: Path, workshop: Workshop, begun: list[tuple[AnyEvent, float]
         start_run(journal, device, limits, 5)
     gate = Pool(workshop, fences_kept, not_compiled, ahead=AHEAD, patience=3)
     arms = Portfolio((Local(), Evolution(), Leap()))
-    return Loop(journal, Space.around(PHASED), gate, (device,), arms, surroundings=Blind())
+    return Loop(journal, Space.around(PHASED), gate, (device,), arms, neighbourhood=Blind())
 
 
 def events(folder: Path) -> list[tuple[AnyEvent, float]]:

@@ -1,4 +1,4 @@
-"""A local Ray cluster with two stations whose workers are real processes; one of them is killed."""
+"""A local Ray cluster with two device servers whose workers are real processes; one of them is killed."""
 
 import functools
 import os
@@ -25,8 +25,8 @@ from amk.agent.device import ray_backend
 SECRET = "sk-secret-of-the-driver"
 
 
-def fake_station(folder: str, way: str) -> Backend:
-    """A station's back end: a supervised worker process, without a GPU. Leaves its pid and its environment behind."""
+def fake_server(folder: str, way: str) -> Backend:
+    """A server's back end: a supervised worker process, without a GPU. Leaves its pid and its environment behind."""
     place = Path(folder) / str(os.getpid())
     place.write_text(repr(dict(os.environ)) + Path("/proc/self/environ").read_text())
     command = [sys.executable, fake_worker.__file__, way, str(place) + ".worker"]
@@ -50,12 +50,12 @@ def pids(folder: Path) -> list[int]:
 
 
 @pytest.mark.turns(4)
-def test_a_killed_station_loses_nothing(cluster: None, tmp_path: Path, make_loop: MakeLoop) -> None:
-    folder = tmp_path / "stations"
+def test_a_killed_server_loses_nothing(cluster: None, tmp_path: Path, make_loop: MakeLoop) -> None:
+    folder = tmp_path / "servers"
     folder.mkdir()
-    stations = ray_backend.stations(functools.partial(fake_station, str(folder), "environment"), 2, gpus=0)
-    loop = make_loop(RandomDraw(), stations[0], evals=14)
-    loop.backends = tuple(stations)
+    servers = ray_backend.device_servers(functools.partial(fake_server, str(folder), "environment"), 2, gpus=0)
+    loop = make_loop(RandomDraw(), servers[0], evals=14)
+    loop.backends = tuple(servers)
     victims: list[int] = []
 
     def watch(state: object) -> None:
@@ -65,31 +65,31 @@ def test_a_killed_station_loses_nothing(cluster: None, tmp_path: Path, make_loop
 
     loop.watch = watch
     loop.run()
-    assert victims and len(pids(folder)) == 3, "the killed station was started again"
+    assert victims and len(pids(folder)) == 3, "the killed device server was started again"
     assert loop.state.evals == 14 and not loop.state.leases and not loop.state.open_trials
     assert {t.faults[-1].fault for t in loop.state.trials if t.faults} <= {"crashed"}
     assert len(loop.state.calibrated) == 2
     for path in folder.iterdir():
         assert SECRET not in path.read_text(), path.name
-    for station in stations:
-        station.close()
+    for server in servers:
+        server.close()
 
 
 @pytest.mark.turns(3)
-def test_a_stopped_search_leaves_its_station(cluster: None, tmp_path: Path, make_loop: MakeLoop) -> None:
-    (station,) = ray_backend.stations(functools.partial(fake_station, str(tmp_path), "spin"), 1, gpus=0)
-    loop = make_loop(RandomDraw(), station, evals=6)
-    threading.Timer(2.0, station.stop).start()
+def test_a_stopped_search_leaves_its_server(cluster: None, tmp_path: Path, make_loop: MakeLoop) -> None:
+    (server,) = ray_backend.device_servers(functools.partial(fake_server, str(tmp_path), "spin"), 1, gpus=0)
+    loop = make_loop(RandomDraw(), server, evals=6)
+    threading.Timer(2.0, server.stop).start()
     began = time.monotonic()
     with pytest.raises(AmkError, match="AMK707"):
         loop.run()
     assert time.monotonic() - began < 30
-    station.close()
+    server.close()
 
 
 def test_no_gpus_is_said(cluster: None) -> None:
     with pytest.raises(AmkError, match="AMK708"):
-        ray_backend.stations(functools.partial(fake_station, ".", "honest"))
+        ray_backend.device_servers(functools.partial(fake_server, ".", "honest"))
 
 
 @pytest.mark.turns(2)

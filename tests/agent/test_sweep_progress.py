@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from amk.agent.decide import keep as decide
 from amk.agent.decide.couples import REFUSALS
 from amk.agent.decide.history import History
-from amk.agent.decide.surroundings import TOGETHER, Surroundings, fate
+from amk.agent.decide.neighbourhood import TOGETHER, Neighbourhood, fate
 from amk.agent.gate.candidate import Workshop
 from amk.agent.journal.events import Decided, Faulted, Gated, LeaseReserved, Measured, Proposed
 from amk.agent.journal.state import State, Trial
@@ -91,12 +91,12 @@ class Search:
 
     def __init__(self, world: World, ahead: int, order: tuple[int, ...]) -> None:
         self.world, self.ahead, self.order = world, ahead, cycle(order)
-        self.state, self.history, self.surroundings = State(), History(SPACE), Surroundings()
+        self.state, self.history, self.neighbourhood = State(), History(SPACE), Neighbourhood()
         self.workshop, self.others = Keys(world), 0
 
     def context(self) -> Context:
         self.history.update(self.state)
-        return Context(SPACE, self.state, self.history, self.workshop, 0, surroundings=self.surroundings)
+        return Context(SPACE, self.state, self.history, self.workshop, 0, neighbourhood=self.neighbourhood)
 
     def run(self) -> Iterator[Context]:
         """What a proposer sees before every proposal and after every step, until all is decided."""
@@ -194,11 +194,11 @@ def test_what_is_unsettled_is_on_its_way_or_proposed_next(world: World, ahead: i
     best, still_open = search.state.best, 1
     for context in search.run():
         under_way = {trial.index for trial in search.state.open_trials}
-        if (following := search.surroundings.following(context)) is not None:
+        if (following := search.neighbourhood.following(context)) is not None:
             assert fate(context, following[1]) == "open"
             waits_for = None
             continue
-        survey = search.surroundings.survey(context)
+        survey = search.neighbourhood.survey(context)
         still_open = survey.event().open
         assert not survey.open and (under_way or not still_open)
         if search.state.best != best or not still_open:
@@ -216,7 +216,7 @@ def test_a_value_that_has_passed_elsewhere_holds_up_nothing() -> None:
     search = Search(world, 8, (0,))
     search.state.apply(search.proposed("other", moved(START, {"warps": 12, "overlay": False, "run_ahead": True})), 0.0)
     for context in search.run():
-        if not (event := search.surroundings.survey(context).event()).open:
+        if not (event := search.neighbourhood.survey(context).event()).open:
             break
     assert not event.open and value in search.history.passed and not search.history.blocked
     tried = {p for p in search.history.seen if len(SPACE.changes(p, START)) == 2 and p.warps == 12}

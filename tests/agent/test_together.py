@@ -140,7 +140,7 @@ def test_the_report_tells_what_was_tried_and_what_was_not(make_loop: MakeLoop, t
     context = loop.context()
     rows = {row.name: row for row in kinds_of(loop.state, start.schedule)}
     assert set(rows) == set(KINDS) and rows["remove barrier"].places > rows["remove barrier"].tried == 1
-    near = context.surroundings.survey(context, plans=0).event()
+    near = context.neighbourhood.survey(context, plans=0).event()
     text = what_is_left(loop.state, start.schedule, gained(context), list(combined(context)), near)
     assert re.search(r"not exhausted: \d+ plans of .* are open; \d+ of \d+ edits .* not tried; 4 combinations", text)
     assert "3 changes gained, and are not in the best, where a keep needs +0.50%" in text

@@ -1,8 +1,8 @@
 """Devices of a Ray cluster. The only import of ray.
 
-A station is an actor that holds one GPU and does nothing but supervise a worker process of its own, which may die at
-any time. The unit of work is a whole paired comparison, so the two programs always meet on one physical device. A
-station that dies is restarted by Ray; the measurement it had is lost and repeated.
+A device server is an actor that holds one GPU and does nothing but supervise a worker process of its own, which may die
+at any time. The unit of work is a whole paired comparison, so the two programs always meet on one physical device. A
+device server that dies is restarted by Ray; the measurement it had is lost and repeated.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ def gpu_of_actor(target: Target) -> Backend:
     gpus = [gpu for gpu in local_gpus() if gpu.ordinal in ordinals]
     if len(gpus) != 1 or not same_model(target.title, gpus[0].name):
         names = [gpu.name for gpu in gpus] or "no GPU"
-        raise AmkError(Diagnostic("AMK708", f"{target.title} is wanted, the station holds {names}"))
-    log = Path(tempfile.mkdtemp(prefix="amk-station-")) / "worker.log"
+        raise AmkError(Diagnostic("AMK708", f"{target.title} is wanted, the device server holds {names}"))
+    log = Path(tempfile.mkdtemp(prefix="amk-device-server-")) / "worker.log"
     # Ray shows this process its own GPU only, so the worker's is the first.
     return GpuBackend(Supervisor(log, 0), gpus[0].name, card=gpus[0].uuid)
 
 
-class Station:
+class DeviceServer:
     """What runs on the cluster. Its environment is cut down before anything else, so its worker cannot see a key."""
 
     def __init__(self, make: MakeBackend) -> None:
@@ -74,7 +74,7 @@ class Station:
 
 @dataclass
 class RayBackend:
-    """One station, seen from the driver."""
+    """One device server, seen from the driver."""
 
     actor: Any
     label: str
@@ -84,7 +84,7 @@ class RayBackend:
     _stopped: bool = field(default=False)
 
     def measure(self, job: Job, incumbent: Ready, candidate: Ready) -> Samples | Fault:
-        """What the station measured; `crashed` if it died and is restarted, `device_lost` if it is gone for good."""
+        """What the server measured; `crashed` if it died and is restarted, `device_lost` if it is gone for good."""
         answer = self.actor.measure.remote(job, incumbent, candidate)
         while not self._stopped:
             try:
@@ -95,11 +95,11 @@ class RayBackend:
             except RayActorError as error:
                 return self._after_death(error)
             except RayError as error:
-                return Fault("crashed", f"the station did not answer: {first_line(error)}")
+                return Fault("crashed", f"the device server did not answer: {first_line(error)}")
         return Fault("stopped", "the search ends")
 
     def _after_death(self, error: RayError) -> Fault:
-        """Whether Ray brings the station back, waited for: until then it fails whatever it is asked."""
+        """Whether Ray brings the device server back, waited for: until then it fails whatever it is asked."""
         until = time.monotonic() + OPEN_SECONDS
         while not self._stopped and (left := until - time.monotonic()) > 0:
             try:
@@ -109,10 +109,10 @@ class RayBackend:
             except (RayError, GetTimeoutError):
                 break
             else:
-                return Fault("crashed", f"the station was restarted: {first_line(error)}")
+                return Fault("crashed", f"the device server was restarted: {first_line(error)}")
         if self._stopped:
             return Fault("stopped", "the search ends")
-        return Fault("device_lost", f"the station is gone: {first_line(error)}")
+        return Fault("device_lost", f"the device server is gone: {first_line(error)}")
 
     def stop(self) -> None:
         self._stopped = True
@@ -156,14 +156,14 @@ def _answers(address: str) -> None:
         socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
 
 
-def stations(make: MakeBackend, count: int | None = None, gpus: float = 1) -> list[RayBackend]:
-    """`count` stations that hold `gpus` GPUs each (default: as many as the cluster has); AMK708 if there are fewer."""
+def device_servers(make: MakeBackend, count: int | None = None, gpus: float = 1) -> list[RayBackend]:
+    """`count` servers that hold `gpus` GPUs each (default: as many as the cluster has); AMK708 if there are fewer."""
     have = int(ray.cluster_resources().get("GPU", 0) / gpus) if gpus else (count or 0)
     wanted = have if count is None else count
     if not wanted or wanted > have:
         message = f"the Ray cluster has {have} free GPUs, {wanted or 'at least one'} wanted"
         raise AmkError(Diagnostic("AMK708", message), Exit.NO_GPU)
-    remote = ray.remote(Station).options(num_gpus=gpus, num_cpus=0.5, max_restarts=RESTARTS, max_concurrency=2)
+    remote = ray.remote(DeviceServer).options(num_gpus=gpus, num_cpus=0.5, max_restarts=RESTARTS, max_concurrency=2)
     actors = [remote.remote(make) for _ in range(wanted)]
     found = []
     for actor in actors:
@@ -171,7 +171,7 @@ def stations(make: MakeBackend, count: int | None = None, gpus: float = 1) -> li
             label, device, card, simulated = ray.get(actor.describe.remote(), timeout=OPEN_SECONDS)
         except (RayError, GetTimeoutError) as error:
             raise AmkError(
-                Diagnostic("AMK708", f"a station cannot be opened: {first_line(error)}"), Exit.NO_GPU
+                Diagnostic("AMK708", f"a device server cannot be opened: {first_line(error)}"), Exit.NO_GPU
             ) from error
         found.append(RayBackend(actor, label, device, card, simulated))
     return found

@@ -21,7 +21,7 @@ from amk.agent.gate.isolation import bound_files, die_with, first_to_be_killed
 from amk.report.diagnostic import AmkError
 
 
-class Rig(Protocol):
+class Runner(Protocol):
     """What the worker drives: a GPU, or in tests a processor that misbehaves on demand."""
 
     def open(self, device: int) -> str: ...
@@ -37,32 +37,32 @@ class Rig(Protocol):
         ...
 
 
-def serve(rig: Rig, arguments: Sequence[str]) -> None:
+def serve(runner: Runner, arguments: Sequence[str]) -> None:
     """arguments: parent pid, answer descriptor, abort descriptor. Returns when standard input ends."""
     parent, answers, aborts = (int(word) for word in arguments)
     die_with(parent)
     bound_files()
     first_to_be_killed()
-    threading.Thread(target=_listen, args=(rig, aborts), daemon=True).start()
+    threading.Thread(target=_listen, args=(runner, aborts), daemon=True).start()
     with os.fdopen(answers, "w", encoding="utf-8") as out:
         for line in sys.stdin:
-            out.write(answer(rig, line).model_dump_json() + "\n")
+            out.write(answer(runner, line).model_dump_json() + "\n")
             out.flush()
 
 
-def _listen(rig: Rig, aborts: int) -> None:
+def _listen(runner: Runner, aborts: int) -> None:
     while os.read(aborts, 1):
-        rig.abort()
+        runner.abort()
 
 
-def answer(rig: Rig, line: str) -> Answer:
-    """What the rig says to one question. An exception that means a broken process is left to end it."""
+def answer(runner: Runner, line: str) -> Answer:
+    """What the runner says to one question. An exception that means a broken process is left to end it."""
     try:
         question = QUESTION.validate_json(line)
     except ValidationError:
         return Answer(nonce=0, error="not a question", kind="protocol")
     try:
-        return _ask(rig, question)
+        return _ask(runner, question)
     except AmkError as error:
         return Answer(nonce=question.nonce, error=str(error)[:4000], kind=error.diagnostics[0].code)
     except MemoryError:
@@ -72,35 +72,35 @@ def answer(rig: Rig, line: str) -> Answer:
         return Answer(nonce=question.nonce, error=str(error)[:4000], kind=kind)
 
 
-def _ask(rig: Rig, question: Question) -> Answer:
+def _ask(runner: Runner, question: Question) -> Answer:
     nonce = question.nonce
     match question:
         case Open():
-            return Answer(nonce=nonce, device=rig.open(question.device))
+            return Answer(nonce=nonce, device=runner.open(question.device))
         case Load():
-            rig.load(question)
+            runner.load(question)
             return Answer(nonce=nonce, key=question.key)
         case Check():
-            return Answer(nonce=nonce, checks=tuple(rig.check(question)))
+            return Answer(nonce=nonce, checks=tuple(runner.check(question)))
         case Block():
-            times, tokens = rig.block(question)
+            times, tokens = runner.block(question)
             return Answer(nonce=nonce, times=tuple(tuple(t) for t in times), tokens=tokens)
         case Canary():
-            good = rig.canary(question.device)
+            good = runner.canary(question.device)
             return Answer(nonce=nonce, error="" if good else "wrong answer", kind="" if good else "canary")
 
 
-def gpu_rig() -> Rig:
+def gpu_runner() -> Runner:
     """The compiler is loaded before torch, which brings an NVRTC of its own: code is only taken that this process's
     compiler makes of the schedule, and what the gate's makes would have to be compiled again, or be refused."""
     from amk.lowering.compile import compiler_build
 
     with contextlib.suppress(AmkError):  # without a compiler nothing can be loaded, which the answers say
         compiler_build()
-    from amk.agent.device.gpu_rig import GpuRig
+    from amk.agent.device.gpu_runner import GpuRunner
 
-    return GpuRig()
+    return GpuRunner()
 
 
 if __name__ == "__main__":
-    serve(gpu_rig(), sys.argv[1:])
+    serve(gpu_runner(), sys.argv[1:])

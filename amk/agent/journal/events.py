@@ -229,7 +229,7 @@ class Quarantined(Event):
 
 
 class Surveyed(Event):
-    """What is left near the proposal `best` (`decide/surroundings.py` says what is near, and how it is settled).
+    """What is left near the proposal `best` (`decide/neighbourhood.py` says what is near, and how it is settled).
     needed: log gain worth looking for; reach: the most that a bounded plan could gain (log)."""
 
     kind: Literal["surveyed"] = "surveyed"

@@ -15,8 +15,8 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from amk.agent.decide.couples import Item
+from amk.agent.decide.neighbourhood import Neighbourhood
 from amk.agent.decide.progress import Progress
-from amk.agent.decide.surroundings import Surroundings
 from amk.agent.gate.candidate import Candidate
 from amk.agent.journal.inbox import Suggestion
 from amk.agent.journal.state import Trial
@@ -38,7 +38,7 @@ class Context(Progress):
 
     seed: int
     journal: Journal | None = None
-    surroundings: Surroundings = field(default_factory=Surroundings)
+    neighbourhood: Neighbourhood = field(default_factory=Neighbourhood)
     is_safe: Callable[[Candidate], bool] = lambda made: True
 
     def rng(self, label: str) -> np.random.Generator:

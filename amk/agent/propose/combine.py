@@ -45,7 +45,7 @@ class Paid:
     name: str = "combine"
 
     def ask(self, context: Context) -> Sequence[Suggestion]:
-        base, paid = context.incumbent(), context.surroundings.paid(context)
+        base, paid = context.incumbent(), context.neighbourhood.paid(context)
         for count in range(len(paid), 2, -1):
             total = -sum(worth for worth, _ in paid[:count])
             settings = moved(base, dict(change for _, change in paid[:count]))

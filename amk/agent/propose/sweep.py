@@ -1,6 +1,6 @@
 """What is left near the best, the most promising first: every single change, then pairs by what their parts were worth.
 
-It ends when the search is exhausted (`amk/agent/decide/surroundings.py` says what that is).
+It ends when the search is exhausted (`amk/agent/decide/neighbourhood.py` says what that is).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Sweep:
     name: str = "sweep"
 
     def ask(self, context: Context) -> Sequence[Suggestion]:
-        found = context.surroundings.following(context)
+        found = context.neighbourhood.following(context)
         if found is None:
             return []
         expected, settings = found

@@ -1,6 +1,6 @@
 """Whether what is near the best is exhausted, said plainly, with the error of what was measured.
 
-Near the best are plans one and two knobs away (`decide/surroundings.py`), single edits as far as draws show them, and
+Near the best are plans one and two knobs away (`decide/neighbourhood.py`), single edits as far as draws show them, and
 combinations of the changes that gained. A screen drops most of what is measured, so the report says how often it drops
 what a keep asks for.
 """

@@ -14,7 +14,7 @@ from math import expm1
 from amk.agent.decide.feedback import fate, name
 from amk.agent.decide.feedback import outcome as verdict
 from amk.agent.decide.headroom import candidates, foretold
-from amk.agent.decide.surroundings import Survey, told
+from amk.agent.decide.neighbourhood import Survey, told
 from amk.agent.gate.candidate import Candidate
 from amk.agent.journal.events import Asked
 from amk.agent.journal.state import START, State, Trial

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from amk.agent.decide.keep import percent
-from amk.agent.decide.surroundings import Fate, Pairs, Single, Survey, told
+from amk.agent.decide.neighbourhood import Fate, Pairs, Single, Survey, told
 
 FATES: tuple[Fate, ...] = ("tried", "impossible", "duplicate", "avoided", "bounded", "open", "pending", "later")
 

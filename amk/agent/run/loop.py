@@ -25,8 +25,8 @@ from amk.agent.decide import calibration
 from amk.agent.decide import keep as decide
 from amk.agent.decide.headroom import nothing_to_rank
 from amk.agent.decide.history import History
+from amk.agent.decide.neighbourhood import Neighbourhood, ended
 from amk.agent.decide.rulings import LOST, PHASES, RETRIES, attempt, due, ends_of_screen, lost, promise, rule
-from amk.agent.decide.surroundings import Surroundings, ended
 from amk.agent.device.measure import ROUNDS, Backend, Fault, Job, steps_of
 from amk.agent.gate.candidate import Candidate
 from amk.agent.gate.design import Design
@@ -77,7 +77,7 @@ class Loop:
     """A plan that the best found is compared with at the end; nothing that is proposed or decided depends on it."""
     history: History = field(init=False)
     pipeline: Pipeline = field(init=False)
-    surroundings: Surroundings = field(default_factory=Surroundings)
+    neighbourhood: Neighbourhood = field(default_factory=Neighbourhood)
     _fruitless: int = 0
     _silent_at: int | None = None
     _queue: list[Suggestion] = field(default_factory=list)
@@ -144,7 +144,7 @@ class Loop:
 
     def _look_around(self, last: bool = False) -> None:
         """Write down, once for every best, that nothing near it is open; at last, what is."""
-        found = self.surroundings.look(self.context(), last) if last or not self.state.exhausted else None
+        found = self.neighbourhood.look(self.context(), last) if last or not self.state.exhausted else None
         if found is not None and found != self.state.surveyed:
             self.note(found)
 
@@ -200,7 +200,7 @@ class Loop:
         run = self.state.run
         assert run is not None
         known = self.space, self.state, self.history, self.gate.workshop
-        return Context(*known, run.seed, self.journal, self.surroundings, self.gate.is_safe)
+        return Context(*known, run.seed, self.journal, self.neighbourhood, self.gate.is_safe)
 
     def _admit(self, trial: Trial) -> None:
         design = self.design_of(trial.index)

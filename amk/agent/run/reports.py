@@ -86,7 +86,7 @@ def report_of(state: State, whole: bool = True, workshop: Workshop | None = None
     assert run is not None
     context = context_of(state, workshop)
     history = context.history
-    survey = context.surroundings.survey(context, plans=0)
+    survey = context.neighbourhood.survey(context, plans=0)
     best = candidate_of(state, state.best)
     changes: tuple[list[Ablated], int] = [], 0
     if best is not None and state.best != START:

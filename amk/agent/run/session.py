@@ -122,11 +122,11 @@ def backends_for(target: Target, seed: int, folder: Path | None, gpus: int = 1) 
         return (SimulatedBackend(target.name, seed),)
     if len(found) < gpus:
         raise AmkError(Diagnostic("AMK005", f"--gpus {gpus}: this machine has {len(found)} of {target.title}"))
-    from amk.agent.device.station import Post, StationBackend
+    from amk.agent.device.device_server import Post, ServerBackend
 
     logs = [folder / WORKER_LOG.format(gpu.ordinal) for gpu in found]
     pairs = zip(found[:gpus], logs, strict=False)
-    return tuple(StationBackend(Post(gpu.name, gpu.ordinal, log, gpu.uuid)) for gpu, log in pairs)
+    return tuple(ServerBackend(Post(gpu.name, gpu.ordinal, log, gpu.uuid)) for gpu, log in pairs)
 
 
 def is_here(target: Target) -> bool:
@@ -139,20 +139,20 @@ def opened(target: Target, seed: int, folder: Path, gpus: int | None, ray: str |
     """The devices of one session, closed again at its end. AMK708 if the Ray cluster at `ray` cannot be used."""
     with ExitStack() as stack:
         here = ray is None
-        found = backends_for(target, seed, folder, gpus or 1) if here else _stations(stack, target, gpus, str(ray))
+        found = backends_for(target, seed, folder, gpus or 1) if here else _servers(stack, target, gpus, str(ray))
         for backend in found:
             stack.callback(backend.close)
         yield found
 
 
-def _stations(stack: ExitStack, target: Target, gpus: int | None, address: str) -> tuple[Backend, ...]:
+def _servers(stack: ExitStack, target: Target, gpus: int | None, address: str) -> tuple[Backend, ...]:
     try:
         from amk.agent.device import ray_backend
     except ImportError as error:
         message = "--ray needs Ray, which is not installed"
         raise AmkError(Diagnostic("AMK708", message, help="pip install 'amk[ray]'")) from error
     stack.enter_context(ray_backend.cluster(address))
-    return tuple(ray_backend.stations(partial(ray_backend.gpu_of_actor, target), gpus))
+    return tuple(ray_backend.device_servers(partial(ray_backend.gpu_of_actor, target), gpus))
 
 
 def recorded_points(state: State) -> tuple[dict[str, Any], ...]:

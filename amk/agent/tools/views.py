@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from amk.agent.decide.feedback import fate
 from amk.agent.decide.headroom import foretold, speed_of_light
-from amk.agent.decide.surroundings import told
+from amk.agent.decide.neighbourhood import told
 from amk.agent.journal.state import START, State
 from amk.report.printable import printable
 

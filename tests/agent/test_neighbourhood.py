@@ -5,7 +5,7 @@ from math import exp
 
 import pytest
 
-from amk.agent.decide.surroundings import Surroundings, fate, told
+from amk.agent.decide.neighbourhood import Neighbourhood, fate, told
 from amk.agent.device.measure import Block, Job
 from amk.agent.device.noise import Noise
 from amk.agent.device.simulated import SimulatedBackend
@@ -84,16 +84,16 @@ def test_what_a_short_look_does_not_plan_counts_as_open(make_loop: MakeLoop, wor
     loop.__post_init__()
     loop.run()
     fresh = replace(loop.context(), workshop=Workshop(workshop.model, workshop.target, workshop.context))
-    fates = {single.change: single.fate for single in Surroundings().survey(fresh, plans=0).singles}
+    fates = {single.change: single.fate for single in Neighbourhood().survey(fresh, plans=0).singles}
     assert fates.pop(("warps", 6)) == "tried" and set(fates.values()) == {"open"}
     assert not fresh.workshop.knows(loop.space.start), "nothing was planned"
-    some = Surroundings().survey(fresh, plans=2).event()
-    every = Surroundings().survey(fresh).event()
+    some = Neighbourhood().survey(fresh, plans=2).event()
+    every = Neighbourhood().survey(fresh).event()
     assert some.open >= every.open and some.singles == every.singles
 
 
 @pytest.mark.turns(2)
-def test_the_next_best_has_surroundings_of_its_own(make_loop: MakeLoop) -> None:
+def test_the_next_best_has_a_neighbourhood_of_its_own(make_loop: MakeLoop) -> None:
     loop = make_loop(Sweep(), SimulatedBackend("h200", noise=Noise("quiet")), evals=100, survey=True)
     loop.space = replace(loop.space, knobs=tuple(k for k in loop.space.knobs if k.name in KNOBS))
     loop.__post_init__()
@@ -110,7 +110,7 @@ def test_two_changes_are_left_when_sum_and_interaction_are_too_little(
     loop.space = replace(loop.space, knobs=tuple(k for k in loop.space.knobs if k.name in names))
     loop.__post_init__()
     loop.run()
-    survey = loop.surroundings.survey(loop.context())
+    survey = loop.neighbourhood.survey(loop.context())
     assert loop.state.exhausted and loop.state.best == START and not survey.open
     by_knobs = {pairs.knobs: pairs for pairs in survey.pairs}
     helped, alone = by_knobs["kv_splits", "warps"], by_knobs["kv_splits", "run_ahead"]

@@ -38,7 +38,7 @@ Request = tuple[Literal["measure"], Comparison] | tuple[Literal["stop"], None]
 
 @dataclass(frozen=True)
 class Post:
-    """What a station supervises: device `device`, called `name`, on the card `card`. `command` starts its worker."""
+    """What a server supervises: device `device`, called `name`, on the card `card`. `command` starts its worker."""
 
     name: str
     device: int
@@ -51,20 +51,20 @@ class Post:
 
 
 @dataclass
-class _Station:
+class _Server:
     popen: subprocess.Popen[bytes]
     channel: Connection
 
 
 @dataclass
-class StationBackend:
-    """A device behind a supervisor process. `measure` must always be called from one thread that outlives the station:
+class ServerBackend:
+    """A device behind a supervisor process. `measure` must always be called from one thread that outlives the server:
     the kernel's parent-death signal follows the thread.
     """
 
     post: Post
     simulated: bool = False
-    _station: _Station | None = None
+    _server: _Server | None = None
     _stopped: threading.Event = field(default_factory=threading.Event)
     _sending: threading.Lock = field(default_factory=threading.Lock)
 
@@ -81,29 +81,29 @@ class StationBackend:
         return self.post.card
 
     def measure(self, job: Job, incumbent: Ready, candidate: Ready) -> Samples | Fault:
-        """What the station measured; `lost` if it ended before it said."""
+        """What the device server measured; `lost` if it ended before it said."""
         began = time.monotonic()
         if self._stopped.is_set():
             return Fault("stopped", "the search ends")
         try:
-            station = self._station or self._start()
+            server = self._server or self._start()
             self._send(("measure", (job, incumbent, candidate)))
-            self._wait(station)
-            found: Samples | Fault = station.channel.recv()
+            self._wait(server)
+            found: Samples | Fault = server.channel.recv()
         except (EOFError, OSError) as error:
             how = self._reap()
             detail = f"the supervisor ended ({how}) before the result was written: {type(error).__name__}"
             return Fault("lost", detail, time.monotonic() - began)
         return found
 
-    def _wait(self, station: _Station) -> None:
+    def _wait(self, server: _Server) -> None:
         """Until there is an answer. The supervisor keeps the deadlines of its worker; one that is itself stopped
         keeps none, so it is ended when it stood still at two looks in a row."""
         stops = 0
-        while not station.channel.poll(LOOK):
-            stops = stops + 1 if is_stopped(station.popen.pid) else 0
+        while not server.channel.poll(LOOK):
+            stops = stops + 1 if is_stopped(server.popen.pid) else 0
             if stops > 1:
-                station.popen.kill()
+                server.popen.kill()
 
     def stop(self) -> None:
         self._stopped.set()
@@ -112,40 +112,40 @@ class StationBackend:
 
     def close(self) -> None:
         self._stopped.set()
-        station = self._station
-        if station is not None:
-            station.channel.close()
+        server = self._server
+        if server is not None:
+            server.channel.close()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                station.popen.wait(CLOSING)
+                server.popen.wait(CLOSING)
             self._reap()
 
     def _send(self, request: Request) -> None:
-        station = self._station
-        if station is not None:
+        server = self._server
+        if server is not None:
             with self._sending:
-                station.channel.send(request)
+                server.channel.send(request)
 
-    def _start(self) -> _Station:
+    def _start(self) -> _Server:
         ours, theirs = socket.socketpair()
-        words = [*python_module("amk.agent.device.station"), str(os.getpid()), str(theirs.fileno())]
+        words = [*python_module("amk.agent.device.device_server"), str(os.getpid()), str(theirs.fileno())]
         with theirs:
             popen = subprocess.Popen(
                 words, env=worker_environment(os.environ), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),), start_new_session=True,
             )  # fmt: skip
         channel = Connection(ours.detach())
-        self._station = _Station(popen, channel)
+        self._server = _Server(popen, channel)
         channel.send(self.post)
-        return self._station
+        return self._server
 
     def _reap(self) -> str:
-        """End what is left of the station; how it ended."""
-        station, self._station = self._station, None
-        if station is None:
+        """End what is left of the device server; how it ended."""
+        server, self._server = self._server, None
+        if server is None:
             return "not started"
-        station.popen.kill()
-        code = station.popen.wait()
-        station.channel.close()
+        server.popen.kill()
+        code = server.popen.wait()
+        server.channel.close()
         return f"status {code}"
 
 
@@ -179,6 +179,6 @@ def _listen(channel: Connection, backend: GpuBackend, waiting: queue.SimpleQueue
 
 
 if __name__ == "__main__":
-    from amk.agent.device import station  # the channel's objects are those of the module, not of __main__
+    from amk.agent.device import device_server  # the channel's objects are those of the module, not of __main__
 
-    station.serve(int(sys.argv[1]), int(sys.argv[2]))
+    device_server.serve(int(sys.argv[1]), int(sys.argv[2]))

@@ -35,7 +35,7 @@ References = tuple[tuple[torch.Tensor, torch.Tensor], ...]
 
 
 @dataclass
-class GpuRig:
+class GpuRunner:
     """Weights are drawn once per process, shared by both slots; caches and tokens afresh for every check.
 
     streams: by the formats of a stream, the numbers that its codes stand for. references: logits of the last check, in

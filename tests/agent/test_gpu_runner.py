@@ -1,4 +1,4 @@
-"""The worker's rig without a GPU: what it keeps, frees and checks; the kernel is torch's own answer."""
+"""The worker's runner without a GPU: what it keeps, frees and checks; the kernel is torch's own answer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.tiny import PLAIN
 
 torch = pytest.importorskip("torch", reason="the worker's oracle is torch")
 
-from amk.agent.device import gpu_rig  # noqa: E402  after torch is known to be there
+from amk.agent.device import gpu_runner  # noqa: E402  after torch is known to be there
 from amk.bench import device_packing, subject, torch_model  # noqa: E402
 
 CONTEXT = 64
@@ -56,9 +56,9 @@ class Echo(subject.Subject):
 
 
 @pytest.fixture
-def rig(monkeypatch: pytest.MonkeyPatch) -> Any:
+def runner(monkeypatch: pytest.MonkeyPatch) -> Any:
     """`free` is the device memory there is, `freed` the programs let go."""
-    made = gpu_rig.GpuRig()
+    made = gpu_runner.GpuRunner()
     made.free, made.freed = [2**40], []  # type: ignore[attr-defined]
     weights = torch_model.TorchWeights.random(PLAIN, 1, device="cpu")
 
@@ -73,8 +73,8 @@ def rig(monkeypatch: pytest.MonkeyPatch) -> Any:
         return Echo(kernel.schedule, engine, given, *caches, given, given, freed=made.freed)  # type: ignore[attr-defined]
 
     generator, draw = torch.Generator, torch.randint
-    monkeypatch.setattr(gpu_rig, "unpacked", unpacked)
-    monkeypatch.setattr(gpu_rig.Subject, "random", random)
+    monkeypatch.setattr(gpu_runner, "unpacked", unpacked)
+    monkeypatch.setattr(gpu_runner.Subject, "random", random)
     monkeypatch.setattr(torch_model.TorchWeights, "random", lambda model, seed: weights)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (made.free[0], 2**40))  # type: ignore[attr-defined]
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: made.freed.append("cache"))  # type: ignore[attr-defined]
@@ -83,38 +83,38 @@ def rig(monkeypatch: pytest.MonkeyPatch) -> Any:
     return made
 
 
-def load(rig: Any, slot: str, number: int, **settings: Any) -> None:
+def load(runner: Any, slot: str, number: int, **settings: Any) -> None:
     chosen = Settings(**({"warps": 4, "hint_slack": number % 5} | settings))
     schedule = plan(PLAIN, load_target("h200"), settings=chosen, max_context=CONTEXT, workers=2 * chosen.batch + 1)
     text = schedule.model_dump_json()
     kernel = base64.b64encode(text.encode()).decode()
-    rig.load(Load(nonce=1, slot=slot, seed=number, schedule=text, kernel=kernel, key=f"{number:064d}"))
+    runner.load(Load(nonce=1, slot=slot, seed=number, schedule=text, kernel=kernel, key=f"{number:064d}"))
 
 
-def test_room_is_made_only_where_there_is_too_little(rig: Any) -> None:
-    load(rig, "a", 0)
-    load(rig, "b", 1)
-    assert len(rig.packings.kept) == 1 and not rig.freed
-    rig.free[0] = 0
-    load(rig, "b", 2)
-    assert not rig.packings.kept and rig.freed[-1] == "cache" and isinstance(rig.freed[0], Echo)
+def test_room_is_made_only_where_there_is_too_little(runner: Any) -> None:
+    load(runner, "a", 0)
+    load(runner, "b", 1)
+    assert len(runner.packings.kept) == 1 and not runner.freed
+    runner.free[0] = 0
+    load(runner, "b", 2)
+    assert not runner.packings.kept and runner.freed[-1] == "cache" and isinstance(runner.freed[0], Echo)
 
 
 @pytest.mark.parametrize("batch", [1, 2])
-def test_a_check_compares_every_position_with_the_oracle(rig: Any, batch: int) -> None:
-    load(rig, "a", 0, batch=batch)
-    load(rig, "b", 1, batch=batch)
+def test_a_check_compares_every_position_with_the_oracle(runner: Any, batch: int) -> None:
+    load(runner, "a", 0, batch=batch)
+    load(runner, "b", 1, batch=batch)
     question = Check(nonce=1, slot="a", positions=POSITIONS, seed=7)
-    found = rig.check(question)
+    found = runner.check(question)
     assert [check.pos for check in found] == list(POSITIONS)
     assert all(check.finite and check.repeated and 0 < check.error < 0.1 for check in found)
     assert all(check.error == pytest.approx(check.oracle_error, rel=0.5) for check in found)
-    references = rig.references
-    rig.subjects["b"].wrong = True
-    assert all(check.error > 0.5 for check in rig.check(question.model_copy(update={"slot": "b"})))
-    assert rig.references is references, "both slots are asked the same"
-    rig.check(question.model_copy(update={"seed": 8}))
-    assert rig.references is not references
+    references = runner.references
+    runner.subjects["b"].wrong = True
+    assert all(check.error > 0.5 for check in runner.check(question.model_copy(update={"slot": "b"})))
+    assert runner.references is references, "both slots are asked the same"
+    runner.check(question.model_copy(update={"seed": 8}))
+    assert runner.references is not references
 
 
 @pytest.mark.turns(3)
@@ -126,7 +126,7 @@ from amk.agent.device import worker
 from amk.lowering import compile
 order = []
 compile.compiler_build = lambda: order.append("torch" in sys.modules)
-rig = worker.gpu_rig()
+runner = worker.gpu_runner()
 assert order == [False] and "torch" in sys.modules, order
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)

@@ -138,7 +138,7 @@ as open."""
 
 
 @dataclass
-class Surroundings:
+class Neighbourhood:
     """Remembers how points were settled; the survey is a function of the trials so far."""
 
     best: int = START
