@@ -3,8 +3,9 @@
     python -m tests.agent.power --record tests/records/search/keep-power.json
 
 A candidate is screened, raced and confirmed as on a GPU: a screen is ABBA after ABBA, a race twelve times AB, then
-twelve times BA in exchanged places, and again. Noise is drawn in the order of measurement, so that what is locked to
-the blocks (`period`) meets the order that they really have. Every candidate has a calibration of its own.
+twelve times BA in exchanged places, and again if this half shows half of what is needed. Noise is drawn in the order of
+measurement, so that what is locked to the blocks (`period`) meets the order that they really have. Every candidate has
+a calibration of its own.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from datetime import UTC, datetime
 from math import exp, log1p
 from pathlib import Path
 from typing import Any, get_args
+
+import numpy as np
 
 from amk.agent.decide import calibration
 from amk.agent.decide import keep as decide
@@ -57,7 +60,10 @@ def _blocks(noise: Noise, seed: int, where: int, order: str, gain: float) -> lis
 def kept(noise: Noise, seed: int, where: int, gain: float, mad: float) -> bool:
     if not decide.screen(screen(noise, seed, 3 * where, gain), mad).passed:
         return False
-    return all(decide.race(race(noise, seed, 3 * where + i, gain), mad, ROUNDS["race"], where).passed for i in (1, 2))
+    first, again = (race(noise, seed, 3 * where + i, gain) for i in (1, 2))
+    if np.median(first[: len(first) // 2]) > decide.at_half(mad):
+        return False
+    return all(decide.race(ratios, mad, ROUNDS["race"], where).passed for ratios in (first, again))
 
 
 def power(kind: Kind, sigma: float, candidates: int) -> dict[str, Any]:

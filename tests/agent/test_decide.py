@@ -56,7 +56,30 @@ def test_a_noisy_device_asks_for_more() -> None:
     assert decide.worth(0.0) == pytest.approx(log(1.01)) and decide.worth(0.02) == pytest.approx(0.06)
 
 
-def test_only_a_screen_ends_early() -> None:
+def test_a_race_ends_at_its_half_and_a_confirmation_never() -> None:
+    slow, fast = ((1.0,), (1.2,), (1.2,), (1.0,)), ((1.2,), (1.0,), (1.0,), (1.2,))
+    job = Job(0, "race", 1, 4, 10, (1,), 0, half=decide.at_half(0.001))
+    assert hopeless(job, [slow, slow]) and hopeless(job, [slow, fast]) and not hopeless(job, [fast, fast])
+    assert not any(hopeless(job, [slow] * rounds) for rounds in (0, 1, 3, 4))
+    assert not hopeless(replace(job, phase="confirm"), [slow, slow])
+    assert not hopeless(replace(job, phase="calibrate"), [slow, slow])
+    ruling = decide.race([log(1.2)] * 2, 0.001, 4, 0)
+    assert not ruling.passed and ruling.log_gain == pytest.approx(-log(1.2)) and "2 of 4 rounds" in ruling.reason
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_worth_a_keep_is_hardly_ever_lost_at_the_half(kind: Kind) -> None:
+    """Beside the whole race, at the gain that a keep needs and at one and a half times it."""
+    noise = Noise(kind, 0.003)
+    mad = decide.spread(race(noise, 5, 0))
+    for times, share in ((1.0, 0.05), (1.5, 0.02)):
+        races = [race(noise, 5, i, times * decide.needed(mad)) for i in range(1, 301)]
+        won = [ratios for ratios in races if decide.race(ratios, mad, 24, 0).passed]
+        lost = [ratios for ratios in won if np.median(ratios[:12]) > decide.at_half(mad)]
+        assert len(won) > 60 and len(lost) <= share * len(won)
+
+
+def test_a_screen_ends_early() -> None:
     slow = ((1.0,), (1.2,), (1.2,), (1.0,))
     job = Job(0, "screen", 1, 6, 20, (1,), 0, slower=0.1)
     assert not hopeless(job, [slow]) and hopeless(job, [slow, slow])

@@ -4,7 +4,7 @@ import os
 import sys
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log
 from pathlib import Path
 
@@ -145,6 +145,15 @@ def test_the_whole_process_group_ends(bench: Bench) -> None:
 @way("chatter")
 def test_what_a_worker_prints_is_no_answer(bench: Bench) -> None:
     assert isinstance(bench.compare(), Samples)
+
+
+@way("honest")
+def test_a_race_without_hope_ends_at_its_half(bench: Bench) -> None:
+    """What it showed is kept; neither program is measured in exchanged places again, and the next race is whole."""
+    job = Job(0, "race", 1, 2 * SEATED, 4, POSITIONS, 1, half=-9.0)
+    ended, whole = (bench.backend.measure(j, bench.incumbent, bench.candidate) for j in (job, replace(job, half=9.0)))
+    assert isinstance(ended, Samples) and len(ended.rounds) == SEATED
+    assert isinstance(whole, Samples) and len(whole.rounds) == 2 * SEATED
 
 
 @way("honest")

@@ -2,7 +2,7 @@
 
 Rule: the one-sided 99% bootstrap bound of the median log ratio is below 0, and the median gain is at least
 max(0.5%, 3 x the A/A spread). It must hold twice: in the race, and again in a fresh process on fresh inputs; only the
-second is reported. No position may lose more than 2%. Nothing is decided from fewer rounds than were asked for.
+second is reported. No position may lose more than 2%. Nothing is kept from fewer rounds than were asked for.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ HOPELESS_SHARE = 0.25
 HOPELESS_AT_ONCE = 0.05
 HOPELESS_AT_ONCE_MADS = 10.0
 SCREEN_SHARE = 0.5
-"""A screen lets pass what shows half of the gain that would be needed."""
+"""A screen, and the first half of a race, let pass what shows half of the gain that would be needed."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,12 @@ def hopeless_at_once(mad: float) -> float:
     return max(log1p(HOPELESS_AT_ONCE), HOPELESS_AT_ONCE_MADS * mad)
 
 
+def at_half(mad: float) -> float:
+    """The log ratio that ends a race when the median of its first half is above it: this only refuses, so it keeps
+    nothing that the whole race would not keep."""
+    return -SCREEN_SHARE * needed(mad)
+
+
 def upper_bound(log_ratios: Sequence[float], seed: int) -> float:
     """One-sided bootstrap bound of the median; the resampling is a function of `seed`."""
     values = np.array(log_ratios)
@@ -84,9 +90,10 @@ def screen(log_ratios: Sequence[float], mad: float) -> Ruling:
 
 def race(log_ratios: Sequence[float], mad: float, rounds: int, seed: int) -> Ruling:
     """The keep rule on `rounds` rounds."""
+    gain, want = -float(np.median(log_ratios)), needed(mad)
     if len(log_ratios) < rounds:
-        return Ruling(False, f"{len(log_ratios)} of {rounds} rounds", 0.0)
-    gain, bound, want = -float(np.median(log_ratios)), upper_bound(log_ratios, seed), needed(mad)
+        return Ruling(False, f"{percent(gain)} after {len(log_ratios)} of {rounds} rounds", gain)
+    bound = upper_bound(log_ratios, seed)
     if bound >= 0:
         return Ruling(False, f"not significant: {percent(gain)}, 99% bound {percent(-bound)}", gain, bound)
     if gain < want:

@@ -66,10 +66,11 @@ def lead(state: State) -> float:
     return 0.0 if ahead is None else max(0.0, state.score_of(state.best) - promise(state, ahead))
 
 
-def ends_of_screen(state: State) -> tuple[float, float]:
-    """The log losses that end a screen in its first rounds, and in its first: it has to keep up with what leads."""
-    ahead = lead(state)
-    return decide.hopeless(state.noise) - ahead, decide.hopeless_at_once(state.noise) - ahead
+def early_ends(state: State) -> tuple[float, float, float]:
+    """The log losses that end a screen in its first rounds, and in its first: it has to keep up with what leads; and
+    the log ratio that ends a race at its half."""
+    ahead, mad = lead(state), state.noise
+    return decide.hopeless(mad) - ahead, decide.hopeless_at_once(mad) - ahead, decide.at_half(mad)
 
 
 def due(state: State, screened: Sequence[Trial], patience: int) -> bool:

@@ -92,9 +92,9 @@ class GpuBackend:
         return rounds
 
     def _seated(self, job: Job, incumbent: Ready, candidate: Ready) -> list[Four] | Fault:
-        """Rounds whose two halves were measured in exchanged places."""
+        """Rounds whose two halves were measured in exchanged places, until there are enough, or no hope."""
         rounds: list[Four] = []
-        while len(rounds) < job.rounds:
+        while len(rounds) < job.rounds and not hopeless(job, rounds):
             if rounds and (fault := self._exchange(incumbent, candidate)):
                 return fault
             count = min(SEATED, job.rounds - len(rounds))

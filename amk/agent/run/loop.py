@@ -26,7 +26,7 @@ from amk.agent.decide import keep as decide
 from amk.agent.decide.headroom import nothing_to_rank
 from amk.agent.decide.history import History
 from amk.agent.decide.neighbourhood import Neighbourhood, ended
-from amk.agent.decide.rulings import LOST, PHASES, RETRIES, attempt, due, ends_of_screen, lost, promise, rule
+from amk.agent.decide.rulings import LOST, PHASES, RETRIES, attempt, due, early_ends, lost, promise, rule
 from amk.agent.device.measure import ROUNDS, Backend, Fault, Job, steps_of
 from amk.agent.gate.candidate import Candidate
 from amk.agent.gate.design import Design
@@ -321,7 +321,7 @@ class Loop:
         incumbent, best = self.incumbent(), self.state.best
         known = self.state.calibrated.get(lane.backend.device)
         steps = steps_of(phase, None if known is None else float(np.mean(known.incumbent_ms)))
-        ends = ends_of_screen(self.state)
+        ends = early_ends(self.state)
         job = Job(index, phase, number, ROUNDS[phase], steps, run.positions, secrets.randbits(SEED_BITS), *ends)
         self.note(LeaseReserved(index=index, phase=phase, attempt=number, device=lane.backend.device, seconds=0.0))
         lane.start(job, best, incumbent, incumbent if index == START else self.pipeline.ready[index])
