@@ -114,6 +114,20 @@ def test_an_edit_is_seen_where_its_function_runs_alone(which: str) -> None:
     assert kernel in beside(edit) and judge((kernel,), edit) == (kernel, "emulator: memory")
 
 
+@pytest.mark.turns(3)
+@pytest.mark.parametrize(
+    ("which", "kernel", "seen"),
+    [
+        ("difference for sum: amk/ops/reduce_splits.cuh:61:14", "far scores", "logits"),
+        ("sum for difference: amk/ops/reduce_splits.cuh:69:36", "far scores", "logits"),
+        ("difference for sum: amk/ops/combine.cuh:119:52", "many splits", "race"),
+    ],
+)
+def test_an_edit_is_seen_in_a_kernel_beside_the_sample(which: str, kernel: str, seen: str) -> None:
+    edit = next(edit for _, edit in all_edits() if edit.name.startswith(which))
+    assert kernel in beside(edit) and judge((kernel,), edit) == (kernel, f"emulator: {seen}")
+
+
 def test_kernels_beside_the_sample_can_be_planned() -> None:
     for name in FURTHER:
         assert texts(name)[SOURCE]

@@ -44,7 +44,8 @@ DRAWN = Sampling(0.8, 40, 0.9, 7)
 class Request:
     """launches: tokens of each. position: of the first token; above 0 the cache holds drawn rows. chosen: in steps of
     several rows, how many rows at the end have the largest logit behind them, not a given token. sampling: of kernels
-    that draw."""
+    that draw. repelled: added to the biases of queries and taken from those of keys, so all scores are far below zero.
+    """
 
     name: str
     order: Order
@@ -52,6 +53,7 @@ class Request:
     position: int = 0
     chosen: int = 1
     sampling: Sampling = DRAWN
+    repelled: float = 0.0
 
 
 REQUESTS = (
@@ -73,9 +75,9 @@ class Shown:
     left: str = ""
 
 
-def shown(schedule: Schedule, source: RandomTensors, ptx: str, request: Request) -> Shown:
+def shown(schedule: Schedule, ptx: str, request: Request) -> Shown:
     """What one request of a kernel shows."""
-    engine = EmulatedEngine(schedule, source, ptx, limits=LIMITS, races=True)
+    engine = EmulatedEngine(schedule, _weights(schedule, request), ptx, limits=LIMITS, races=True)
     if schedule.model.slice is not None:
         return _of_slice(engine, schedule, request)
     given = 3 if schedule.rows == 1 else request.position + schedule.rows * sum(request.launches)
@@ -94,6 +96,14 @@ def shown(schedule: Schedule, source: RandomTensors, ptx: str, request: Request)
         tokens += engine.output(count).reshape(-1).tolist()
         logits.append(engine.logits())
     return Shown("", tuple(tokens), tuple(logits), _left(engine))
+
+
+def _weights(schedule: Schedule, request: Request) -> RandomTensors:
+    source = RandomTensors(schedule.model)
+    for name, values in source.arrays.items():
+        if request.repelled and name.endswith((".bq", ".bk")):
+            values += request.repelled if name.endswith(".bq") else -request.repelled
+    return source
 
 
 def _left(engine: EmulatedEngine) -> str:
@@ -153,13 +163,13 @@ def _sources() -> bytes:
     return sha256(b"".join(texts)).digest()
 
 
-def _kept(schedule: Schedule, source: RandomTensors, ptx: str, request: Request) -> Shown:
+def _kept(schedule: Schedule, ptx: str, request: Request) -> Shown:
     words = b"".join((_sources(), ptx.encode(), schedule_hash(schedule).encode(), repr(request).encode()))
     path = SHARED / f"{sha256(words).hexdigest()}.npz"
     if path.exists():
         with np.load(path, allow_pickle=False) as known:
             return Shown("", tuple(known["tokens"].tolist()), tuple(known["logits"]), str(known["left"]))
-    found = shown(schedule, source, ptx, request)
+    found = shown(schedule, ptx, request)
     if not found.fault:
         SHARED.mkdir(mode=0o700, exist_ok=True)
         with NamedTemporaryFile(dir=SHARED, suffix=".npz", delete=False) as file:
@@ -168,11 +178,11 @@ def _kept(schedule: Schedule, source: RandomTensors, ptx: str, request: Request)
     return found
 
 
-def expected(subject: str, schedule: Schedule, source: RandomTensors, ptx: str, request: Request) -> Shown:
+def expected(subject: str, schedule: Schedule, ptx: str, request: Request) -> Shown:
     """What the kernel as it is shows, run once; it has no fault."""
     key = subject, request.name
     if key not in _KEPT:
-        _KEPT[key] = _kept(schedule, source, ptx, request)
+        _KEPT[key] = _kept(schedule, ptx, request)
     assert _KEPT[key].fault == "", (key, _KEPT[key].fault)
     return _KEPT[key]
 
@@ -185,11 +195,11 @@ def difference(
 
     "logits, within rounding" where bits differ by less than two machines may.
     """
-    source, rounded = RandomTensors(schedule.model), False
+    rounded = False
     for request in requests:
-        known = expected(subject, schedule, source, original, request)
+        known = expected(subject, schedule, original, request)
         try:
-            found = shown(schedule, source, ptx, request)
+            found = shown(schedule, ptx, request)
         except AmkError as error:
             return error.diagnostics[0].code
         if found.fault or found.tokens != known.tokens:

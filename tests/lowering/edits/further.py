@@ -28,6 +28,9 @@ AT_A_BOUNDARY = Request("boundary", Order(), launches=(3,), position=14)
 """Positions 14 to 16: the last two of a block of the cache, and the first of the next."""
 FULL = Request("late position", Order(seed=2, slice=300), launches=(2,), position=70)
 BEHIND_THE_CONTEXT = Request("behind the context", Order(), launches=(1,), position=129)
+REPELLED = Request("scores far below zero", Order(), launches=(2,), repelled=8.0)
+MANY_SPLITS = Request("many splits", Order(), launches=(2,), position=95)
+"""Six splits are active, then seven."""
 DRAWS = tuple(
     Request(f"drawn at {temperature:g}, {top_k}, {top_p:g}", Order(), launches=(1,), sampling=drawn)
     for temperature, top_k, top_p in ((0.8, 40, 0.9), (0.05, 0, 1.0), (2.0, 0, 0.999), (0.0, 0, 1.0))
@@ -52,6 +55,20 @@ FURTHER: dict[str, tuple[str, Settings, FormatName, ModelSpec, tuple[Request, ..
         "bf16",
         tiny(layers=1, heads=2, kv_heads=1, head_dim=128),
         (AT_A_BOUNDARY, FULL),
+    ),
+    "far scores": (
+        "h200",
+        replace(FAST, batch=2, kv_block=16, workers=4),
+        "bf16",
+        tiny(layers=1, heads=2, kv_heads=1, head_dim=128, qkv_bias=True),
+        (REPELLED,),
+    ),
+    "many splits": (
+        "h200",
+        replace(FAST, kv_block=16, workers=8, warps=2, reduce_from=None),
+        "bf16",
+        tiny(layers=1, heads=16, kv_heads=1),
+        (MANY_SPLITS,),
     ),
     "parted groups": (
         "h200",
@@ -78,9 +95,10 @@ FURTHER: dict[str, tuple[str, Settings, FormatName, ModelSpec, tuple[Request, ..
     "ragged rows": ("h200", replace(FAST, workers=4), "int8", ODD, REQUESTS[:1]),
     "behind the context": ("h200", FAST, "bf16", tiny(slice=LayerSlice(first=1, of=4)), (BEHIND_THE_CONTEXT,)),
 }
-"""Splits that are not all active, and heads of 48 elements; splits of whole heads of 128; row groups that two agents
-share; several refills at once; an odd number of candidates; agents with a row for every lane, and a last row group of
-one row; activations of no whole row groups; a slice at a position that no cache has."""
+"""Splits that are not all active, and heads of 48 elements; splits of whole heads of 128; the same with scores at
+which only their distance from the largest has a finite exponential; more splits than one turn of their reader takes;
+row groups that two agents share; several refills at once; an odd number of candidates; agents with a row for every
+lane, and a last row group of one row; activations of no whole row groups; a slice at a position that no cache has."""
 
 
 @dataclass(frozen=True)
