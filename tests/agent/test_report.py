@@ -6,22 +6,26 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from math import log
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from amk.agent.decide.ranking import TOLD, misleads
+from amk.agent.gate import candidate
 from amk.agent.gate.candidate import Candidate
 from amk.agent.gate.design import Design
 from amk.agent.journal.events import Decided, Gated, LlmReserved, LlmSettled, Proposed
 from amk.agent.journal.state import START
+from amk.agent.journal.store import read_state
 from amk.agent.propose.structure import advised
 from amk.agent.report.html import render
+from amk.agent.report.kept import kept_report
 from amk.agent.report.live import View, line
 from amk.agent.report.result import ablated
 from amk.agent.report.results import metrics
-from amk.agent.run.reports import candidate_of, kept_report, report_of, write_report
-from amk.simulator.predict import step_ms
-from tests.agent import long_night
+from amk.agent.run.reports import candidate_of, report_of, write_report
+from amk.simulator.predict import Prepared, predict, step_ms
+from tests.agent import long_night, report_time
 from tests.agent.conftest import MakeLoop
 
 HOSTILE = [
@@ -89,6 +93,28 @@ def test_a_whole_report_is_kept_until_the_journal_has_more(make_loop: MakeLoop, 
     assert kept_report(tmp_path, state) is None
 
 
+@pytest.mark.turns(2)
+def test_a_report_that_is_made_again_plans_and_simulates_little(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a session that was killed: its best is simulated once, and as little is taken out of it as the reader waits.
+    `python -m tests.agent.report_time` measures 1,000 evaluations."""
+    state = read_state(report_time.made(tmp_path, "smollm2-135m", "h200", "bf16", 120))
+    assert state.evals == 120 and state.trials[state.best].edited and state.run is not None
+    simulated, run = list[int](), Prepared.converged
+
+    def converged(self: Prepared, *rest: Any, **more: Any) -> Any:
+        simulated.append(self.pos)
+        return run(self, *rest, **more)
+
+    monkeypatch.setattr(Prepared, "converged", converged)
+    planned, make = list[str](), candidate.plan
+    monkeypatch.setattr(candidate, "plan", lambda *given, **more: planned.append("") or make(*given, **more))
+    text = report_of(state, until=0.0)
+    assert len(simulated) == 2 and len(planned) <= 4
+    assert "What matters" in text and 'aria-label="timeline"' in text
+
+
 def test_a_value_that_is_no_choice_any_more_leaves_the_report_without_a_timeline(make_loop: MakeLoop) -> None:
     """The run may be of an earlier version."""
     state = make_loop(evals=1).state
@@ -100,8 +126,12 @@ def test_changes_are_taken_out_of_the_best_one_by_one(make_loop: MakeLoop) -> No
     loop = make_loop(evals=1)
     start, workshop = loop.space.start, loop.gate.workshop
     best = Design(replace(start, run_ahead=not start.run_ahead, wide_epilogue=32), ())
-    found = {each.change.split(" = ")[0]: each.worth for each in ablated(loop.space, workshop, best, 128)}
+    made = workshop.make(best)
+    assert isinstance(made, Candidate)
+    whole = predict(made.schedule, 128)
+    found = {each.change.split(" = ")[0]: each.worth for each in ablated(loop.space, workshop, best, whole)}
     assert set(found) == {"run_ahead", "wide_epilogue"}
+    assert len(ablated(loop.space, workshop, best, whole, 0.0)) == 1, "who waits is shown one"
     times = [workshop.make(design) for design in (best, Design(replace(best.settings, run_ahead=start.run_ahead)))]
     ms = [step_ms(made.schedule, 128) for made in times if isinstance(made, Candidate)]
     assert found["run_ahead"] == pytest.approx(log(ms[1] / ms[0]))

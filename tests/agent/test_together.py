@@ -8,6 +8,7 @@ from math import exp, log1p
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from amk.agent.decide.keep import MIN_GAIN
 from amk.agent.device.measure import Block, Job
@@ -18,8 +19,9 @@ from amk.agent.gate.design import text_of
 from amk.agent.gate.gate import Ready
 from amk.agent.journal.inbox import Suggestion
 from amk.agent.propose.base import Context
+from amk.agent.propose.combine import RIDGE
 from amk.agent.propose.replay import Replay
-from amk.agent.propose.together import Change, Together, combined, gained
+from amk.agent.propose.together import Change, Together, combined, fitted, gained
 from amk.agent.report.edits_table import kinds_of, what_is_left
 from amk.agent.run.reports import report_of
 from amk.planner.settings import PHASED
@@ -94,6 +96,18 @@ def test_what_a_change_is_worth_is_fitted_to_all_that_have_it(make_loop: MakeLoo
     more = make_loop(Replay((*POINTS, {**WORSE, **OTHER})), device(), evals=5, folder=tmp_path / "more")
     more.run()
     assert alone[WIDE] < {change: gain for gain, change, _ in gained(more.context())}[WIDE] < 0.003
+
+
+def test_changes_apart_and_together_are_fitted_as_all_at_once() -> None:
+    rng = np.random.default_rng(0)
+    rows = [(float(rng.normal()), [n]) for n in (0, 0, 1, 2, 2, 3, 5)] + [(0.5, [1, 3]), (0.25, [3, 4])]
+    matrix = np.zeros((len(rows), 6))
+    for row, (_, parts) in enumerate(rows):
+        matrix[row, parts] = 1.0
+    gains = np.array([gain for gain, _ in rows])
+    whole = np.linalg.solve(matrix.T @ matrix + RIDGE * np.eye(6), matrix.T @ gains)
+    assert fitted(6, rows) == pytest.approx(list(whole))
+    assert fitted(2, rows[:3]) == pytest.approx([sum(gains[:2]) / (2 + RIDGE), gains[2] / (1 + RIDGE)])
 
 
 def test_a_combination_that_lost_lowers_its_parts(make_loop: MakeLoop) -> None:

@@ -127,14 +127,35 @@ def _slower(context: Context, made: Candidate) -> bool:
 def gained(context: Context) -> list[tuple[float, Change, int]]:
     """(log gain, change, the first trial of it) of the changes that gained, and that can be made to the best."""
     known, rows = _measured(context)
-    x = np.zeros((len(rows), len(known)))
-    for row, (_, parts) in enumerate(rows):
-        x[row, parts] = 1.0
-    fitted = np.linalg.solve(x.T @ x + RIDGE * np.eye(len(known)), x.T @ np.array([gain for gain, _ in rows]))
+    gains = fitted(len(known), rows)
     best = context.design(context.state.best)
-    found = [(float(gain), change, index) for gain, (change, index) in zip(fitted, known.items(), strict=True)]
+    found = [(gain, change, index) for gain, (change, index) in zip(gains, known.items(), strict=True)]
     worth = [each for each in found if each[0] > GAINED and each[1].on(best) is not None]
     return sorted(worth, key=lambda each: -each[0])[:CHANGES]
+
+
+def fitted(count: int, rows: Sequence[tuple[float, list[int]]]) -> list[float]:
+    """What each of `count` changes gains, by least squares drawn towards zero. Only those that were measured together
+    with others have to be solved for at once, and most were not."""
+    joined = sorted({part for _, parts in rows if len(parts) > 1 for part in parts})
+    place = {part: number for number, part in enumerate(joined)}
+    x, y = [], []
+    sums, trials = [0.0] * count, [0] * count
+    for gain, parts in rows:
+        if parts[0] in place:
+            x.append([place[part] for part in parts])
+            y.append(gain)
+        else:
+            sums[parts[0]] += gain
+            trials[parts[0]] += 1
+    found = [total / (n + RIDGE) for total, n in zip(sums, trials, strict=True)]
+    matrix = np.zeros((len(x), len(joined)))
+    for row, parts in enumerate(x):
+        matrix[row, parts] = 1.0
+    solved = np.linalg.solve(matrix.T @ matrix + RIDGE * np.eye(len(joined)), matrix.T @ np.array(y))
+    for part, gain in zip(joined, solved, strict=True):
+        found[part] = float(gain)
+    return found
 
 
 def _measured(context: Context) -> tuple[dict[Change, int], list[tuple[float, list[int]]]]:

@@ -18,15 +18,15 @@ from amk.agent.decide.neighbourhood import Survey, told
 from amk.agent.gate.candidate import Candidate
 from amk.agent.journal.events import Asked
 from amk.agent.journal.state import START, State, Trial
+from amk.agent.report.kept import stamp
 from amk.agent.report.result import Ablated, moved, result, what_matters
 from amk.agent.report.results import known_error_of, metrics
 from amk.agent.report.standing import HEADER, standings
 from amk.agent.report.survey_table import near_the_best, table
 from amk.agent.report.svg import best_curve
 from amk.report.timeline_html import content_policy, html
-from amk.simulator.predict import predict
+from amk.simulator.predict import Prediction, predict
 from amk.simulator.timeline import timeline_of
-from amk.version import __version__
 
 FRAMES = "frame-src 'self'"
 """The timeline's document is part of the page."""
@@ -64,11 +64,11 @@ body{margin:0;max-width:none}iframe{display:none}h2{break-after:avoid}tr{break-i
 
 def render(
     state: State, best: Candidate | None, start: Candidate | None, survey: Survey | None = None,
-    changes: tuple[Sequence[Ablated], int] = ((), 0), edits: str = "",
+    changes: tuple[Sequence[Ablated], int] = ((), 0), edits: str = "", foreseen: Prediction | None = None,
 ) -> str:  # fmt: skip
     """The report of `state`; the candidates give timeline and diff where they can still be planned, the survey and the
     section `edits` what is left near the best; changes: those of the best that were taken out by themselves, and how
-    many there are."""
+    many there are; foreseen: the best simulated at the position of `middle`, where that is known."""
     run = state.run
     assert run is not None
     kind = " (simulated)" if run.simulated else ""
@@ -79,7 +79,7 @@ def render(
         "<h2>Best so far</h2>",
         best_curve(state, run.simulated),
         what_matters(*changes),
-        _timeline(state, best),
+        _timeline(state, best, foreseen),
         moved(start, best),
         _settings(state),
         "<h2>The run</h2>",
@@ -100,14 +100,6 @@ def render(
     head = f'<meta charset="utf-8">{whole}{_PHONE}<title>{title}</title><style>{_STYLE}</style>'
     policy = f'<meta http-equiv="Content-Security-Policy" content="{escape(content_policy())}; {FRAMES}">'
     return f"<!doctype html><html lang=en><head>{head}{policy}</head><body>{''.join(sections)}</body></html>\n"
-
-
-def stamp(state: State) -> str:
-    """What a report of all that the journal has now says in its head: nothing is ever taken from a journal, so its
-    length tells it. Another version may tell it otherwise."""
-    assert state.run is not None
-    content = escape(f"{__version__} {state.run.run} {state.events}", quote=True)
-    return f'<meta name="amk-journal" content="{content}">'
 
 
 def _notice(state: State) -> str:
@@ -153,11 +145,16 @@ def _settings(state: State) -> str:
     return f"<details><summary>settings of the best</summary><pre>{text}</pre></details>"
 
 
-def _timeline(state: State, best: Candidate | None) -> str:
-    if best is None or state.run is None:
+def middle(state: State) -> int:
+    """The position of timeline and ablation."""
+    assert state.run is not None
+    return state.run.positions[len(state.run.positions) // 2]
+
+
+def _timeline(state: State, best: Candidate | None, foreseen: Prediction | None) -> str:
+    if best is None:
         return ""
-    pos = state.run.positions[len(state.run.positions) // 2]
-    page = escape(html(timeline_of(predict(best.schedule, pos))))
+    page = escape(html(timeline_of(foreseen or predict(best.schedule, middle(state)))))
     frame = f'<iframe aria-label="timeline" sandbox="allow-scripts" srcdoc="{page}"></iframe>'
     return f"<h2>Timeline of the best schedule (simulated)</h2>{frame}"
 

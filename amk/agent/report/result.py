@@ -23,7 +23,7 @@ from amk.planner.space import Space
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.edits.apply import said
 from amk.schedule_ir.edits.difference import difference
-from amk.simulator.predict import step_ms
+from amk.simulator.predict import Prediction, step_ms
 
 ABLATED = 6
 CHANGES = 200
@@ -73,16 +73,15 @@ def result(state: State) -> str:
     return lines + table(("position", f"ms before{label}", f"ms after{label}", "faster", "floor, ms"), rows)
 
 
-def ablated(space: Space, workshop: Workshop, best: Design, pos: int, seconds: float = inf) -> list[Ablated]:
-    """The changes of the best, each removed in turn, the worthiest first; seconds: of a processor, after which no
-    further one is."""
-    began, whole = time.process_time(), _ms(workshop, best, pos)
+def ablated(space: Space, workshop: Workshop, best: Design, whole: Prediction, until: float = inf) -> list[Ablated]:
+    """The changes of the best, each removed in turn, the worthiest first; whole: the best simulated; until: the
+    processor time of this process at which no further one is."""
     found: list[Ablated] = []
     for change, rest in _without(space, best):
-        if len(found) == ABLATED or (found and time.process_time() - began > seconds):
+        if len(found) == ABLATED or (found and time.process_time() > until):
             break
-        ms = _ms(workshop, rest, pos)
-        found.append(Ablated(change, None if whole is None or ms is None else log(ms / whole)))
+        ms = _ms(workshop, rest, whole.pos)
+        found.append(Ablated(change, None if ms is None else log(ms / whole.ms)))
     return sorted(found, key=lambda each: -(9.0 if each.worth is None else each.worth))
 
 

@@ -14,15 +14,15 @@ from amk.agent.journal.state import START, State
 from amk.agent.propose.base import Context
 from amk.agent.propose.together import combined, gained
 from amk.agent.report.edits_table import what_is_left
-from amk.agent.report.html import render, stamp
+from amk.agent.report.html import middle, render
+from amk.agent.report.kept import REPORT
 from amk.agent.report.result import Ablated, ablated
 from amk.planner.space import OutsideSpaceError
+from amk.simulator.predict import predict
 
-REPORT = "report.html"
-HEAD = 1000
-HURRY = 0.4
-"""Seconds of a processor for taking changes out of the best, where somebody waits for the report. The session's own
-takes out as many as it shows."""
+HURRY = 1.2
+"""Seconds of a processor since the process began after which no further change is taken out of the best, where somebody
+waits for the report. The session's own takes out as many as it shows."""
 
 
 def workshop_of(state: State) -> Workshop:
@@ -54,17 +54,6 @@ def write_report(folder: Path, state: State, whole: bool = True, workshop: Works
     return path
 
 
-def kept_report(folder: Path, state: State) -> str | None:
-    """The whole report that lies in the run's folder, if it tells all that the journal has."""
-    path = folder / REPORT
-    try:
-        with open(path, encoding="utf-8") as file:
-            head = file.read(HEAD)
-            return head + file.read() if stamp(state) in head else None
-    except (OSError, ValueError):
-        return None
-
-
 def context_of(state: State, workshop: Workshop | None = None) -> Context:
     """What a proposer would know of the run now; workshop: as of `report_of`."""
     run = state.run
@@ -76,24 +65,22 @@ def context_of(state: State, workshop: Workshop | None = None) -> Context:
     return Context(history.space, state, history, workshop, run.seed)
 
 
-def report_of(state: State, whole: bool = True, workshop: Workshop | None = None, seconds: float = inf) -> str:
+def report_of(state: State, whole: bool = True, workshop: Workshop | None = None, until: float = inf) -> str:
     """The report of a run that was begun, as HTML. Without `whole` nothing is planned for it, which takes seconds: no
     timeline, no difference of the schedules, nothing of what is left near the best. workshop: the run's own, if there
-    is one that remembers programs. seconds: of a processor, for taking changes out of the best."""
+    is one that remembers programs. until: processor time of this process, for taking changes out of the best."""
     if not whole:
         return render(state, None, None)
-    run = state.run
-    assert run is not None
     context = context_of(state, workshop)
-    history = context.history
     survey = context.neighbourhood.survey(context, plans=0)
-    best = candidate_of(state, state.best)
-    changes: tuple[list[Ablated], int] = [], 0
-    if best is not None and state.best != START:
-        pos = run.positions[len(run.positions) // 2]
-        every = len(best.design.edits) + len(history.space.changes(best.settings, history.space.start))
-        changes = ablated(history.space, context.workshop, best.design, pos, seconds), every
+    best, start = candidate_of(state, state.best), candidate_of(state, START)
     alone = gained(context)
     sums, schedule = list(combined(context, alone)), best.schedule if best is not None else None
     edits = what_is_left(state, schedule, alone, sums, state.surveyed or survey.event())
-    return render(state, best, candidate_of(state, START), survey, changes, edits)
+    foreseen = None if best is None else predict(best.schedule, middle(state))
+    changes: tuple[list[Ablated], int] = [], 0
+    if best is not None and foreseen is not None and state.best != START:
+        space = context.space
+        every = len(best.design.edits) + len(space.changes(best.settings, space.start))
+        changes = ablated(space, context.workshop, best.design, foreseen, until), every
+    return render(state, best, start, survey, changes, edits, foreseen)
