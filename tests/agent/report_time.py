@@ -195,7 +195,7 @@ def row(folder: Path) -> dict[str, Any]:
     run = state.run
     return {
         "model": run.model, "target": run.target, "dtype": run.dtype, "evaluations": state.evals,
-        "proposals": len(state.trials), "kept": len(state.curve), "edits of the best": len(best.edits),
+        "proposals": len(state.trials), "keeps": len(state.curve), "edits of the best": len(best.edits),
         "report bytes": (folder / REPORT).stat().st_size, **told, "load": os.getloadavg()[0],
     }  # fmt: skip
 

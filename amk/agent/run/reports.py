@@ -20,7 +20,7 @@ from amk.agent.report.result import Ablated, ablated
 from amk.planner.space import OutsideSpaceError
 from amk.simulator.predict import predict
 
-HURRY = 1.2
+HURRY = 1.0
 """Seconds of a processor since the process began after which no further change is taken out of the best, where somebody
 waits for the report. The session's own takes out as many as it shows."""
 
