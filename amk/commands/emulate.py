@@ -83,14 +83,15 @@ def run(arguments: argparse.Namespace) -> int:
     if not 0 <= arguments.position <= schedule.kv.context - rows:
         message = f"position {arguments.position} and {rows} tokens are beyond {schedule.kv.context} positions"
         raise AmkError(Diagnostic("AMK014", message), Exit.INPUT)
+    limits = Limits(
+        instructions=arguments.instructions or Limits.instructions, seconds=arguments.seconds or Limits.seconds
+    )
+    _check_memory(schedule, limits.megabytes)
     source = weights(schedule, arguments.model_weights)
     text = stamped(emit(schedule), schedule)
     ptx = _read(arguments.ptx) if arguments.ptx else _ptx(schedule, text, *([LINE_INFO] * arguments.footprints))
     prompts = [[1 + s] for s in range(schedule.batch)]
     cache = random_cache(schedule)
-    limits = Limits(
-        instructions=arguments.instructions or Limits.instructions, seconds=arguments.seconds or Limits.seconds
-    )
     result = emulated(
         schedule, source, ptx, prompts=prompts, position=arguments.position, cache=(cache[0][1], cache[1][1]),
         tokens=arguments.tokens, order=named_order(arguments.order), limits=limits,
@@ -108,6 +109,17 @@ def run(arguments: argparse.Namespace) -> int:
         facts = (shown(f"logits differ by {difference:.2e} of the largest, {ROUNDING:.0e} counts as rounding"),)
         raise AmkError(Diagnostic("AMK805", message, facts=facts), Exit.UNSAFE)
     return Exit.SAFE
+
+
+def _check_memory(schedule: Schedule, megabytes: int) -> None:
+    """AMK803 where buffers alone are too large, before weights are made for them. The emulator keeps of every byte
+    whether it is defined, and refuses what registers and shared memory add."""
+    needed = 2 * sum(buffer.bytes for buffer in schedule.buffers if buffer.space == "global") / 1e6
+    if needed > megabytes:
+        message = f"buffers of {needed / 2:,.0f} MB need {needed:,.0f} MB, the limit is {megabytes:,}"
+        raise AmkError(
+            Diagnostic("AMK803", message, help="emulate a smaller model, or a shorter context"), Exit.UNKNOWN
+        )
 
 
 def compiled(schedule: Schedule) -> str:

@@ -1,0 +1,69 @@
+"""`amk emulate`: tokens of a small schedule, and what ends it before it is through."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from amk.adversary.neighbourhood.bases import base
+from amk.cli import main
+from amk.commands.emulate import compiled
+from amk.models.model import load_model
+from amk.planner.decode import plan
+from amk.report.diagnostic import Exit
+from amk.schedule_ir.schedule import Schedule
+from amk.targets.target import load_target
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A schedule, and beside it its PTX."""
+    file = tmp_path_factory.mktemp("emulate") / "small.json"
+    file.write_text(json.dumps(base("fenced")))
+    file.with_suffix(".ptx").write_text(compiled(Schedule.model_validate_json(file.read_text())))
+    return file
+
+
+def test_tokens_do_not_depend_on_the_order(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = []
+    for order in ("round-robin", "seed:3"):
+        asked = ["emulate", str(small), "--ptx", str(small.with_suffix(".ptx")), "--tokens", "3", "--order", order]
+        assert main([*asked, "--format", "json"]) == Exit.SAFE
+        shown.append(json.loads(capsys.readouterr().out))
+    assert shown[0]["tokens"] == shown[1]["tokens"] and not shown[0]["faults"]
+
+
+@pytest.mark.parametrize(
+    ("broken", "code", "status"),
+    [
+        (lambda text: text[:3000], "AMK801", Exit.INPUT),
+        (lambda text: text.replace("fma.rn.f32", "fmx.rn.f32"), "AMK802", Exit.UNKNOWN),
+        (lambda text: text.replace("\tret;", "$L:\n\tbra.uni $L;\n\tret;"), "AMK803", Exit.UNKNOWN),
+    ],
+)
+def test_bad_ptx_and_endless_loops_end(
+    small: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    broken: Callable[[str], str],
+    code: str,
+    status: Exit,
+) -> None:
+    (file := tmp_path / "broken.ptx").write_text(broken(small.with_suffix(".ptx").read_text()))
+    assert main(["emulate", str(small), "--ptx", str(file), "--instructions", "1000000"]) == status
+    assert code in capsys.readouterr().err
+
+
+def test_what_needs_too_much_memory_is_refused_before_weights_are_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "large.json"
+    file.write_text(plan(load_model("llama3-8b"), load_target("h200"), max_context=256).model_dump_json())
+    began = time.process_time()
+    assert main(["emulate", str(file)]) == Exit.UNKNOWN
+    assert time.process_time() - began < 5
+    assert "AMK803" in capsys.readouterr().err
