@@ -1,6 +1,6 @@
 """Arms of the default: who is asked next follows from what each earned lately. The journals are made up."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import pytest
@@ -9,7 +9,9 @@ from amk.agent.journal.events import Decided, Gated, LeaseReserved, Limits, Meas
 from amk.agent.journal.inbox import Suggestion
 from amk.agent.journal.state import State
 from amk.agent.propose.arms import Arms
-from amk.agent.propose.base import Context
+from amk.agent.propose.base import Context, Proposer
+from amk.agent.propose.replay import Replay
+from tests.agent.conftest import MakeLoop
 
 
 @dataclass(frozen=True)
@@ -108,3 +110,36 @@ def test_proposals_that_are_open_count_as_drawn() -> None:
         state.apply(Proposed(index=index, proposer=first(state), settings={}), float(index))
     used = [t.proposed.proposer for t in state.trials]
     assert used.count("knobs") == used.count("structure") == 12
+
+
+def test_what_only_settles_what_is_near_the_best_gets_a_tenth() -> None:
+    """Where neither arm earns anything; what earns is asked whatever it does."""
+    state = State()
+    for _ in range(80):
+        who = ARMS.order(state, ["knobs"])[0].name
+        evaluated(state, "sweep" if who == "knobs" else who, 0.02)
+    settled = sum(trial.proposed.proposer == "sweep" for trial in state.trials)
+    assert 5 <= settled <= 12
+    for _ in range(3):
+        evaluated(state, "sweep", state.best_score - 0.02)
+    assert ARMS.order(state, ["knobs"])[0].name == "knobs"
+
+
+@dataclass(frozen=True)
+class Settled(Arm):
+    def settles(self, context: Context) -> bool:
+        return True
+
+
+def test_an_arm_is_asked_whether_it_settles(make_loop: MakeLoop) -> None:
+    loop = make_loop(Replay(({"warps": 2}, {"warps": 12})), evals=2)
+    loop.run()
+    asked: list[str] = []
+
+    class Asked(Arms):
+        def order(self, state: State, settling: Collection[str] = ()) -> list[Proposer]:
+            asked.extend(settling)
+            return super().order(state, settling)
+
+    Asked((Settled("knobs"), Arm("structure"))).ask(loop.context())
+    assert asked == ["knobs"]

@@ -4,7 +4,7 @@ import itertools
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import log
+from math import log, log1p
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +12,20 @@ import numpy as np
 import pytest
 
 from amk.adversary.neighbourhood.bases import SMALLEST, TAGGED
+from amk.agent.decide.keep import MIN_GAIN
 from amk.agent.gate.candidate import Candidate, Impossible, Workshop
 from amk.agent.gate.certify import Judgement
 from amk.agent.gate.design import MAX_EDITS, Design, difference, edit_of, read_edits, same_problem, told
 from amk.agent.journal.events import EVENT, Proposed
 from amk.agent.journal.inbox import Suggestion
+from amk.agent.journal.state import START
 from amk.agent.propose import structure
-from amk.agent.propose.archive import FAMILIES, Archive, merged
+from amk.agent.propose.archive import FAMILIES, Archive, Elite, merged
 from amk.agent.propose.arms import Arms
 from amk.agent.propose.base import Context
+from amk.agent.propose.edit_history import refused
 from amk.agent.propose.replay import Replay
-from amk.agent.propose.structure import Structure, refused
+from amk.agent.propose.structure import Structure
 from amk.planner.decode import plan
 from amk.planner.formats import BF16, formats
 from amk.planner.settings import FAST, PHASED
@@ -211,6 +214,16 @@ def test_a_search_of_edits_learns_and_repeats_nothing(make_loop: MakeLoop, monke
     assert len({e.cell for e in elites}) == len(elites) and elites[0].score <= 0
     assert Structure().ask(loop.context()) == Structure().ask(loop.context())
     assert all(edit_of(text) for text in refused(loop.context()))
+
+
+def test_where_a_device_measures_parents_far_behind_the_best_are_rare(make_loop: MakeLoop) -> None:
+    """Near misses are drawn as often as the best, and what is five keeps behind about once in 150 times."""
+    context, rng = make_loop(evals=1).context(), np.random.default_rng(0)
+    near, far = (Elite(START, Design(PHASED), score, ("", "")) for score in (-0.004, 5 * log1p(MIN_GAIN)))
+    drawn = [Structure()._another(context, [near, far], rng) is far for _ in range(2000)]
+    assert 2 < sum(drawn) < 40
+    sure = Structure(alone=False)
+    assert 900 < sum(sure._another(context, [near, far], rng) is far for _ in range(2000)) < 1100
 
 
 def test_beside_others_a_child_is_climbed_to(make_loop: MakeLoop, monkeypatch: pytest.MonkeyPatch) -> None:

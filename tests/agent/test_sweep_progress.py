@@ -248,3 +248,14 @@ def test_a_value_never_let_pass_is_tried_until_it_is_avoided() -> None:
 
 def test_the_world_is_as_large_as_it_says() -> None:
     assert len(list(SPACE.neighbours(START))) == len(CHANGES) == 7 and len(POINTS) == 72
+
+
+def test_a_sweep_settles_once_what_comes_next_is_expected_to_lose() -> None:
+    """Single changes first, whatever they will show; then pairs, of which the first may gain and the last only lose."""
+    worth = dict.fromkeys(CHANGES, 0.02) | {("warps", 12): -0.015, ("run_ahead", True): 0.012}
+    search, settles = Search(World(worth=worth), 0, (0,)), list[bool]()
+    for context in search.run():
+        settles.append(Sweep().settles(context))
+    first = settles.index(True)
+    assert first > len(CHANGES) and not any(settles[: len(CHANGES)])
+    assert not settles[-1], "nothing is left to settle"

@@ -9,6 +9,10 @@ stationary: the first jump away from a naive plan is worth more than all that fo
 arm will find anything again. So an arm that found much hands over once its latest evaluations found nothing, and gets
 its turn again when the others find nothing either.
 
+An arm that only settles what is near the best, whose next proposal is expected to lose, explores a third as much: it
+takes a tenth of the cost while none of two arms earns anything. A search of 22 minutes on an H200 spent 215
+of 912 evaluations on pairs of knobs that were expected to lose up to 28%, and left 201 of 332 edits of its best untried.
+
 Credit is read from the journal, and no clock of the host is in it, so a run that is repeated or resumed deals as
 before. What was proposed and not measured yet counts as an evaluation. What the gate refuses took no device and costs
 an arm little: a proposal of which nothing was measured counts as JUDGEMENT of a mean measurement.
@@ -16,14 +20,14 @@ an arm little: a proposal of which nothing was measured counts as JUDGEMENT of a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import log, sqrt
 
 from amk.agent.device.measure import steps_of
 from amk.agent.journal.inbox import Suggestion
 from amk.agent.journal.state import State, Trial
-from amk.agent.propose.base import Context, Proposer
+from amk.agent.propose.base import Context, Proposer, Settling
 from amk.agent.propose.portfolio import gains
 
 DISCOUNT = 0.88
@@ -32,6 +36,7 @@ EXPLORE = 0.05
 REWARD = 20.0
 """Of a log gain over everything before: 5% earns all."""
 JUDGEMENT = 0.1
+SETTLES = 1 / 3
 
 
 @dataclass(frozen=True)
@@ -44,13 +49,15 @@ class Arms:
     name: str = "portfolio"
 
     def ask(self, context: Context) -> Sequence[Suggestion]:
-        for arm in self.order(context.state):
+        settling = [arm.name for arm in self.arms if isinstance(arm, Settling) and arm.settles(context)]
+        for arm in self.order(context.state, settling):
             if found := arm.ask(context):
                 return found
         return []
 
-    def order(self, state: State) -> list[Proposer]:
-        """By upper confidence bound, best first, and in their order while nothing is known of any."""
+    def order(self, state: State, settling: Collection[str] = ()) -> list[Proposer]:
+        """By upper confidence bound, best first, and in their order while nothing is known of any. settling: the names
+        of those that only settle what is near the best."""
         names = [arm.name for arm in self.arms]
         cost, reward = ([0.0] * len(names) for _ in range(2))
         typical, factor = _typical(state), 1.0
@@ -71,7 +78,8 @@ class Arms:
 
         def bound(arm: int) -> float:
             known = max(cost[arm], JUDGEMENT)
-            return reward[arm] / known + EXPLORE * sqrt(log(total) / known)
+            explore = EXPLORE * (SETTLES if names[arm] in settling else 1.0)
+            return reward[arm] / known + explore * sqrt(log(total) / known)
 
         return [self.arms[arm] for arm in sorted(range(len(names)), key=bound, reverse=True)]
 

@@ -75,6 +75,13 @@ class Closing(Protocol):
     def close(self) -> None: ...
 
 
+@runtime_checkable
+class Settling(Protocol):
+    """A proposer that at times only measures what is expected to lose, so that the search can say what is left."""
+
+    def settles(self, context: Context) -> bool: ...
+
+
 class Proposer(Protocol):
     """`ask` returns any number of suggestions; none means that it has nothing new."""
 

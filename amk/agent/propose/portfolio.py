@@ -17,7 +17,7 @@ from math import log, sqrt
 from amk.agent.decide.rulings import leading, promised
 from amk.agent.journal.inbox import Suggestion
 from amk.agent.journal.state import State, Trial
-from amk.agent.propose.base import Context, Proposer
+from amk.agent.propose.base import Context, Proposer, Settling
 from amk.agent.propose.combine import Paid
 
 DISCOUNT = 0.97
@@ -47,6 +47,11 @@ class Portfolio:
             if found := arm.ask(context):
                 return found
         return []
+
+    def settles(self, context: Context) -> bool:
+        """Whether its sweep comes first, and only settles."""
+        swept = self.sweep if self._sweeping(context.state) else None
+        return isinstance(swept, Settling) and swept.settles(context)
 
     def _sweeping(self, state: State) -> list[Proposer]:
         """Who comes before the arms."""

@@ -19,7 +19,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from math import log, sqrt
+from math import exp, log, sqrt
 
 import numpy as np
 
@@ -31,6 +31,7 @@ from amk.agent.gate.design import MAX_EDITS, Design, edit_of, text_of, told
 from amk.agent.journal.inbox import Suggestion
 from amk.agent.propose.archive import WITHIN, Archive, Elite, family, looked, merged, place, scores
 from amk.agent.propose.base import Context
+from amk.agent.propose.edit_history import WITH, behind, had, paying, refused
 from amk.planner.settings import Settings
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.edits import kinds
@@ -62,14 +63,10 @@ UNTRIED = 6
 known, and merged from there."""
 HOPELESS = -0.01
 """Simulated log gain below which a child is not proposed."""
-PAYS = 0.001
-"""Measured log gain of an edit over its parent that is worth merging."""
 EXPLORE = 0.3
 REWARD = 30.0
 """Of a log gain; 3% earns nearly all."""
 MERGE, KNOB, DROP = "merge", "knob", "drop"
-WITH = " + "
-"""Between the ways in which a child was made, where there was more than one."""
 
 
 @dataclass(frozen=True)
@@ -221,11 +218,21 @@ class Structure:
 
     def _child(self, context: Context, elites: Sequence[Elite], rng: np.random.Generator) -> Child | None:
         """None if this draw came to nothing."""
-        parent = elites[0] if rng.random() < 0.5 else elites[int(rng.integers(len(elites)))]
+        parent = elites[0] if rng.random() < 0.5 else self._another(context, elites, rng)
         for operator in (*([KNOB] if rng.random() < KNOBS else []), *self._order(context, rng)):
             if (child := self._made(context, parent, operator, rng)) is not None:
                 return child
         return None
+
+    def _another(self, context: Context, elites: Sequence[Elite], rng: np.random.Generator) -> Elite:
+        """Any of them where the simulator is sure. Where a device measures, the further behind the best the less often:
+        children of what was more than 0.5% behind came ahead of the best in 2 of 168 cases on an H200, children of the
+        best and of near misses in 15 of 147."""
+        if self._sure(context):
+            return elites[int(rng.integers(len(elites)))]
+        state = context.state
+        weights = [exp(-max(0.0, elite.score - state.best_score) / needed(state.noise)) for elite in elites]
+        return elites[int(rng.choice(len(elites), p=np.array(weights) / sum(weights)))]
 
     def _made(self, context: Context, parent: Elite, operator: str, rng: np.random.Generator) -> Child | None:
         match operator:
@@ -295,15 +302,16 @@ class Structure:
         return self._ms[made.key, pos]
 
     def _order(self, context: Context, rng: np.random.Generator) -> list[str]:
-        """Ways to make a child, by an upper confidence bound on what they earned; refused ones earned nothing. In any
+        """Ways to make a child, by an upper confidence bound on what they earned; refused ones earned nothing, and what
+        gained over a parent that is behind the best earned what is left beside that. In any
         order where many are looked at before one is proposed: the way that earned most has few places."""
         if self._sure(context):
             return [(*KINDS, MERGE, KNOB, DROP)[i] for i in rng.permutation(len(KINDS) + 3)]
         earned: dict[str, list[float]] = defaultdict(list)
         for trial in context.trials_of(self.name):
-            gain = fate(context.state, trial).gain
+            gain, lag = fate(context.state, trial).gain, behind(context.state, trial.proposed.parent)
             for way in trial.proposed.operator.split(WITH) if trial.closed else ():
-                earned[way].append(0.0 if gain is None else min(1.0, max(0.0, REWARD * gain)))
+                earned[way].append(0.0 if gain is None else min(1.0, max(0.0, REWARD * (gain - lag))))
         total = 1 + sum(map(len, earned.values()))
 
         def bound(way: str) -> float:
@@ -343,37 +351,6 @@ def replaced(old: Sequence[str], new: Sequence[str]) -> tuple[str, ...]:
     """Without the edits that the new ones undo."""
     undone = {place(edit_of(text)) for text in new}
     return tuple(text for text in old if place(edit_of(text)) not in undone)
-
-
-def had(context: Context) -> set[str]:
-    """The edits of all proposals."""
-    return {text for trial in context.state.trials for text in trial.proposed.edits}
-
-
-def refused(context: Context) -> set[str]:
-    """Edits whose coming made the gate refuse a design, and that no design that passed has. Of several that came in one
-    way each, one is known to be at fault if all others passed elsewhere."""
-    judged = [(trial, trial.gated.verdict) for trial in context.state.trials if trial.gated is not None]
-    passed = {text for trial, verdict in judged if verdict == "passed" for text in trial.proposed.edits}
-    found: set[str] = set()
-    for trial, verdict in judged:
-        if verdict in ("unsafe", "unknown", "uncompilable"):
-            before = context.design(trial.proposed.parent).edits
-            came = {text for text in trial.proposed.edits if text not in before} - passed
-            found |= came if len(came) < (2 if WITH in trial.proposed.operator else 3) else set()
-    return found
-
-
-def paying(context: Context) -> list[tuple[float, int, tuple[str, ...]]]:
-    """(log gain over its parent, trial, edits that came) of everything that was measured to pay, most first."""
-    found = []
-    for trial in context.state.trials:
-        gain = fate(context.state, trial).gain if trial.edited else None
-        if gain is not None and gain > PAYS:
-            before = context.design(trial.proposed.parent).edits
-            came = tuple(text for text in trial.proposed.edits if text not in before)
-            found += [(gain, trial.index, came)] if came else []
-    return sorted(found, key=lambda each: -each[0])
 
 
 def _merge(context: Context, parent: Elite, rng: np.random.Generator) -> Child | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from amk.agent.decide.keep import percent
+from amk.agent.decide.keep import needed, percent
 from amk.agent.journal.inbox import Suggestion
 from amk.agent.propose.base import Context
 from amk.planner.settings import Settings
@@ -24,6 +24,12 @@ class Sweep:
             return []
         expected, settings = found
         return context.suggest(self.name, settings, why(context, settings, expected))
+
+    def settles(self, context: Context) -> bool:
+        """Whether what comes next is expected to lose as much as a keep gains: then it is measured so that the search
+        can say that nothing is left."""
+        found = context.neighbourhood.following(context)
+        return found is not None and found[0] > needed(context.state.noise)
 
 
 def why(context: Context, settings: Settings, expected: float) -> str:

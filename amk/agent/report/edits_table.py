@@ -19,7 +19,7 @@ from amk.agent.decide.keep import needed, percent
 from amk.agent.gate.design import text_of
 from amk.agent.journal.events import Surveyed
 from amk.agent.journal.state import State, Trial
-from amk.agent.propose.structure import WITH
+from amk.agent.propose.edit_history import WITH
 from amk.agent.propose.together import Change, Sum
 from amk.agent.report.exhaustion import said
 from amk.agent.report.survey_table import table
