@@ -10,8 +10,8 @@ arm will find anything again. So an arm that found much hands over once its late
 its turn again when the others find nothing either.
 
 An arm that only settles what is near the best, whose next proposal is expected to lose, explores a third as much: it
-takes a tenth of the cost while none of two arms earns anything. A search of 22 minutes on an H200 spent 215
-of 912 evaluations on pairs of knobs that were expected to lose up to 28%, and left 201 of 332 edits of its best untried.
+takes a tenth of the cost while none of two arms earns anything. A search of 22 minutes on an H200 spent 215 of
+912 evaluations on pairs of knobs that were expected to lose, up to 28%, and left 201 of 332 edits of its best untried.
 
 Credit is read from the journal, and no clock of the host is in it, so a run that is repeated or resumed deals as
 before. What was proposed and not measured yet counts as an evaluation. What the gate refuses took no device and costs
