@@ -7,6 +7,8 @@ import pytest
 
 from amk.agent.device.simulated import SimulatedBackend
 from amk.agent.gate.candidate import Workshop
+from amk.agent.journal.events import Decided, Gated, LeaseReserved, Measured, Proposed
+from amk.agent.journal.state import START
 from amk.agent.propose.replay import Replay
 from amk.agent.propose.transfer import Lesson, Lessons, Transfer, given, keep, learned, read
 from amk.models.model import load_model
@@ -43,6 +45,25 @@ def test_what_paid_is_learned_and_made_again_elsewhere(make_loop: MakeLoop, tmp_
     assert first.proposed.settings["run_ahead"] is True and first.gated is not None and first.gated.verdict == "passed"
     assert found.state.best_score < 0 and len({t.proposed.operator for t in (first, *rest)}) == len(rest) + 1
     assert list(Transfer(table.lessons).ask(found.context())) == []
+
+
+def test_what_a_parent_was_behind_the_best_is_no_gain(make_loop: MakeLoop) -> None:
+    """A slow plan is easily improved: of its children only what is faster than the best of the time is a lesson."""
+    loop = make_loop(evals=1)
+    slow, behind, ahead = {"warps": 2}, {"warps": 2, "wide_epilogue": 16}, {"warps": 2, "wide_epilogue": 32}
+    for index, (changes, score) in enumerate([(slow, 0.05), (behind, 0.01), (ahead, -0.02)]):
+        settings = loop.space.point(loop.space.parse(changes))
+        place = {"index": index, "phase": "screen", "attempt": 1, "seconds": 1.0, "device": "d"}
+        times = {"log_ratios": (score,) * 6, "candidate_ms": (1.0,), "incumbent_ms": (1.0,), "against": START}
+        for event in (
+            Proposed(index=index, proposer="p", settings=settings, parent=0 if index else START),
+            Gated(index=index, verdict="passed", key=str(index)), LeaseReserved.model_validate(place),
+            Measured.model_validate(place | times),
+            Decided(index=index, outcome="rejected", reason="r", log_gain=-score, score=score),
+        ):  # fmt: skip
+            loop.state.apply(event, float(index))
+    (found,) = learned(loop.state, loop.space).lessons
+    assert found.knobs == {"wide_epilogue": 32} and found.gain == pytest.approx(0.02)
 
 
 def test_what_does_not_apply_is_left_out(make_loop: MakeLoop) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from amk.agent.decide.feedback import fate
-from amk.agent.journal.state import START, State
+from amk.agent.journal.state import State, Trial
 from amk.agent.propose.base import Context
 
 PAYS = 0.001
@@ -12,10 +12,14 @@ WITH = " + "
 """Between the ways in which a child was made, where there was more than one."""
 
 
-def behind(state: State, index: int) -> float:
-    """Log time of a trial, or of the start, behind the best; 0 where it is ahead, or has no score."""
-    score = 0.0 if index == START else state.trials[index].score
-    return 0.0 if score is None else max(0.0, score - state.best_score)
+def beside_the_best(state: State, trial: Trial) -> float | None:
+    """Log gain of a trial over its parent, less what that was behind the best of the time: a plan that is far behind is
+    easily improved, and by what the best has already. None where nothing is known."""
+    gain, parent = fate(state, trial).gain, trial.proposed.parent
+    if gain is None or not trial.measured:
+        return gain
+    best = next(iter(trial.measured.values())).against
+    return gain - max(0.0, state.score_of(parent) - state.score_of(best))
 
 
 def had(context: Context) -> set[str]:

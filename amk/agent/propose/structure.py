@@ -23,7 +23,6 @@ from math import exp, log, sqrt
 
 import numpy as np
 
-from amk.agent.decide.feedback import fate
 from amk.agent.decide.keep import MAX_LOSS, needed
 from amk.agent.decide.ranking import misleads
 from amk.agent.gate.candidate import Candidate
@@ -31,7 +30,7 @@ from amk.agent.gate.design import MAX_EDITS, Design, edit_of, text_of, told
 from amk.agent.journal.inbox import Suggestion
 from amk.agent.propose.archive import WITHIN, Archive, Elite, family, looked, merged, place, scores
 from amk.agent.propose.base import Context
-from amk.agent.propose.edit_history import WITH, behind, had, paying, refused
+from amk.agent.propose.edit_history import WITH, beside_the_best, had, paying, refused
 from amk.planner.settings import Settings
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.edits import kinds
@@ -309,9 +308,9 @@ class Structure:
             return [(*KINDS, MERGE, KNOB, DROP)[i] for i in rng.permutation(len(KINDS) + 3)]
         earned: dict[str, list[float]] = defaultdict(list)
         for trial in context.trials_of(self.name):
-            gain, lag = fate(context.state, trial).gain, behind(context.state, trial.proposed.parent)
+            gain = beside_the_best(context.state, trial)
             for way in trial.proposed.operator.split(WITH) if trial.closed else ():
-                earned[way].append(0.0 if gain is None else min(1.0, max(0.0, REWARD * (gain - lag))))
+                earned[way].append(0.0 if gain is None else min(1.0, max(0.0, REWARD * gain)))
         total = 1 + sum(map(len, earned.values()))
 
         def bound(way: str) -> float:

@@ -1,6 +1,7 @@
 """What paid in finished runs, tried in this one, whatever model and GPU they were of.
 
-A lesson is one trial that was measured faster than its parent: the knobs that it changed and the edits that it brought.
+A lesson is the best of a run beside its start, or a trial that was measured faster than its parent: than the start, or
+by more than another was behind the best of the time. It is the knobs that came and the edits that came.
 Knobs have names, and so have the places of edits in the schedules of all models, so a lesson is tried by making its
 changes again to the best of this run. What this space has not, or cannot plan, and an edit whose place is not there, is
 left out of it. All lessons together come first, then each by itself, the worthiest first; each is proposed once. What
@@ -27,6 +28,7 @@ from amk.agent.journal.inbox import Suggestion, write_whole
 from amk.agent.journal.state import START, State
 from amk.agent.propose.archive import merged
 from amk.agent.propose.base import Context
+from amk.agent.propose.edit_history import beside_the_best
 from amk.planner.settings import Settings
 from amk.planner.space import OutsideSpaceError, Space, Value, moved
 from amk.report.diagnostic import AmkError, Diagnostic, Where
@@ -71,25 +73,25 @@ class Lessons(BaseModel):
 def learned(state: State, space: Space) -> Lessons:
     """The lessons of a run, the worthiest first."""
     assert state.run is not None
-    history = History(space)
+    history, start = History(space), Design(space.start)
     history.update(state)
-    found = []
+    changes = [] if state.best == START else [(-state.best_score, start, history.designs[state.best])]
     for trial in state.trials:
-        gain = fate(state, trial).gain
-        if gain is None or gain <= PAYS:
-            continue
         parent = trial.proposed.parent
-        before = Design(space.start) if parent == START else history.designs[parent]
-        here = history.designs[trial.index]
-        came = [json.loads(text) for text in here.edits if text not in before.edits]
+        gain = fate(state, trial).gain if parent == START else beside_the_best(state, trial)
+        if gain is not None and gain > PAYS:
+            changes.append((gain, start if parent == START else history.designs[parent], history.designs[trial.index]))
+    found: dict[str, Lesson] = {}
+    for gain, before, here in sorted(changes, key=lambda change: -change[0]):
+        came = [text for text in here.edits if text not in before.edits]
         knobs = space.changes(here.settings, before.settings)
         if knobs or came:
             lesson = Lesson(
                 model=state.run.model, gpu=state.run.target, simulated=state.run.simulated, gain=round(gain, 6),
-                knobs=knobs, edits=tuple(came),
+                knobs=knobs, edits=tuple(map(json.loads, came)),
             )  # fmt: skip
-            found.append(lesson)
-    return Lessons(lessons=tuple(sorted(found, key=lambda lesson: -lesson.gain)[:MOST]))
+            found.setdefault(json.dumps([knobs, came], sort_keys=True), lesson)
+    return Lessons(lessons=tuple(found.values())[:MOST])
 
 
 def read(paths: Sequence[Path]) -> Lessons:
