@@ -7,8 +7,8 @@ each edit of the same bases that is SAFE is printed and compiled, and its PTX ru
 a drawn tenth, and for fields that are new among the first edits, all that the judge asks. Equal text is compiled once a
 slice, and run for every edit, because what the host prepares may differ.
 
-The bases take turns, and the slices of a base begin with one edit of every field and kind. A *difference* is a SAFE
-edit that a run refutes, or that cannot be printed or compiled.
+The bases take turns, and the slices of a base begin with one edit of every field, then another of each. A *difference*
+is a SAFE edit that a run refutes, or that cannot be printed or compiled.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ import json
 import sys
 from collections import Counter
 from functools import cache
+from itertools import zip_longest
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from pydantic import ValidationError
@@ -26,8 +28,7 @@ from pydantic import ValidationError
 from amk.adversary.edits import apply
 from amk.adversary.neighbourhood.bases import WHOLE, base
 from amk.adversary.neighbourhood.ledger import key_of
-from amk.adversary.neighbourhood.mutator import Change
-from amk.adversary.neighbourhood.search import ordered
+from amk.adversary.neighbourhood.mutator import Change, Neighbourhood, schema_of_schedules
 from amk.adversary.neighbourhood.survey import EVERYTHING, in_time
 from amk.judges.emulated_run import EmulatedKernel
 from amk.judges.judge import DEVICE_TOLERANCE, Ruling, judged, requests
@@ -39,17 +40,28 @@ from amk.schedule_ir.schedule import Schedule
 from tests import long_run
 from tests.lowering.edits.judge import built
 
-PARTS = 64
+PARTS = 256
 SLICES = PARTS * len(WHOLE)
 THOROUGH = 10
 """One edit in so many is judged by everything, drawn by its key."""
-FIRST = 8
+FIRST = 32
 """In so many slices of a base the first SAFE edit of a field is judged by everything."""
 
 
 @cache
 def hash_of_base(name: str) -> str:
     return schedule_hash(Schedule.model_validate_json(json.dumps(base(name))))
+
+
+@cache
+def ordered(name: str) -> list[Change]:
+    """All single edits of a base: one of every field first, of a drawn kind, then another of each, and so on."""
+    changes = list(Neighbourhood(base(name), schema_of_schedules()).changes())
+    Random(f"emulated {name}").shuffle(changes)
+    of_field: dict[str, list[Change]] = {}
+    for change in changes:
+        of_field.setdefault(change.field, []).append(change)
+    return [change for turn in zip_longest(*of_field.values()) for change in turn if change is not None]
 
 
 def edits_of(name: str, part: int) -> list[Change]:
@@ -140,7 +152,7 @@ def main() -> int:
     parser.add_argument("--record", type=Path, required=True, help="JSON file to continue")
     long_run.arguments(parser)
     options = parser.parse_args()
-    run = long_run.Run("emulated-neighbourhood", emulated_slice, options.record, SLICES, guess=60.0)
+    run = long_run.Run("emulated-neighbourhood", emulated_slice, options.record, SLICES, guess=20.0)
     return long_run.go([run], options)
 
 
