@@ -38,11 +38,12 @@ BASES: dict[str, Settings] = {
     "rows": replace(FAST, warps=2, kv_block=8, rows=3),
     "live": replace(FAST, warps=2, kv_block=8, batch=2, live=True),
     "coded": replace(FAST, warps=2, kv_block=8, batch=2, live=True, k_parts=2),
+    "digits": replace(FAST, warps=2, kv_block=8),
     "alone": replace(PHASED, warps=1, kv_block=8),
 }
 """Plans that cases start from: epilogues in one warp, in all warps, with per-head counters, with tagged words, with
 copies held back until a result is out, with steps of three rows, of two sequences at positions of their own, of such
-with weights in codes and `down` in two parts, with one warp a worker."""
+with weights in codes and `down` in two parts, with weights in codes alone, with one warp a worker."""
 
 Make = Callable[[Json], list[Edit]]
 
@@ -63,7 +64,8 @@ class Recipe:
 def base_schedule(name: str) -> Json:
     """The safe plan as JSON; `idle` is the tagged one with a worker that owns no rows of the layers."""
     settings = BASES["tagged" if name == "idle" else name]
-    model, wanted = (TINY, BF16) if name != "coded" else (TINY.model_copy(update={"ffn": 640}), formats("int8"))
+    model = TINY if name != "coded" else TINY.model_copy(update={"ffn": 640})
+    wanted = formats("int8") if name in ("coded", "digits") else BF16
     found = plan(model, load_target("h200"), settings=settings, wanted=wanted, workers=WORKERS)
     made = json.loads(found.model_dump_json())
     return apply(made, idle_worker(made))[0] if name == "idle" else made
@@ -99,6 +101,18 @@ def signal_of(counter: str, field: str) -> Callable[[Json], Path]:
 def alias(buffer: str, onto: str) -> Make:
     def make(s: Json) -> list[Edit]:
         return [Edit("replace", (*named(s, "buffers", buffer), "offset"), at(s, named(s, "buffers", onto))["offset"])]
+
+    return make
+
+
+def in_another_form(find_step: Callable[[Json], Path], dtype: str) -> Make:
+    """What a step stages goes into an array of this dtype, which lies where readers look for digits."""
+
+    def make(s: Json) -> list[Edit]:
+        place = named(s, "buffers", "x_digits")
+        other = at(s, place) | {"name": f"x_{dtype}", "dtype": dtype}
+        staged = Edit("replace", (*find_step(s), "op", "x"), other["name"])
+        return [staged, Edit("insert", (*place[:-1], len(s["buffers"])), other)]
 
     return make
 

@@ -85,7 +85,8 @@ class Footprints:
         self.bytes = {b.name: b.bytes for b in schedule.buffers}
         self.constants = {b.name for b in schedule.buffers if b.role == "constant"}
         self.tables = {name: np.array(column, np.int64) for name, column in schedule.tables.items()}
-        self.families: dict[str, int] = {}
+        self.forms = {b.name: b.dtype for b in schedule.buffers if b.space == "shared"}
+        self.families: dict[tuple[str, str], int] = {}
 
     def _at_positions(self, where: I64) -> I64:
         """The same environments at the first position, the last, one in the worker's first block, and one in another
@@ -181,15 +182,16 @@ class Footprints:
             require(value is None, f"constants: '{name}' is read for something else")
             return ()
         require(kind == "write" or value is not None, f"constants: '{name}' is read for one")
-        content = DONT_CARE if value is None else self.code(*value)
+        content = DONT_CARE if value is None else self.code(*value, self.forms.get(name, ""))
         again = times, step, shift - step
         return self.number[name], lo, hi, READ if kind == "read" else WRITE, content, origin - lo, *again
 
-    def code(self, family: str, index: int) -> int:
-        """Timeless ones below `DONT_CARE`, which no token is added to."""
+    def code(self, family: str, index: int, form: str = "") -> int:
+        """Timeless ones below `DONT_CARE`, which no token is added to. form: how the numbers are written, where buffers
+        that write them in several ways may share bytes."""
         require(0 <= index < LIMIT, "values: index too large")
         name = family.removesuffix(".past")
-        code = (self.families.setdefault(name, len(self.families)) * LIMIT + index) * LIMIT
+        code = (self.families.setdefault((name, form), len(self.families)) * LIMIT + index) * LIMIT
         return -2 - code if name in TIMELESS else code
 
     def _placed(self, rows: I64) -> I64:

@@ -104,9 +104,19 @@ class Storage:
             array[lo // buffer.item_bytes : -(-hi // buffer.item_bytes)] = poison
 
     def overwritten(self, worker: int, buffer: str, lo: int, hi: int) -> None:
-        """Bytes [lo, hi) of `buffer` were written: whatever else stands there is gone."""
+        """Bytes [lo, hi) of `buffer` were written: a buffer of its dtype that has them has the same elements, whatever
+        else stands there is gone."""
         for other, distance in self.aliases.get(buffer, ()):
             self.poison_shared(worker, other, lo + distance, hi + distance)
+            if other.dtype == self.buffers[buffer].dtype and distance % other.item_bytes == 0:
+                self._copy(worker, buffer, other, max(lo, -distance), min(hi, other.bytes - distance), distance)
+
+    def _copy(self, worker: int, buffer: str, other: Buffer, lo: int, hi: int, distance: int) -> None:
+        """Bytes [lo, hi) of a buffer to where another one of its dtype has them."""
+        own, item = self.shared[worker], other.item_bytes
+        if lo < hi and other.name in own and buffer in own:
+            at = (lo + distance) // item
+            own[other.name][at : at + (hi - lo) // item] = own[buffer][lo // item : hi // item]
 
 
 class View:

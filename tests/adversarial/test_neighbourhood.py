@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from amk.adversary.edits import Json, apply, find, steps
+from amk.adversary.edits import Json, apply, at, find, steps
 from amk.adversary.neighbourhood.account import account
 from amk.adversary.neighbourhood.bases import MADE, WHOLE, base
 from amk.adversary.neighbourhood.ledger import Ledger, Line, counts, key_of, read
@@ -25,9 +25,9 @@ from amk.schedule_ir.schedule import Schedule, mode_of
 from amk.validator.verify import Verdict, verify
 from amk.weights.weight_format import FORMATS
 from tests.adversarial.strictness import rendered
-from tests.adversarial.whole_neighbourhood import PARTS, SLICES, counted, edits_of
+from tests.adversarial.whole_neighbourhood import PARTS, SLICES, counted, edits_of, splits_of
 
-SLICE = 3_000
+SLICE, SPLITS = 3_000, 30
 LIGHT = Care(safe=1, other=0, certificates=False)
 
 
@@ -258,6 +258,31 @@ def test_pairs_are_repeatable_and_find_their_places() -> None:
     assert [c.key for c in one] == [c.key for c in some(1)] != [c.key for c in some(2)]
     survey = Survey(base("fenced"))
     assert sum(survey.edited(change) is not None for change in one) > 50
+
+
+def test_splits_have_a_twin_with_at_most_one_edit_and_one_user() -> None:
+    document = base("fp8, scales apart")
+    made = splits_of("fp8, scales apart")[0]
+    of_a_form = [
+        change for change in made
+        if change.kind == "split, enumeration" and change.edits[1].value["name"] == "x_halves.twin"
+    ]  # fmt: skip
+    assert {change.edits[1].value["dtype"] for change in of_a_form} > {"digits", "bf16"}
+    assert {change.field.partition(",")[0] for change in of_a_form} >= {"GemvOp.x", "StageOp.x", "StageNormOp.x"}
+    for change in Random(1).sample(made, 50):
+        user, twin = change.edits
+        edited = apply(document, [user, twin])[0]
+        (original,) = (e for e in at(document, twin.path[:-1]) if e["name"] == twin.value["name"].removesuffix(".twin"))
+        assert at(edited, user.path) == twin.value["name"] and at(document, user.path) == original["name"]
+        assert sum(original.get(k) != twin.value.get(k) for k in {*original, *twin.value} - {"name"}) <= 1
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_no_hole_among_splits(name: str) -> None:
+    changes, _, survey = splits_of(name)
+    outcomes = [survey.outcome(change, LIGHT) for change in changes[:: len(changes) // SPLITS + 1]]
+    assert not [outcome for outcome in outcomes if outcome.verdict == "error" or outcome.hole]
+    assert {outcome.verdict for outcome in outcomes} >= {"refused", "UNSAFE"}
 
 
 def test_the_account_and_the_counts() -> None:

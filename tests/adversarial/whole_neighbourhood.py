@@ -1,6 +1,6 @@
 """Every edit of the small schedules in `WHOLE`, in slices: what became of each, counted by base, field and code.
 
-    python -m tests.validator.evidence --only neighbourhood --jobs 14 --seconds 1500 --records tests/records/proof
+    python -m tests.validator.evidence --only neighbourhood splits --jobs 14 --seconds 1500 --records FOLDER
 
 A base has PARTS slices, each a part of its edits in an order that its name draws. The bases take turns, so that a
 run that is not done has looked at as much of each. Every edit that is SAFE, or that the checker alone accepts, is
@@ -23,6 +23,8 @@ from amk.adversary.neighbourhood.survey import EVERYTHING, TOO_MUCH, Care, Outco
 
 PARTS = 64
 SLICES = PARTS * len(WHOLE)
+SPLIT_PARTS = 128
+SPLIT_SLICES = SPLIT_PARTS * len(WHOLE)
 THOROUGH = 12
 SHOWN = 300
 """Characters of an edit that a record repeats."""
@@ -36,12 +38,31 @@ def edits_of(name: str) -> tuple[list[Change], Counter[str], Survey]:
     return changes, Counter(change.field for change in changes), Survey(base(name))
 
 
+@lru_cache(maxsize=len(WHOLE))
+def splits_of(name: str) -> tuple[list[Change], Counter[str], Survey]:
+    """The same of entries in two."""
+    changes = list(Neighbourhood(base(name), schema_of_schedules()).splits())
+    Random(f"{name} splits").shuffle(changes)
+    return changes, Counter(change.field for change in changes), Survey(base(name))
+
+
 def neighbourhood_slice(number: int) -> dict[str, Any]:
     """One part of the edits of one base."""
     name, part = WHOLE[number % len(WHOLE)], number // len(WHOLE)
-    changes, of_field, survey = edits_of(name)
+    return _judged(name, *edits_of(name), part, PARTS)
+
+
+def splits_slice(number: int) -> dict[str, Any]:
+    """One part of the splits of one base."""
+    name, part = WHOLE[number % len(WHOLE)], number // len(WHOLE)
+    return _judged(name, *splits_of(name), part, SPLIT_PARTS)
+
+
+def _judged(
+    name: str, changes: list[Change], of_field: Counter[str], survey: Survey, part: int, parts: int
+) -> dict[str, Any]:
     lines = []
-    for change in changes[part::PARTS]:
+    for change in changes[part::parts]:
         key = key_of(name, change)
         drawn = int(key[:8], 16) % max(1, of_field[change.field] // THOROUGH) == 0
         outcome = survey.outcome(change, Care(safe=EVERYTHING if drawn else 1, other=1))

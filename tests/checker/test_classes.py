@@ -210,6 +210,19 @@ def test_numbers_are_those_of_the_device(base: str, change: Change) -> None:
     assert all(reason != "" for reason in refused(base, change))
 
 
+@pytest.mark.parametrize(("program", "layer", "step"), [(0, 1, 15), (0, 1, 29), (0, 2, 29)])
+def test_a_number_in_another_form_is_another(program: int, layer: int, step: int) -> None:
+    """x is in bf16, x_digits holds digits, and they have the same bytes. What stages for a product of codes may not
+    write x instead."""
+    document = json.loads(json.dumps(neighbours("layers of two kinds")))
+    twin = certificate_of(from_document(copy.deepcopy(document)))
+    assert isinstance(twin, dict)
+    changed = document["programs"][program]["body"][1]["body"][layer]["body"][step]["op"]
+    assert changed["x"] == "x_digits"
+    changed["x"] = "x"
+    assert all("dataflow" in reason for reason in reasons(from_document(document), twin))
+
+
 @pytest.mark.parametrize(
     ("base", "buffer", "tag"),
     [

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
 import pytest
 
+from amk.adversary.edits import steps
 from amk.interpreter.counters import Barrier, CounterFamily
 from amk.interpreter.fault import Deadlock, Fault, OutOfBounds, PoisonRead, StaleRegisters, WrongChunk
 from amk.interpreter.interpret import Copies, Machine
@@ -145,8 +147,29 @@ def test_overlapping_shared_buffers_lose_their_content(schedule: Schedule) -> No
         machine(moved("x", "ring")).launch(1)
     with pytest.raises(WrongChunk, match="holds bytes of something else"):
         machine(moved("x", "ring")).launch(1, named_order("early-copies"))
-    with pytest.raises(PoisonRead):
-        machine(moved("ssq", "residual"), "whole").launch(1)
+    right, wrong = machine(schedule), machine(moved("ssq", "residual"), "whole")
+    for one in (right, wrong):
+        one.launch(1)
+    assert not np.allclose(right.get("logits"), wrong.get("logits"), rtol=0.1)
+
+
+def test_two_names_of_the_same_elements_are_one_array(schedule: Schedule) -> None:
+    """A product reads by another name what was staged; of another dtype the bytes hold nothing that it could read."""
+
+    def read_as(dtype: str, at: int) -> Schedule:
+        document = schedule.model_dump(mode="json")
+        (x,) = (b for b in document["buffers"] if b["name"] == "x")
+        document["buffers"].append(x | {"name": "x.twin", "dtype": dtype, "offset": x["offset"] + at})
+        next(step for _, step in steps(document) if step["op"]["op"] == "gemv")["op"]["x"] = "x.twin"
+        return Schedule.model_validate_json(json.dumps(document))
+
+    alone, twice = machine(schedule), machine(read_as("bf16", 0))
+    for one in (alone, twice):
+        one.launch(2)
+    assert np.array_equal(alone.get("logits"), twice.get("logits"))
+    for wrong in (read_as("halves", 0), read_as("bf16", 1)):
+        with pytest.raises(PoisonRead, match=r"x\.twin"):
+            machine(wrong).launch(1)
 
 
 def test_rings_notice_a_layout_that_disagrees(schedule: Schedule) -> None:

@@ -19,7 +19,7 @@ from amk.validator.memory.flat import judge
 from tests import long_run
 from tests.adversarial.full_size import full_size_slice
 from tests.adversarial.fuzz import fuzzed, outcome
-from tests.adversarial.whole_neighbourhood import SLICES, neighbourhood_slice
+from tests.adversarial.whole_neighbourhood import SLICES, SPLIT_SLICES, neighbourhood_slice, splits_slice
 from tests.long_run import Run
 from tests.lowering.edits.lane_barriers import SLICES as LANES
 from tests.lowering.edits.lane_barriers import lanes_slice
@@ -159,6 +159,7 @@ WHAT: dict[str, Check] = {
     "survivors": Check(survivors_slice, "lowering-survivors.json", SURVIVORS, 20.0),
     "lanes": Check(lanes_slice, "lane-barriers.json", LANES, 20.0),
     "neighbourhood": Check(neighbourhood_slice, "neighbourhood.json", SLICES, 30.0),
+    "splits": Check(splits_slice, "neighbourhood-splits.json", SPLIT_SLICES, 15.0),
     "system-rules": Check(long_rules.compare, "system-rules.json", long_rules.SLICES, 60.0),
     "system-loops": Check(long_loops.compare, "system-loops.json", long_loops.SLICES, 5.0),
     "system-forgeries": Check(long_forgeries.attack, "system-forgeries.json", long_forgeries.SLICES, 20.0),

@@ -13,6 +13,9 @@ describes it; its alternatives follow from that and from what occurs in the file
   beside it, every other entry of its kind in the file; arrays are emptied;
 * an optional key is left out, and one that is absent counts as its default.
 
+`splits` are edits of another form: an entry that others name gets a twin under a new name, which differs in one field
+or in none, and one of those who name the entry names the twin instead.
+
 Cost: a document of 13 kB has some 10^4 to 10^5 edits; they are made one at a time.
 """
 
@@ -24,7 +27,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from amk.adversary.edits import Edit, Json, Path
+from amk.adversary.edits import Edit, Json, Path, apply, at
 
 SMALL_ENTRIES = ("Wait", "Signal", "Chunk")
 """Definitions whose objects take each other's place."""
@@ -102,6 +105,37 @@ class Neighbourhood:
         """Every single edit, in the order of the text; no two are the same."""
         for site in self.sites:
             yield from self.at(site)
+
+    def splits(self) -> Iterator[Change]:
+        """An entry with a name in two: a twin with at most one edit, which one user of the name uses."""
+        named = [site for site in self.sites if site.path and isinstance(site.value, dict) and _named(site)]
+        for entry in named:
+            users = [site for site in self.sites if self._uses(site, entry)]
+            for kind, field, twin in self._twins(entry):
+                place = (*entry.path[:-1], len(self._array(entry)))
+                for user in users:
+                    edits = (Edit("replace", user.path, twin["name"]), Edit("insert", place, twin))
+                    yield Change(f"{user.field}, {field}", f"split, {kind}", edits)
+
+    def _array(self, entry: Site) -> Json:
+        return at(self._document, entry.path[:-1])
+
+    def _uses(self, site: Site, entry: Site) -> bool:
+        """Is the site a name that is the entry's, outside of it."""
+        inside = site.path[: len(entry.path)] == entry.path
+        return site.value == entry.value["name"] and _is_name(site.schema) and not inside
+
+    def _twins(self, entry: Site) -> Iterator[tuple[str, str, Json]]:
+        """(what was done, to which field, the twin): as it is, then with each single edit but of its name."""
+        root, name = len(entry.path), (*entry.path, "name")
+        yield "as it is", entry.field, entry.value | {"name": f"{entry.value['name']}.twin"}
+        for site in self.sites:
+            if site.path[:root] != entry.path or site.path == name or site.path == entry.path:
+                continue
+            for change in self.at(site):
+                moved = [Edit(edit.do, edit.path[root:], edit.value) for edit in change.edits]
+                twin = apply(entry.value, moved)[0]
+                yield change.kind, change.field, twin | {"name": f"{entry.value['name']}.twin"}
 
     def at(self, site: Site) -> Iterator[Change]:
         """The edits of one site; no two are the same."""
@@ -300,6 +334,11 @@ def _is_name(schema: Json) -> bool:
 def _open(schema: Json) -> bool:
     """Are the keys of the object names."""
     return isinstance(schema.get("additionalProperties"), dict)
+
+
+def _named(site: Site) -> bool:
+    """Is it an entry of an array that has a name."""
+    return type(site.path[-1]) is int and isinstance(site.value.get("name"), str)
 
 
 def _title(schema: Json, root: Json) -> str:

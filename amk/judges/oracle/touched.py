@@ -247,6 +247,9 @@ class Toucher:
         if buffer.space == "shared":
             base, space = buffer.offset or 0, len(self.number) + worker
         lo, hi = base + access.lo, base + access.hi
-        value = -1 if access.value is None else VALUES.setdefault(access.value, len(VALUES))
+        meant = access.value
+        if meant is not None and buffer.space == "shared":
+            meant = f"{meant[0]}, {buffer.dtype}", meant[1]  # the same number has other bits as another dtype
+        value = -1 if meant is None else VALUES.setdefault(meant, len(VALUES))
         tagged = number if buffer.tagged and buffer.tag is not None else -1
         return space, int(access.kind == "write"), lo, hi, value, access.origin - lo, tagged

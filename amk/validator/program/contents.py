@@ -1,4 +1,4 @@
-"""What bytes hold, as numbers: family, index and token of a value packed into one, in this order.
+"""What bytes hold, as numbers: dtype, family, index and token of a value packed into one, in this order.
 
 Families have numbers that follow from their names alone, so rows mean the same in every schedule.
 """
@@ -11,12 +11,15 @@ from zlib import crc32
 
 import numpy as np
 
+from amk.schedule_ir.memory import ITEM_BYTES
 from amk.validator.program.system import DONT_CARE, I64
 
 TOKEN_BITS: Final = 21
 INDEX_BITS: Final = 20
 FAMILY_SHIFT: Final = TOKEN_BITS + INDEX_BITS
 FAMILIES: Final = 65_521
+FAMILY_BITS: Final = 16
+DTYPES: Final = (None, *ITEM_BYTES)
 CACHED: Final = frozenset({"k", "v"})
 
 _NAMES: dict[int, str] = {}
@@ -31,9 +34,11 @@ def family_number(family: str) -> int:
     return number
 
 
-def code(family: str, index: int) -> int:
-    """The packed value without a token; -1 stays the value nobody asks for."""
-    return ((family_number(family.removesuffix(".past")) << INDEX_BITS) + index) * (1 << TOKEN_BITS)
+def code(family: str, index: int, dtype: str | None = None) -> int:
+    """The packed value without a token; -1 stays the value nobody asks for. dtype: of the array that the bytes are
+    used as, where arrays of several may have bytes in common."""
+    number = DTYPES.index(dtype) << FAMILY_BITS | family_number(family.removesuffix(".past"))
+    return ((number << INDEX_BITS) + index) * (1 << TOKEN_BITS)
 
 
 def index_of(values: I64) -> I64:
@@ -43,12 +48,13 @@ def index_of(values: I64) -> I64:
 
 
 def family_name(value: int) -> str:
-    """For people: `h[3] of token 1`."""
+    """For people: `h[3] of token 1`, `xn[2] of token 1, as digits`."""
     if value == DONT_CARE:
         return "unnamed content"
     token, rest = value & ((1 << TOKEN_BITS) - 1), value >> TOKEN_BITS
-    family, index = rest >> INDEX_BITS, rest & ((1 << INDEX_BITS) - 1)
-    return f"{_NAMES[family]}[{index}]" + (f" of token {token - 1}" if token else "")
+    (dtype, family), index = divmod(rest >> INDEX_BITS, 1 << FAMILY_BITS), rest & ((1 << INDEX_BITS) - 1)
+    name = f"{_NAMES[family]}[{index}]" + (f" of token {token - 1}" if token else "")
+    return name + (f", as {DTYPES[dtype]}" if dtype else "")
 
 
 def with_token(values: I64, token: I64 | int, timeless: bool = False) -> I64:

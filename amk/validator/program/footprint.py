@@ -5,7 +5,8 @@ step that it treats alike (`per_run`): 132 nearly identical workers and all laye
 
 Rows are (buffer, kind, lo, hi, value, delta, times, step, turn): global buffers are numbered as in the schedule, shared
 memory is buffer -1 and addressed by absolute byte, so that overlapping shared buffers are seen to overlap. value packs
-family and index (`contents`), without the token. delta = logical offset - byte address. Folded footprints say what a
+family and index (`contents`), without the token; in shared memory the dtype as well, because an element that is written
+in one form and read in another is another number. delta = logical offset - byte address. Folded footprints say what a
 step does to a row of each sequence once: `times` times, each `step` bytes on and with a delta that is larger by `turn`.
 
 A read without a value of a `constant` buffer is dropped: nothing may write it (`memory_model`), and `owners` says which
@@ -159,6 +160,7 @@ class Footprints:
         buffers = self.geometry.buffers
         self._start = {n: (b.offset or 0) if b.space == "shared" else 0 for n, b in buffers.items()}
         self._place = {n: SHARED if b.space == "shared" else self.number[n] for n, b in buffers.items()}
+        self._dtype = {n: b.dtype for n, b in buffers.items() if b.space == "shared"}
         self._constant = {name for name, b in buffers.items() if b.role == "constant"}
 
     def of(self, items: list[Item], workers: I64, pos: I64) -> Footprint:
@@ -202,11 +204,15 @@ class Footprints:
         return _Evaluated(runs, rows, beyond, clash, env.read)
 
     def _row(self, access: Access) -> Row:
-        value = DONT_CARE if access.value is None else code(*access.value)
+        value = DONT_CARE if access.value is None else self._content(access.buffer, *access.value)
         start, kind = self._start[access.buffer], READ if access.kind == "read" else WRITE
         lo = access.lo + start
         again = access.times, access.step, access.shift - access.step
         return self._place[access.buffer], kind, lo, access.hi + start, value, access.origin - lo, *again
+
+    def _content(self, buffer: str, family: str, index: int) -> int:
+        """Of bytes of shared memory, with the dtype that the value has there: arrays of two dtypes may share them."""
+        return code(family, index, self._dtype.get(buffer))
 
     def _coalesced(self, accesses: list[Access]) -> Iterator[Row]:
         """Rows with touching neighbours of the same content merged; of many, those that touch in the first run stand
