@@ -43,6 +43,7 @@ def evaluated(footprints: Footprints, position: int) -> Spans:
     """The same by evaluating each op with plain integers."""
     found: Spans = defaultdict(list)
     constants = {b.name for b in footprints.schedule.buffers if b.role == "constant"}
+    dtypes = {b.name: b.dtype for b in footprints.schedule.buffers if b.space == "shared"}
     for program in footprints.programs:
         for (j, item), worker in product(enumerate(program.items), program.workers):
             for agent, warp in enumerate(program.roles[j]):
@@ -50,7 +51,7 @@ def evaluated(footprints: Footprints, position: int) -> Spans:
                 for buffer, kind, lo, hi, value, origin, *_ in item.step.op.accesses(env, footprints.geometry):
                     if kind == "read" and buffer in constants:
                         continue
-                    code = DONT_CARE if value is None else footprints.code(*value)
+                    code = DONT_CARE if value is None else footprints.code(*value, dtypes.get(buffer, ""))
                     later = value is not None and value[0].removesuffix(".past") not in TIMELESS
                     content = code + (item.token + 1) * later
                     kinds = READ if kind == "read" else WRITE
