@@ -14,7 +14,7 @@ from tests.readme import records
 from tests.readme.bars import Bar, Group
 
 RECORDS = Path(__file__).parents[1] / "records" / "speed"
-TABLES = ("h200-table.json", "h200-table-compile.json", "h200-table-int8.json", "h200-table-llama3.2-1b.json")
+TABLES = ("h200-table.json",)
 """The first gives amk's own column; the others add baselines that it lacks, each paired with amk in its own run."""
 
 NAMES = {
