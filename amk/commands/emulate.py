@@ -18,6 +18,7 @@ from amk.engine.backends.request import first_state, request_buffers, sampling_b
 from amk.engine.checkpoints.open_checkpoint import open_checkpoint
 from amk.engine.checkpoints.random_checkpoint import RandomCheckpoint
 from amk.engine.load import check_model
+from amk.interpreter.fault import Fault
 from amk.interpreter.interpret import Machine
 from amk.lowering.compile import DEFAULT_OPTIONS, compile_ptx
 from amk.lowering.emit import emit
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from amk.emulator.decode import Result
     from amk.emulator.footprints import Mismatch
     from amk.emulator.machine.machine import Order
-    from amk.emulator.machine.report import Fault
+    from amk.emulator.machine.report import Fault as EmulatedFault
 
 ROUNDING = 2.0**-7
 """Largest difference of logits, relative to the largest logit, that counts as rounding: one step of bf16. A sum that
@@ -99,9 +100,13 @@ def run(arguments: argparse.Namespace) -> int:
     )  # fmt: skip
     if not result.ended or result.faults or beyond(result):
         raise _wrong(result)
-    tokens, logits = interpreted(
-        schedule, source, prompts, arguments.position, (cache[0][0], cache[1][0]), arguments.tokens
-    )
+    try:
+        tokens, logits = interpreted(
+            schedule, source, prompts, arguments.position, (cache[0][0], cache[1][0]), arguments.tokens
+        )
+    except Fault as fault:
+        message = f"tokens {result.tokens.reshape(-1).tolist()}, the interpreter meets a fault: {fault}"
+        raise AmkError(Diagnostic("AMK805", message), Exit.UNSAFE) from fault
     difference = float(np.abs(logits - result.logits).max() / max(float(np.abs(logits).max()), 1e-30))
     _print(arguments.format, result, difference)
     if tokens.tolist() != result.tokens.reshape(-1).tolist() or not difference <= ROUNDING:
@@ -226,7 +231,7 @@ def _wrong(result: Result) -> AmkError:
 
 def _print(form: str, result: Result, difference: float) -> None:
     if form == "json":
-        faults: list[Fault] = result.faults
+        faults: list[EmulatedFault] = result.faults
         print_json(
             {
                 "tokens": result.tokens.tolist(),

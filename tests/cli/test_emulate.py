@@ -67,3 +67,10 @@ def test_what_needs_too_much_memory_is_refused_before_weights_are_made(
     assert main(["emulate", str(file)]) == Exit.UNKNOWN
     assert time.process_time() - began < 5
     assert "AMK803" in capsys.readouterr().err
+
+
+def test_a_schedule_that_the_interpreter_cannot_follow_is_told_as_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+    """The kernel ends and has a token; what it read as digits was written as half floats."""
+    assert main(["emulate", "adversarial/halves-where-digits-are-read.json"]) == Exit.UNSAFE
+    told = capsys.readouterr().err
+    assert "AMK805" in told and "gemv" in told and "was never written" in told

@@ -74,7 +74,8 @@ def _said(schedule: Schedule, accesses: list[Access]) -> dict[Content, list[tupl
         if access.kind == "read" and access.value is None and buffer.role == "constant":
             continue
         start = (buffer.offset or 0) if buffer.space == "shared" else 0
-        value = DONT_CARE if access.value is None else code(*access.value)
+        dtype = buffer.dtype if buffer.space == "shared" else None
+        value = DONT_CARE if access.value is None else code(*access.value, dtype)
         kind = READ if access.kind == "read" else WRITE
         place = SHARED if buffer.space == "shared" else number
         lo, hi = start + access.lo, start + access.hi
