@@ -17,6 +17,17 @@ from amk.report.codes import TITLES
 
 NEEDLESS = (
     (
+        "AMK203",
+        "most of it (89 of 95 that were looked at): a hint whose counter gains more in a token than its thresholds, so "
+        "that it holds before anybody has written; the flag words behind it order everything",
+        "the two draw apart until their distance passes 2^31 and the wait no longer holds; no plan has one",
+    ),
+    (
+        "AMK301",
+        "a buffer of shared memory that is declared larger than what its ops touch and so reaches into a ring",
+        "a ring has its bytes for itself, whatever others touch of theirs",
+    ),
+    (
         "AMK302",
         "a product that defers more refills than its ring has slots where no warp has so many chunks",
         "what is owed is counted in slots, alike for all warps, whatever each of them has to do; no plan defers more",
