@@ -90,6 +90,7 @@ def test_tools_say_what_they_do_and_none_decides() -> None:
         assert tool.description and ("run" in tool.input_schema["properties"]) is (
             name in OF_A_RUN | {"stop_run", "follow_run", "export_best"}
         )
+        assert tool.input_schema["additionalProperties"] is False
         words = " ".join(tool.input_schema["properties"]).lower()
         assert not any(word in words for word in ("verdict", "measure", "score", "dollars", "certificate")), name
 
@@ -147,11 +148,19 @@ def test_a_proposal_waits_for_the_gate(finished: Run) -> None:
         ("check_settings", {"model": "smollm2-135m", "gpu": "h200", "changes": {}, "dtype": "int7"}),
         ("check_settings", {"model": "smollm2-135m", "gpu": "h200", "changes": {}, "start": "best"}),
         ("stop_run", {"run": "run"}),
+        ("submit_proposal", {"run": "run", "settings": {"run_ahead": True}}),
+        ("start_run", {"model": "smollm2-135m", "gpu": "l4", "evals": 2}),
+        ("list_runs", {"newest": True}),
     ],
 )
 def test_bad_requests_are_errors_of_the_tool(finished: Run, name: str, arguments: dict[str, Any]) -> None:
     assert call(name, **arguments).is_error
     assert not list((finished.folder / inbox_module.INBOX).glob("*"))
+
+
+def test_an_argument_that_a_tool_has_not_is_named(finished: Run) -> None:
+    told = call("submit_proposal", run="run", settings={"run_ahead": True}).content[0].text
+    assert "no argument settings" in told and "changes" in told
 
 
 def planned(asked: Asked) -> Schedule:

@@ -20,7 +20,7 @@ import anyio.to_thread
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ResourceError, ToolError
-from mcp_types import ToolAnnotations
+from mcp_types import Tool, ToolAnnotations
 from pydantic import BaseModel
 
 from amk.agent.gate.candidate import Workshop
@@ -161,10 +161,27 @@ class Server:
         return summary(folder.name, runs.status(folder, state), state)
 
 
+class Strict(MCPServer[Any]):
+    """Refuses arguments that a tool has not. The SDK leaves them out in silence: a limit that a client misspells would
+    not hold, and settings under another name would be judged without what they change."""
+
+    async def list_tools(self) -> list[Tool]:
+        closed = {"additionalProperties": False}
+        found = await super().list_tools()
+        return [tool.model_copy(update={"input_schema": tool.input_schema | closed}) for tool in found]
+
+    async def call_tool(self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None) -> Any:
+        for tool in await super().list_tools():
+            known = tool.input_schema.get("properties", {})
+            if tool.name == name and (unknown := sorted(arguments.keys() - known)):
+                raise ToolError(f"{name} has no argument {', '.join(unknown)[:200]}; it has {', '.join(known)}")
+        return await super().call_tool(name, arguments, context)
+
+
 def server(client: Server | None = None) -> MCPServer[Any]:
     """The server with its tools and resources, for one client."""
     made = client or Server()
-    mcp: MCPServer[Any] = MCPServer("amk", instructions=__doc__ or "", version=__version__)
+    mcp = Strict("amk", instructions=__doc__ or "", version=__version__)
     for reading in READING:
         mcp.tool(annotations=READ)(_of_run(made, reading))
     for writing in WRITING:
