@@ -10,6 +10,7 @@ from typing import Any
 
 from amk.agent.device.measure import Backend, Fault, Job, Samples
 from amk.agent.gate.gate import Ready
+from amk.agent.journal.events import Faulted, Measured
 from amk.agent.journal.state import START
 
 
@@ -43,6 +44,21 @@ class Lane:
         result = self._future.result()
         self._future = None
         return self.job, result, round(max(result.seconds, time.monotonic() - self._began), 6)
+
+    def measured(self, job: Job, result: Samples, seconds: float) -> Measured:
+        """What is written down of a measurement."""
+        return Measured(
+            index=job.index, phase=job.phase, attempt=job.attempt, seconds=seconds, log_ratios=result.log_ratios,
+            candidate_ms=result.median_ms("b"), incumbent_ms=result.median_ms("a"), against=self.against,
+            device=self.backend.device,
+        )  # fmt: skip
+
+    def faulted(self, job: Job, fault: Fault, seconds: float) -> Faulted:
+        """What is written down of one that failed."""
+        return Faulted(
+            index=job.index, phase=job.phase, attempt=job.attempt, seconds=seconds, fault=fault.kind,
+            detail=fault.detail[:1000], device=self.backend.device,
+        )  # fmt: skip
 
     def end(self) -> None:
         """Stop what runs and wait for the thread."""

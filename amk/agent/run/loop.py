@@ -36,7 +36,6 @@ from amk.agent.journal import budget
 from amk.agent.journal.events import (
     AnyEvent,
     Decided,
-    Faulted,
     Finished,
     Gated,
     LeaseReserved,
@@ -50,7 +49,7 @@ from amk.agent.journal.state import REFERENCE, START, State, Trial
 from amk.agent.journal.store import Journal
 from amk.agent.propose.base import Closing, Context, Proposer
 from amk.agent.run.lanes import Lane, finished
-from amk.agent.run.suggestions import parsed, written
+from amk.agent.run.suggestions import Queue, parsed, written
 from amk.planner.settings import Settings
 from amk.planner.space import Space
 from amk.report.diagnostic import AmkError, Diagnostic, Exit
@@ -79,8 +78,7 @@ class Loop:
     pipeline: Pipeline = field(init=False)
     neighbourhood: Neighbourhood = field(default_factory=Neighbourhood)
     _fruitless: int = 0
-    _silent_at: int | None = None
-    _queue: list[Suggestion] = field(default_factory=list)
+    _queue: Queue = field(default_factory=Queue)
     _lanes: list[Lane] = field(default_factory=list)
     _begun: Future[Judged] | None = None
     """The judgement of what the session starts from."""
@@ -163,7 +161,7 @@ class Loop:
 
     def _propose(self) -> bool:
         """One proposal, gated; False if there is nothing new until more is decided."""
-        suggestion = self._next()
+        suggestion = self._queue.next(self.state, self.inbox, lambda: self.proposer.ask(self.context()))
         if suggestion is None:
             return False
         design, outside = parsed(self.space, suggestion)
@@ -185,15 +183,6 @@ class Loop:
             self._fruitless = 0
         elif trial.proposed.handle is None:
             self._fruitless += 1
-
-    def _next(self) -> Suggestion | None:
-        if not self._queue:
-            self._queue = [s for s in self.inbox() if s.handle not in self.state.handles]
-        closed = sum(trial.closed for trial in self.state.trials)
-        if not self._queue and self._silent_at != closed:
-            self._queue = list(self.proposer.ask(self.context()))
-            self._silent_at = None if self._queue else closed
-        return self._queue.pop(0) if self._queue else None
 
     def context(self) -> Context:
         self.history.update(self.state)
@@ -345,20 +334,12 @@ class Loop:
         if job.index == START and (uneven := calibration.uneven(result.log_ratios)):
             self._fault(lane, job, Fault("uneven", uneven), seconds)
             return
-        measured = Measured(
-            index=job.index, phase=job.phase, attempt=job.attempt, seconds=seconds, log_ratios=result.log_ratios,
-            candidate_ms=result.median_ms("b"), incumbent_ms=result.median_ms("a"), against=lane.against,
-            device=lane.backend.device,
-        )  # fmt: skip
-        self.note(measured)
+        self.note(measured := lane.measured(job, result, seconds))
         if job.index == START:
             self.note(calibration.calibrated(self.state, lane.backend, measured, result.log_ratios))
 
     def _fault(self, lane: Lane, job: Job, fault: Fault, seconds: float) -> None:
-        self.note(
-            Faulted(index=job.index, phase=job.phase, attempt=job.attempt, seconds=seconds, fault=fault.kind,
-                    detail=fault.detail[:1000], device=lane.backend.device)
-        )  # fmt: skip
+        self.note(lane.faulted(job, fault, seconds))
         if fault.kind == "device_lost":
             self._quarantine(lane, fault.detail)
         elif job.index == START:

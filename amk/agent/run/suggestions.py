@@ -1,13 +1,40 @@
-"""A suggestion as a design, and as the event that writes it down."""
+"""Suggestions in turn; a suggestion as a design, and as the event that writes it down."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from amk.agent.gate.candidate import Candidate, Impossible
 from amk.agent.gate.design import Design, difference, read_edits
 from amk.agent.journal.events import Proposed
 from amk.agent.journal.inbox import Suggestion
+from amk.agent.journal.state import State
 from amk.planner.settings import Settings
 from amk.planner.space import OutsideSpaceError, Space
+
+
+@dataclass
+class Queue:
+    """What is proposed next: what came from outside goes first. A proposer that had nothing is asked again once more is
+    decided."""
+
+    waiting: list[Suggestion] = field(default_factory=list)
+    silent_at: int | None = None
+
+    def next(
+        self,
+        state: State,
+        inbox: Callable[[], Sequence[Suggestion]],
+        ask: Callable[[], Sequence[Suggestion]],
+    ) -> Suggestion | None:
+        if not self.waiting:
+            self.waiting = [s for s in inbox() if s.handle not in state.handles]
+        closed = sum(trial.closed for trial in state.trials)
+        if not self.waiting and self.silent_at != closed:
+            self.waiting = list(ask())
+            self.silent_at = None if self.waiting else closed
+        return self.waiting.pop(0) if self.waiting else None
 
 
 def parsed(space: Space, suggestion: Suggestion) -> tuple[Design, str]:
