@@ -252,6 +252,17 @@ def test_a_client_stops_only_what_it_started(finished: Run, tmp_path: Path, monk
             process.kill()
 
 
+def test_a_search_that_fails_says_why(finished: Run, tmp_path: Path) -> None:
+    failing = "import sys; print('run mine on x', flush=True); sys.exit('error[AMK605]: no compiler')"
+    server = Server(searches=Searches((sys.executable, "-c", failing)))
+    (tmp_path / "mine").symlink_to(finished.folder)
+    assert not call("start_run", server, model="smollm2-135m", gpu="h200").is_error
+    (process,) = server.searches._started.values()
+    process.wait(60)
+    assert str(server.searches.last_words("mine")).endswith("error[AMK605]: no compiler")
+    assert server.searches.last_words("run") is None, "another's"
+
+
 def test_looks_of_a_client_are_limited(finished: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "LOOKS", 1)
     server = Server(look=lambda asked: Trial(verdict="SAFE"))

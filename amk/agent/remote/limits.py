@@ -45,6 +45,7 @@ class LimitError(ValueError):
 class Searches:
     command: Sequence[str] = COMMAND
     _started: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    _logs: dict[str, Path] = field(default_factory=dict)
     _count: int = 0
     _looks: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -79,8 +80,15 @@ class Searches:
                     stderr=output, env=environment(), start_new_session=True,
                 )  # fmt: skip
             name = _name_of(process, log)
-            self._started[name] = process
+            self._started[name], self._logs[name] = process, log
             return name
+
+    def last_words(self, run: str) -> str | None:
+        """What a search of this client said last, if its process ended otherwise than well."""
+        process = self._started.get(run)
+        if process is None or process.poll() in (None, 0):
+            return None
+        return _last_words(self._logs[run])
 
     def stop(self, run: str) -> None:
         """End a search by SIGTERM, which nobody inherits as ignored, and wait until it is over."""
@@ -106,7 +114,11 @@ def _name_of(process: subprocess.Popen[bytes], log: Path) -> str:
         if said := SAID.search(text):
             return said.group(1)
         if process.poll() is not None:
-            raise LimitError(f"the search ended at once: {text.strip()[-400:]}")
+            raise LimitError(f"the search ended at once: {_last_words(log)}")
         time.sleep(0.1)
     process.kill()
     raise LimitError("the search did not begin")
+
+
+def _last_words(log: Path) -> str:
+    return log.read_text(encoding="utf-8", errors="replace").strip()[-400:]

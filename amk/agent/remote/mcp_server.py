@@ -53,7 +53,8 @@ Start = Literal["fast", "phased", "untuned", "naive"]
 
 
 class RunSummary(BaseModel):
-    """limit: evaluations at most, None without a limit. ended: why the search ended."""
+    """limit: evaluations at most, None without a limit. ended: why the search ended; of one that this client started,
+    and that failed, what it said last."""
 
     run: str
     state: str
@@ -158,7 +159,8 @@ class Server:
 
     def _summary(self, run: str) -> RunSummary:
         folder, state = found(run)
-        return summary(folder.name, runs.status(folder, state), state)
+        told = summary(folder.name, runs.status(folder, state), state)
+        return told.model_copy(update={"ended": told.ended or self.searches.last_words(folder.name)})
 
 
 class Strict(MCPServer[Any]):
