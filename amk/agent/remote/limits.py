@@ -33,6 +33,8 @@ LOOKS: Final = 2000
 BEGIN_SECONDS: Final = 120.0
 """For a search to say its name."""
 STOP_SECONDS: Final = 90.0
+EXIT_SECONDS: Final = 10.0
+"""From the end of a run to that of its process."""
 SAID: Final = re.compile(r"^run (\S+) on ", re.MULTILINE)
 COMMAND: Final = python_module("amk")
 
@@ -84,11 +86,13 @@ class Searches:
             return name
 
     def last_words(self, run: str) -> str | None:
-        """What a search of this client said last, if its process ended otherwise than well."""
+        """What a search of this client, which has let go of its run, said last, if its process does not end well."""
         process = self._started.get(run)
-        if process is None or process.poll() in (None, 0):
+        if process is None:
             return None
-        return _last_words(self._logs[run])
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(EXIT_SECONDS)
+        return None if process.returncode in (None, 0) else _last_words(self._logs[run])
 
     def stop(self, run: str) -> None:
         """End a search by SIGTERM, which nobody inherits as ignored, and wait until it is over."""

@@ -160,7 +160,9 @@ class Server:
     def _summary(self, run: str) -> RunSummary:
         folder, state = found(run)
         told = summary(folder.name, runs.status(folder, state), state)
-        return told.model_copy(update={"ended": told.ended or self.searches.last_words(folder.name)})
+        if told.state != "interrupted":
+            return told
+        return told.model_copy(update={"ended": self.searches.last_words(folder.name)})
 
 
 class Strict(MCPServer[Any]):
