@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable
 from copy import deepcopy
 from functools import cache
+from random import Random
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from amk.schedule_ir.schedule import Schedule
 from amk.validator.export.certificate import NotSafe
 from amk.validator.export.of_schedule import certify_schedule
 from amk.validator.verify import verify
+from tests.adversarial import random_layouts
 from tests.adversarial.layouts import (
     FENCED,
     LAYOUTS,
@@ -38,6 +40,8 @@ from tests.adversarial.layouts import (
 
 TOKENS = 4
 """Two more than the validator's induction begins with."""
+SEEDS = (2, 5, 9, 11)
+"""Of random layouts that can be planned."""
 
 
 @cache
@@ -193,3 +197,13 @@ def test_a_mistake_in_one_place_is_seen(mistake: Callable[[], Json]) -> None:
     assert not verify(schedule).safe
     assert not certified(schedule)
     assert oracle(schedule) == "UNSAFE" or judge(schedule, 2).kind == "hang"
+
+
+def test_random_layouts_have_no_hole_and_would_tell_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [random_layouts.looked_at(random_layouts.drawn(Random(seed))[1], run=True) for seed in SEEDS]
+    assert {verdict for verdict, _ in found} >= {"SAFE", "UNSAFE"}
+    assert not any(wrong for _, wrong in found), found
+    safe = verify(schedule_of(layout("unrolled")))
+    monkeypatch.setattr(random_layouts, "verify", lambda *_, **__: safe)
+    verdict, wrong = random_layouts.looked_at(third_layer_without_wait(), run=False)
+    assert verdict == "SAFE" and wrong.startswith("oracle: "), wrong

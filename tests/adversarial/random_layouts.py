@@ -1,0 +1,244 @@
+"""Random plans in random layouts, with shares dealt anew, some of them empty, and no to three edits of their order.
+
+    python -m tests.adversarial.random_layouts --seconds 600 --seed 1 --holes holes/
+
+What `amk verify` calls SAFE is decided by the oracle over four tokens and all layers, and one in so many is run by the
+numpy judge. A hole is one that either refutes; it is written, and the run ends with 1. The neighbourhood edits texts of
+plans; here layers, workers and sequences differ from each other, and edits are those of somebody who tunes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+
+from pydantic import ValidationError
+
+from amk.adversary.edits import Json, at, steps
+from amk.adversary.neighbourhood.bases import TAGGED
+from amk.judges.judge import judge
+from amk.judges.oracle.flatten import TooBig
+from amk.judges.oracle.judge import rule
+from amk.planner.settings import Handoff, Settings
+from amk.report.diagnostic import AmkError
+from amk.schedule_ir.memory import Buffer
+from amk.schedule_ir.schedule import Schedule
+from amk.validator.verify import verify
+from tests.adversarial.layouts import (
+    FENCED,
+    ends_apart,
+    in_pairs,
+    one_cell,
+    own_programs,
+    planned,
+    token_loop,
+    two_loops,
+    unrolled,
+)
+
+TOKENS = 4
+RUN = 3
+"""One in so many that are SAFE is also run."""
+SHARES = ("hidden", "gate_up", "qkv", "lm_head")
+SYNC = ("wait", "signal", "barrier")
+
+
+def settings(rng: Random) -> Settings:
+    ways: tuple[Handoff, ...] = ("fenced", "fenced", "tagged", "mixed", "narrow")
+    way = rng.choice(ways)
+    made = replace(
+        FENCED if way == "fenced" else TAGGED,
+        handoff=way,
+        pollers=rng.choice(("one", "all")),
+        hint_at=rng.choice(("published", "summed", "drained")),
+        hint_slack=rng.choice((0, 2, 8)),
+        wide_epilogue=rng.choice((0, 4096)),
+        reduce_from=rng.choice((None, 2)),
+    )
+    form = rng.random()
+    if form < 0.3:
+        return replace(made, batch=rng.choice((2, 3, 4)), live=rng.random() < 0.5)
+    return replace(made, rows=rng.choice((2, 3))) if form < 0.45 else made
+
+
+def deal(document: Json, rng: Random) -> None:
+    """Row groups of matrices go to other workers; some get none. Arrays that hold them grow."""
+    workers, tables = document["launch"]["workers"], document["tables"]
+    for share in SHARES:
+        if rng.random() < 0.3:
+            continue
+        total = sum(tables[f"{share}.count"])
+        inner = (rng.choice((0, total // 2, total, rng.randint(0, total))) for _ in range(workers - 1))
+        cuts = [0, *sorted(inner), total]
+        tables[f"{share}.first"] = cuts[:-1]
+        tables[f"{share}.count"] = [b - a for a, b in pairwise(cuts)]
+    end = document["launch"]["shared_bytes"]
+    for buffer in document["buffers"]:
+        if buffer["space"] == "shared" and buffer["name"] in ("part", "residual"):
+            place, least = (0, 24) if buffer["name"] == "part" else (-1, 32)
+            buffer["shape"][place], buffer["offset"] = least, -(-end // 128) * 128
+            end = buffer["offset"] + Buffer.model_validate_json(json.dumps(buffer)).bytes
+    document["launch"]["shared_bytes"] = -(-end // 128) * 128
+
+
+def laid_out(document: Json, rng: Random, layers: int, handoff: str) -> Json:
+    if layers >= 3 and handoff == "fenced" and rng.random() < 0.6:
+        document = one_cell(document) if rng.random() < 0.4 else document
+        document = rng.choice((unrolled, in_pairs, two_loops, ends_apart))(document)
+    return own_programs(document) if rng.random() < 0.4 else document
+
+
+def _sync(document: Json, rng: Random) -> tuple[Json, int]:
+    """A list of steps, and the place of a wait, signal or barrier in it."""
+    path = rng.choice([path for path, step in steps(document) if step["op"]["op"] in SYNC])
+    return at(document, path[:-1]), int(path[-1])
+
+
+def leave_out(document: Json, rng: Random) -> None:
+    body, place = _sync(document, rng)
+    body.pop(place)
+
+
+def move(document: Json, rng: Random) -> None:
+    body, place = _sync(document, rng)
+    step = body.pop(place)
+    body.insert(max(0, place + rng.choice((-5, -3, -2, -1, 1, 2, 3, 5))), step)
+
+
+def twice(document: Json, rng: Random) -> None:
+    body, place = _sync(document, rng)
+    body.insert(place, deepcopy(body[place]))
+
+
+def other_role(document: Json, rng: Random) -> None:
+    _, step = rng.choice(list(steps(document)))
+    step["op"]["role"] = rng.choice([role["name"] for role in document["roles"]])
+
+
+def _entry(document: Json, rng: Random, kind: str) -> Json:
+    return rng.choice([entry for _, step in steps(document) for entry in step[kind]])
+
+
+def threshold(document: Json, rng: Random) -> None:
+    entry, workers = _entry(document, rng, "waits"), document["launch"]["workers"]
+    if isinstance(entry["at_least"], dict):
+        symbol = rng.choice([*entry["at_least"], "1"])
+        entry["at_least"][symbol] = entry["at_least"].get(symbol, 0) + rng.choice((-workers, -1, 1, workers))
+
+
+def amounts(document: Json, rng: Random) -> None:
+    """One worker gives a signal that was another's."""
+    counter, workers = rng.choice(document["counters"])["name"], document["launch"]["workers"]
+    given = [1] * workers
+    more, less = rng.sample(range(workers), 2)
+    given[more], given[less] = 2, 0
+    document["tables"]["given"] = given
+    for _, step in steps(document):
+        for entry in step["signals"]:
+            if entry["counter"] == counter and entry["add"] == 1:
+                entry["add"] = {"given": 1}
+
+
+def handoff(document: Json, rng: Random) -> None:
+    """A counter orders memory where it was a hint, or the other way round."""
+    counter = rng.choice(document["counters"])
+    fenced = counter["handoff"] == "hint"
+    counter["handoff"] = "fenced" if fenced else "hint"
+    for _, step in steps(document):
+        for kind, strong in (("waits", "acquire"), ("signals", "release")):
+            for entry in step[kind]:
+                if entry["counter"] == counter["name"]:
+                    entry["order"] = strong if fenced else "relaxed"
+
+
+def one_counter_for_two(document: Json, rng: Random) -> None:
+    one, other = rng.sample(document["counters"], 2)
+    for _, step in steps(document):
+        for entry in (*step["waits"], *step["signals"]):
+            if entry["counter"] == one["name"] and len(one["shape"]) == len(other["shape"]):
+                entry["counter"] = other["name"]
+
+
+def step_elsewhere(document: Json, rng: Random) -> None:
+    """Any step changes places with its neighbour."""
+    body = token_loop(rng.choice(document["programs"]))["body"]
+    inner = [node["body"] for node in body if "body" in node]
+    body = rng.choice([body, *inner])
+    place = rng.randrange(len(body) - 1)
+    body[place], body[place + 1] = body[place + 1], body[place]
+
+
+EDITS: tuple[Callable[[Json, Random], None], ...] = (
+    leave_out, leave_out, move, move, twice, other_role, threshold, amounts, handoff, one_counter_for_two,
+    step_elsewhere,
+)  # fmt: skip
+
+
+def drawn(rng: Random) -> tuple[list[str], Json]:
+    """(names of the edits, document). AmkError for settings that cannot be planned."""
+    chosen, layers = settings(rng), rng.choice((1, 2, 3, 4, 5))
+    document = planned(chosen, layers, workers=rng.choice((2, 3, 4)))
+    deal(document, rng)
+    document["roles"].append({"name": "w1", "first": 1, "count": 1})
+    document = laid_out(document, rng, layers, chosen.handoff or "")
+    made = rng.choices(EDITS, k=rng.choice((0, 1, 1, 2, 2, 3)))
+    for edit in made:
+        edit(document, rng)
+    return [edit.__name__ for edit in made], document
+
+
+def looked_at(document: Json, run: bool) -> tuple[str, str]:
+    """(verdict, who refutes what is SAFE and why; empty if nobody does)."""
+    try:
+        schedule = Schedule.model_validate_json(json.dumps(document))
+        verdict = verify(schedule, timeout_s=20)
+    except (ValidationError, AmkError):
+        return "refused", ""
+    if not verdict.safe:
+        return verdict.status, ""
+    try:
+        ruling = rule(schedule, TOKENS)
+    except TooBig:
+        return "SAFE", ""
+    if ruling.status == "UNSAFE":
+        return "SAFE", f"oracle: {ruling.why}"
+    told = judge(schedule, 2) if run else None
+    return "SAFE", f"run: {told.kind} {told.why}" if told is not None and told.status == "refuted" else ""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--holes", type=Path, default=Path("holes"))
+    arguments = parser.parse_args()
+    rng, end = Random(arguments.seed), time.monotonic() + arguments.seconds
+    found, safe = Counter[str](), Counter[str]()
+    while time.monotonic() < end:
+        try:
+            names, document = drawn(rng)
+        except (AmkError, IndexError, ValueError):
+            continue
+        verdict, wrong = looked_at(document, found["SAFE"] % RUN == 0)
+        found[verdict] += 1
+        safe.update(names if verdict == "SAFE" else ())
+        if wrong:
+            found["hole"] += 1
+            arguments.holes.mkdir(parents=True, exist_ok=True)
+            (arguments.holes / f"{arguments.seed}-{found.total()}.json").write_text(json.dumps(document) + "\n")
+            print(f"hole: {' '.join(names)}: {wrong}")
+    print(f"{dict(found)}, SAFE ones by edit: {dict(safe)}")
+    return 1 if found["hole"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
