@@ -51,7 +51,7 @@ class Known(_Data):
 
 
 class Case(_Data):
-    """One row. must, aim: ms per token, or with `of` times that of the case of this name in the same run.
+    """One row. must, aim: ms per token.
 
     settings: changes of the fast plan, by field of `amk.planner.settings.Settings`.
     """
@@ -66,7 +66,6 @@ class Case(_Data):
     settings: Annotated[dict[str, bool | int | float | str], Field(max_length=16)] = {}
     must: _Ms
     aim: _Ms
-    of: str | None = None
     others: Annotated[tuple[Known, ...], Field(strict=False, max_length=10)] = ()
     baselines: Annotated[tuple[str, ...], Field(strict=False)] = ()
 
@@ -125,12 +124,12 @@ def load_table(name: str) -> Table:
 
 @dataclass(frozen=True)
 class Judged:
-    """A case and its rows, one a run. limits: what it must and should reach in ms, None while that is not known."""
+    """A case and its rows, one a run. must, aim: what it must and should reach in ms."""
 
     case: Case
     rows: tuple[Row, ...]
-    must: float | None
-    aim: float | None
+    must: float
+    aim: float
     l2_bytes: int
 
     @property
@@ -193,11 +192,7 @@ def judge(table: Table, keys: dict[str, Key], found: Sequence[Row]) -> list[Judg
     judged = []
     for case in table.cases:
         rows = mine.get(case.case, ())
-        limits: list[float | None] = [case.must, case.aim]
-        if case.of is not None:
-            base = [row.times.ms for row in mine.get(case.of, ())]
-            limits = [limit * median(base) if base else None for limit in (case.must, case.aim)]
-        judged.append(Judged(case, rows, limits[0], limits[1], l2))
+        judged.append(Judged(case, rows, case.must, case.aim, l2))
     return judged
 
 

@@ -25,6 +25,7 @@ def test_a_kernel_that_computes_something_else_is_told(monkeypatch: pytest.Monke
     wrong = next(c for c in changes if c.field == "StageNormOp.h" and json.loads(c.key)[0][2] == "embedding")
     right = next(c for c in changes if c.field == "ModelSpec.name")
     monkeypatch.setattr(emulated_neighbourhood, "edits_of", lambda *_: [right, wrong])
+    monkeypatch.setattr(emulated_neighbourhood, "EVERYTHING", 1)
     monkeypatch.setattr(emulated_neighbourhood, "verdict_of", lambda _: "SAFE")
     found = emulated_slice(WHOLE.index(BASE))
     (told,) = found["differences"]

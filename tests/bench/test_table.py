@@ -23,7 +23,7 @@ CASES = {
     "gpu": "h200", "steps": 50, "tokens": 4,
     "cases": [
         {"case": "one", "model": "llama3-8b", "pos": 128, "context": 512, "must": 3.7, "aim": 3.45},
-        {"case": "eight", "model": "llama3-8b", "pos": 128, "context": 512, "must": 1.15, "aim": 1.05, "of": "one"},
+        {"case": "eight", "model": "llama3-8b", "pos": 128, "context": 512, "must": 4.1, "aim": 3.9},
     ],
 }  # fmt: skip
 TABLE = Table.model_validate(CASES)
@@ -35,13 +35,13 @@ def row(key: Key, ms: float, *, correct: bool = True) -> Row:
     return Row(key, Times(ms, ms, ms), times, 15 * 10**9, 4650.0, 1e-3, 2e-3, 1e-6, True, True, correct)
 
 
-def test_the_time_is_the_median_of_the_runs_and_limits_may_be_relative() -> None:
+def test_the_time_is_the_median_of_the_runs() -> None:
     rows = [row(replace(BASE, run=i + 1), ms) for i, ms in enumerate((3.5, 3.9, 3.6))]
     rows += [row(replace(BASE, batch=8), 4.2), row(replace(BASE, model="llama3.1-8b"), 1.0)]
     one, eight = judge(TABLE, KEYS, rows)
     assert one.ms == 3.6 and len(one.rows) == 3
     assert one.reaches(one.must) is True and one.reaches(one.aim) is False
-    assert eight.must == pytest.approx(1.15 * 3.6) and eight.reaches(eight.must) is False
+    assert eight.ms == 4.2 and eight.reaches(eight.must) is False
     assert one.beaten() == {"pdl-graph": pytest.approx(2.0)}
     assert len(cells(one)) == len(HEADER)
     assert "NOT MET" in cells(eight) and "met" in cells(one)
@@ -134,7 +134,7 @@ def test_every_quantised_case_has_a_rival_of_its_own_format(name: str) -> None:
 
 def test_what_was_not_measured_is_open() -> None:
     one, eight = judge(TABLE, KEYS, [])
-    assert one.reaches(one.must) is None and eight.must is None
+    assert one.reaches(one.must) is None and eight.reaches(eight.must) is None
     assert cells(one)[-1] == "not measured"
 
 
@@ -142,7 +142,6 @@ def test_what_was_not_measured_is_open() -> None:
 def test_the_shipped_table_is_planned_as_it_says(name: str) -> None:
     table = load_table(name)
     assert len({case.case for case in table.cases}) == len(table.cases)
-    assert {case.of for case in table.cases} - {None} <= {case.case for case in table.cases}
     for case in table.cases:
         assert case.aim < case.must and case.pos < case.context
         if case.settings.get("batch", 1) == 1:
