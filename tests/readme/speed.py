@@ -134,16 +134,20 @@ def section() -> str:
 
 
 def source(rows: Iterable[dict[str, Any]]) -> str:
-    """The card with what it reads, commit and day of most cases first, then those of the others with their names."""
-    found: dict[str, dict[str, list[float]]] = {}
+    """The cards with what they read, commit and day of most cases first, then those of the others with their names."""
+    found: dict[tuple[str, str], dict[str, list[float]]] = {}
+    cards: dict[tuple[str, str], set[str]] = {}
     for entry in rows:
         run, key = entry["run"], entry["row"]["key"]
-        where = f"one {run['hardware']['name']}, commit {run['commit'][:7]}, {run['date'][:10]}"
+        where = run["hardware"]["name"], f"commit {run['commit'][:7]}, {run['date'][:10]}"
+        cards.setdefault(where, set()).add(run["hardware"].get("uuid", ""))
         title = _title((key["model"], key["dtype"], key["pos"], key["batch"]))
         found.setdefault(where, {}).setdefault(title, []).append(entry["row"]["ceiling_gbps"])
     told = []
     for where, cases in sorted(found.items(), key=lambda each: -len(each[1])):
         ceiling = median(gbps for each in cases.values() for gbps in each)
-        card = f"{where}, which reads {ceiling:,.0f} GB/s."
+        count = len(cards[where])
+        name = f"one {where[0]}" if count == 1 else f"{count} {where[0]}s"
+        card = f"{name}, {where[1]}, {'which reads' if count == 1 else 'each of which reads'} {ceiling:,.0f} GB/s."
         told.append(f"{'; '.join(cases)}: {card}" if told else f"{card[0].upper()}{card[1:]}")
     return " ".join(told)
