@@ -10,7 +10,7 @@ from amk.emulator.memory.global_memory import Allocation
 from amk.emulator.ptx.parse import parse
 from amk.emulator.ptx.program import assemble
 from tests.emulator.test_races import ACQUIRE, FENCE, HEAD, LOOK, RELAXED, RELEASE, passing
-from tests.emulator.test_small_kernels import BULK, WAIT
+from tests.emulator.test_small_kernels import BULK, WAIT, bulk, ran
 from tests.emulator.test_small_kernels import HEAD as SMALL_HEAD
 
 LATE = Order()
@@ -105,6 +105,17 @@ def test_a_refill_without_a_proxy_fence_is_told(access: str) -> None:
     faults = refilled("", access).faults
     assert {fault.kind for fault in faults} == {"proxy"}
     assert "no fence.proxy.async stands between" in faults[0].message
+
+
+@pytest.mark.parametrize(("memory", "found"), [("", set()), (".shared::cta", set()), (".global", {"proxy"})])
+def test_a_refill_needs_a_proxy_fence_of_shared_memory(memory: str, found: set[str]) -> None:
+    assert {fault.kind for fault in refilled(f"fence.proxy.async{memory};").faults} == found
+
+
+@pytest.mark.parametrize(("memory", "found"), [("", set()), (".global", set()), (".shared::cta", {"proxy"})])
+def test_a_copy_of_what_was_written_needs_a_proxy_fence_of_global_memory(memory: str, found: set[str]) -> None:
+    written = f"st.global.u32 [%rd1], 5;\nfence.proxy.async{memory};\ncp.async.bulk"
+    assert {fault.kind for fault in ran(bulk(offset=0).replace("cp.async.bulk", written))[1].faults} == found
 
 
 def test_a_proxy_fence_before_the_access_does_not_count() -> None:

@@ -176,7 +176,7 @@ class Machine:
             "clocks": (warps, threads), "barrier_clocks": (self.blocks, 16, threads), "agents": (warps,),
             "commits": (warps, 64), "committed": (warps,), "pool": (vectors, threads), "free": (vectors,),
             "sync_of": (watched // 4 + 2,), "written": (watched,), "seen": (watched,), "spread": (2 * warps,),
-            "proxied": (warps, threads), "moments": (warps,), "ordered": (warps,),
+            "proxied": (warps, 2, threads), "moments": (warps,), "ordered": (warps,),
             "lane_vectors": (warps, LANE_KINDS, 33), "lanes_known": (warps, 32, 32), "waited": (warps, 32),
             "fenced_at": (warps, 2, 32),
         }  # fmt: skip

@@ -233,8 +233,7 @@ def one(grid: int, warp: int, pc: int, mask: int, block: int, guarded: bool) -> 
     elif operation == isa.CP_COMMIT:
         commit_small(grid, warp, mask)
     elif operation == isa.FENCE and at(grid, RACES):
-        if at(at(grid, CODE), COLUMNS * pc + 2) == isa.F_PROXY:
-            proxy_fence(grid, warp, mask)
+        proxy_fence(grid, warp, at(at(grid, CODE), COLUMNS * pc + 2), mask)
         fence(grid, warp, at(at(grid, CODE), COLUMNS * pc + 2), mask)
     elif operation == isa.CP_WAIT:
         wait_small(grid, warp, pc, mask, block)

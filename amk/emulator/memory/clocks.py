@@ -49,8 +49,8 @@ OWN, LOOKED, FENCED = 0, 1, 3
 """Vectors of a lane: what it alone knows; what its relaxed reads would give if a fence followed (of global, of shared
 memory); what happened before its last fence (the same two)."""
 PROXY_FENCED = 5
-"""And what happened before its last proxy fence, until its warp meets."""
-LANE_KINDS = 6
+"""And what happened before its last proxy fence (the same two), until its warp meets."""
+LANE_KINDS = 7
 PARTS = 6
 """Words of a vector for each warp."""
 ALL_LANES = (1 << 32) - 1
@@ -86,9 +86,9 @@ def vector(grid: int, warp: int) -> int:
 
 
 @compiled
-def proxied(grid: int, warp: int) -> int:
-    """What happened before the last proxy fence that all lanes of a warp know."""
-    return at(grid, PROXIED) + 8 * PARTS * at(grid, WARP_COUNT) * warp
+def proxied(grid: int, warp: int, inside: int) -> int:
+    """What happened before the last proxy fence of global (0) or shared (1) memory that all lanes of a warp know."""
+    return at(grid, PROXIED) + 8 * PARTS * at(grid, WARP_COUNT) * (2 * warp + inside)
 
 
 @compiled
@@ -312,7 +312,7 @@ def some_meet(grid: int, warp: int, mask: int) -> None:
         for lane in range(32):
             if mask >> lane & 1:
                 to(rows, 32 * lane + other, latest)
-    for kind in (OWN, PROXY_FENCED):
+    for kind in (OWN, PROXY_FENCED, PROXY_FENCED + 1):
         if lanes_with(grid, warp, kind) & mask:
             number = fresh(grid)
             join_lanes(grid, warp, mask, kind, pooled(grid, number))
@@ -327,9 +327,10 @@ def all_know(grid: int, warp: int) -> None:
     """The warp's vector has what each lane alone knew; so have its proxy fences."""
     if lanes_with(grid, warp, OWN):
         forget_lanes(grid, warp, OWN)
-    if lanes_with(grid, warp, PROXY_FENCED):
-        join_lanes(grid, warp, ALL_LANES, PROXY_FENCED, proxied(grid, warp))
-        forget_lanes(grid, warp, PROXY_FENCED)
+    for inside in range(2):
+        if lanes_with(grid, warp, PROXY_FENCED + inside):
+            join_lanes(grid, warp, ALL_LANES, PROXY_FENCED + inside, proxied(grid, warp, inside))
+            forget_lanes(grid, warp, PROXY_FENCED + inside)
 
 
 @separate

@@ -106,10 +106,10 @@ class Grid:
     written: Words  # [m], epoch of the last write
     seen: Words  # [m], epoch of the last read, or -1 - the vector of epochs of several
     spread: Words  # [2 w], clock up to which strong loads see a thread's stores
-    proxied: Words  # [w, 6 w], what happened before the last proxy fence that all lanes know
+    proxied: Words  # [w, 2, 6 w], what happened before the last proxy fence of global, of shared memory that all know
     moments: Words  # [w], clock of the warp's present
     ordered: Words  # [w], that clock when something last ordered the warp's stores for others
-    lane_vectors: Words  # [w, 6, 33], of each kind 1 + the vector of a lane, then a bit for each lane that has one
+    lane_vectors: Words  # [w, 7, 33], of each kind 1 + the vector of a lane, then a bit for each lane that has one
     lanes_known: Words  # [w, 32, 32], clock up to which a lane knows another by barriers of some lanes
     waited: Words  # [w, 32], clock of the warp's small copies up to which a lane has waited for its own
     fenced_at: Words  # [w, 2, 32], clock of a lane's last fence for words of global, of shared memory

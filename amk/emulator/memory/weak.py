@@ -4,8 +4,8 @@ Property: a store stays with its warp until something orders it. A load by anoth
     unless the store happened before it; a strong load (relaxed, acquire, volatile) gets the new content once it has
     spread as well, which it does when no warp can run without it, at once in an eager order, and at drawn times in a
     drawn one. Atomics act on memory itself. A non-coherent load never sees what the launch has written.
-    A bulk copy that reads or overwrites bytes that threads have accessed in the launch needs a fence.proxy.async behind
-    these accesses, of its lane or of one that this lane has met since.
+    A bulk copy that reads or overwrites bytes that threads have accessed in the launch needs a fence.proxy.async of
+    their memory, global or shared, behind these accesses, of its lane or of one that this lane has met since.
 Assumes: clocks of `happens_before`. Of several stores without order in between, a load sees all or none. A
     fence.proxy.async of another warp than the one that issues the copy does not count, which is stricter than PTX.
 Cost: two more bytes a byte of memory; while every store is ordered, one comparison a byte loaded.
@@ -47,6 +47,7 @@ from amk.emulator.memory.state import (
     PROXY,
     RACES,
     SEEN,
+    SHARED_AT,
     SPREAD,
     UNDEFINED_BYTES,
     UNSPREAD,
@@ -154,16 +155,20 @@ def looks_changed(grid: int) -> None:
 
 
 @separate
-def proxy_fence(grid: int, warp: int, mask: int) -> None:
-    """Of these lanes: each for what it knows and has done, and for the others once they meet."""
-    if not at(grid, RACES):
+def proxy_fence(grid: int, warp: int, mode: int, mask: int) -> None:
+    """Of these lanes: each for what it knows and has done to global memory, shared memory or both, and for the others
+    once they meet. Other fences are none."""
+    if mode not in (isa.F_PROXY_GLOBAL, isa.F_PROXY_SHARED, isa.F_PROXY_ALL):
         return
-    if live_lanes(grid, warp) & ~mask == 0:
-        all_to(grid, warp, mask, proxied(grid, warp))
-    else:
-        for lane in range(32):
-            if mask >> lane & 1:
-                one_to(grid, warp, lane, lane_vector(grid, warp, lane, PROXY_FENCED))
+    for inside in range(2):
+        if mode == (isa.F_PROXY_GLOBAL if inside else isa.F_PROXY_SHARED):
+            continue
+        if live_lanes(grid, warp) & ~mask == 0:
+            all_to(grid, warp, mask, proxied(grid, warp, inside))
+        else:
+            for lane in range(32):
+                if mask >> lane & 1:
+                    one_to(grid, warp, lane, lane_vector(grid, warp, lane, PROXY_FENCED + inside))
     tick(grid, warp)
 
 
@@ -173,13 +178,13 @@ def within(grid: int, fenced: int, epoch: int) -> bool:
 
 
 @separate
-def fenced_off(grid: int, warp: int, lane: int, epoch: int) -> bool:
-    """Whether an access is of the copies' proxy, of an earlier launch, or before the last proxy fence that the lane
-    knows of."""
+def fenced_off(grid: int, warp: int, lane: int, inside: int, epoch: int) -> bool:
+    """Whether an access is of the copies' proxy, of an earlier launch, or before the last proxy fence of its memory,
+    global (0) or shared (1), that the lane knows of."""
     if thread_of(epoch) >= at(grid, WARP_COUNT) or clock_of(epoch) <= at(grid, LAUNCHED):
         return True
-    own = at(vectors_of_lanes(grid, warp, PROXY_FENCED), lane)
-    return within(grid, proxied(grid, warp), epoch) or (own != 0 and within(grid, pooled(grid, own - 1), epoch))
+    own = at(vectors_of_lanes(grid, warp, PROXY_FENCED + inside), lane)
+    return within(grid, proxied(grid, warp, inside), epoch) or (own != 0 and within(grid, pooled(grid, own - 1), epoch))
 
 
 @separate
@@ -187,14 +192,15 @@ def behind_fence(grid: int, warp: int, pc: int, lane: int, place: int, size: int
     """A bulk copy starts to read or write these bytes: accesses of the other proxy are told."""
     if not at(grid, RACES) or not watched(grid, place):
         return
+    inside = 1 if place >= at(grid, SHARED_AT) else 0
     for byte in range(place, place + size):
         last, seen = at(at(grid, WRITTEN), byte), at(at(grid, SEEN), byte)
-        if last and not fenced_off(grid, warp, lane, last):
+        if last and not fenced_off(grid, warp, lane, inside, last):
             fault(grid, PROXY, warp, pc, lane, byte, last, 1 if writes else 0)
-        if writes and seen > 0 and not fenced_off(grid, warp, lane, seen):
+        if writes and seen > 0 and not fenced_off(grid, warp, lane, inside, seen):
             fault(grid, PROXY, warp, pc, lane, byte, seen, 3)
         if writes and seen < 0:
             for thread in range(at(grid, WARP_COUNT)):
                 read = at(pooled(grid, -1 - seen), thread)
-                if read and not fenced_off(grid, warp, lane, read):
+                if read and not fenced_off(grid, warp, lane, inside, read):
                     fault(grid, PROXY, warp, pc, lane, byte, read, 3)

@@ -47,7 +47,7 @@ A_ADD, A_OR, A_AND, A_XOR, A_MIN, A_MAX, A_EXCH, A_CAS, A_INC, A_DEC, A_FADD = r
 SHFL_IDX, SHFL_UP, SHFL_DOWN, SHFL_BFLY = range(4)
 V_ALL, V_ANY, V_UNI, V_BALLOT = range(4)
 MMA_BF16, MMA_F16, MMA_S8, MMA_U8S8, MMA_S8U8, MMA_U8 = range(6)
-F_CTA, F_GPU, F_PROXY, F_INIT = range(4)
+F_CTA, F_GPU, F_INIT, F_PROXY_GLOBAL, F_PROXY_SHARED, F_PROXY_ALL = range(6)
 
 
 @dataclass(frozen=True)
@@ -249,8 +249,11 @@ def _memory_order() -> dict[str, Form]:
     }  # fmt: skip
     for strength, scope in product(("acq_rel", "sc"), ("cta", "cluster", "gpu", "sys")):
         found[f"fence.{strength}.{scope}"] = Form(FENCE, F_CTA if scope == "cta" else F_GPU, "")
-    for what in ("", ".global", ".shared::cta", ".shared::cluster"):
-        found[f"fence.proxy.async{what}"] = Form(FENCE, F_PROXY, "")
+    for what, mode in (
+        ("", F_PROXY_ALL), (".global", F_PROXY_GLOBAL),
+        (".shared::cta", F_PROXY_SHARED), (".shared::cluster", F_PROXY_SHARED),
+    ):  # fmt: skip
+        found[f"fence.proxy.async{what}"] = Form(FENCE, mode, "")
     for space in ("shared", "shared::cta"):
         found |= {
             f"mbarrier.init.{space}.b64": Form(MBAR_INIT, 0, "Ma"),
