@@ -126,10 +126,10 @@ STATIC: Final[tuple[Callable[[Schedule], Iterable[Diagnostic]], ...]] = (
 """Checks of the schedule as written. The resource, composed, epoch and SMT checks follow them."""
 
 
-def _explained(result: Composition) -> Finding | None:
+def _explained(result: Composition, in_time: Callable[[], None]) -> Finding | None:
     from amk.validator.evidence.explanation import explain  # most schedules are SAFE
 
-    return explain(result)
+    return explain(result, in_time)
 
 
 class _Verification:
@@ -285,7 +285,7 @@ class _Verification:
     def _findings(self, result: Composition) -> Diagnostic | None:
         """What explains the finding best comes first: a relaxed operation, if one is why, or a missing barrier."""
         weak = list(weak_orders(self.schedule))
-        finding = None if result.safe else _explained(result)
+        finding = None if result.safe else _explained(result, self._in_time)
         if finding is None:
             self.notes = weak
             return None

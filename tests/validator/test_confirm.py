@@ -146,6 +146,31 @@ def test_only_before_a_large_system_is_made_the_memory_is_searched(monkeypatch: 
         assert len(searched) == times
 
 
+class Over(Exception):
+    """The time."""
+
+
+@pytest.mark.parametrize("looks", [1, 3])
+def test_no_race_is_looked_at_when_the_time_is_over(looks: int) -> None:
+    asked: list[int] = []
+
+    def in_time() -> None:
+        asked.append(1)
+        if len(asked) == looks:
+            raise Over
+
+    document = json.loads(small_plan(SMALL["fast"]).model_dump_json())
+    for path, step in steps(document):
+        if step["op"]["op"] == "barrier":
+            result = compose(from_document(apply(document, [Edit("remove", path)])[0]))
+            asked.clear()
+            try:
+                evidence.explain(result, in_time)
+            except Over:
+                break
+    assert len(asked) == looks, "some edit has so many looks, and none follows"
+
+
 @pytest.mark.turns(2)
 def test_clashes_of_two_steps_are_those_of_every_position() -> None:
     result, seen = compose(small_plan(SMALL["fast"])), Counter[tuple[bool, bool]]()

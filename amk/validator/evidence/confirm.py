@@ -172,13 +172,13 @@ def order_of(result: Composition, edges: Edges) -> Ordering | None:
 
 
 class Confirmer:
-    """Races of one composition under one kind of edges."""
+    """Races of one composition under one kind of edges. in_time: raises where the time is over."""
 
-    def __init__(self, result: Composition, edges: Edges) -> None:
-        self.result, self.edges = result, edges
+    def __init__(self, result: Composition, edges: Edges, in_time: Callable[[], None] = lambda: None) -> None:
+        self.result, self.edges, self._in_time = result, edges, in_time
         self._strict: dict[Edges, MaximalRuns] = {}
         self._last: tuple[int, frozenset[int], Flat] | None = None
-        self._in_time: dict[tuple[int, frozenset[int]], Flat] = {}
+        self._in_words: dict[tuple[int, frozenset[int]], Flat] = {}
 
     @cached_property
     def footprints(self) -> Footprints:
@@ -214,6 +214,7 @@ class Confirmer:
         # the inter-CTA system is the same at every position
         met = {(x.event, y.event): (pos, x, y) for pos, x, y in reversed(self._met(a, b, among))}
         for events, (pos, x, y) in reversed(met.items()):
+            self._in_time()
             if any(one.both_enabled(*events) for one in self._maximal_runs(self.edges)):
                 clash = _clash(pos, x, y)
                 if not self._over_in_time(clash):
@@ -290,6 +291,7 @@ class Confirmer:
         return self._last[2]
 
     def _both_enabled(self, clash: Clash) -> bool:
+        self._in_time()
         flat = self._flat(clash)
         race = clash.on(flat)
         run = greedy(flat.system, (race.first, race.second))
@@ -315,9 +317,9 @@ class Confirmer:
 
     def _timed(self, clash: Clash) -> Flat:
         key = clash.pos, clash.workers
-        if key not in self._in_time:
-            self._in_time = {key: self._expansion(clash, "word")()}
-        return self._in_time[key]
+        if key not in self._in_words:
+            self._in_words = {key: self._expansion(clash, "word")()}
+        return self._in_words[key]
 
     def _touching(self, place: Place, pos: int) -> list[Touching]:
         """The events of a step, one per warp."""

@@ -45,27 +45,29 @@ class Finding:
     cause: Diagnostic | None = None
 
 
-def explain(result: Composition) -> Finding | None:
-    """The first thing wrong with a composition, with evidence where there is some; None if nothing is."""
+def explain(result: Composition, in_time: Callable[[], None] = lambda: None) -> Finding | None:
+    """The first thing wrong with a composition, with evidence where there is some; None if nothing is. in_time: raises
+    where the time is over; asked before each look at a flat system."""
     if result.never:
         return Finding(result.never[0], None)
     if not result.live:
         return _deadlock(result)
-    racy = _racy(result, ("word", "wait", "fence"))
+    racy = _racy(result, ("word", "wait", "fence"), in_time)
     found = _first(one.quickly() for one in racy)
     if found is None and racy:
-        found = _wrong_content(result, evident_fault) or _first(one.flat() for one in racy)
-    return found or _wrong_content(result, confirmed_fault) or _doubt(result, racy)
+        found = _wrong_content(result, evident_fault, in_time) or _first(one.flat() for one in racy)
+    return found or _wrong_content(result, confirmed_fault, in_time) or _doubt(result, racy)
 
 
 def _first(findings: Iterable[Finding | None]) -> Finding | None:
     return next((finding for finding in findings if finding is not None), None)
 
 
-def _racy(result: Composition, kinds: tuple[Edges, ...]) -> list[_Racy]:
+def _racy(result: Composition, kinds: tuple[Edges, ...], in_time: Callable[[], None]) -> list[_Racy]:
     reports = {"word": result.races, "wait": result.overwritten, "fence": result.unseen}
     found = [(edges, reports[edges]) for edges in kinds]
-    return [_Racy(result, edges, list(report.races)) for edges, report in found if report is not None and report.racy]
+    racy = [(edges, report) for edges, report in found if report is not None and report.racy]
+    return [_Racy(result, edges, list(report.races), in_time) for edges, report in racy]
 
 
 def _doubt(result: Composition, racy: list[_Racy]) -> Finding | None:
@@ -185,9 +187,9 @@ def _blocked(flat: Flat, head: BlockedHead) -> str:
 class _Racy:
     """Races of one kind of edges: the inter-CTA system is asked about all before the flat system is asked about any."""
 
-    def __init__(self, result: Composition, edges: Edges, races: list[Race]) -> None:
+    def __init__(self, result: Composition, edges: Edges, races: list[Race], in_time: Callable[[], None]) -> None:
         self.result, self.edges, self.races = result, edges, races
-        self.confirmer = Confirmer(result, edges)
+        self.confirmer = Confirmer(result, edges, in_time)
 
     @cached_property
     def tried(self) -> list[Tried]:
@@ -270,10 +272,13 @@ CODES: Final = {"uninitialised": "AMK105", "stale": "AMK104", "partial": "AMK104
 
 
 def _wrong_content(
-    result: Composition, confirms: Callable[[Composition, Fault, Place | None, Place | None], Evidence | None]
+    result: Composition,
+    confirms: Callable[[Composition, Fault, Place | None, Place | None], Evidence | None],
+    in_time: Callable[[], None],
 ) -> Finding | None:
     """The first fault that is confirmed."""
     for fault in result.dataflow.faults[:TRIED] if result.dataflow is not None else ():
+        in_time()
         reader = _node(result, fault.event) if fault.event >= 0 else None
         writer = _node(result, fault.writer) if fault.writer is not None and fault.writer >= 0 else None
         if evidence := confirms(result, fault, reader, writer):
