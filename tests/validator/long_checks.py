@@ -24,7 +24,6 @@ from tests.long_run import Run
 from tests.lowering.edits.lane_barriers import SLICES as LANES
 from tests.lowering.edits.lane_barriers import lanes_slice
 from tests.lowering.edits.run import SLICES as LOWERING
-from tests.lowering.edits.run import SURVIVORS, survivors_slice
 from tests.lowering.edits.run import edits_slice as lowering_slice
 from tests.systems import long_forgeries, long_loops, long_rules
 from tests.validator.batches import differences
@@ -156,7 +155,6 @@ WHAT: dict[str, Check] = {
     "edits": Check(edits_slice, "validator-mutants.json", len(mutants()), 25.0),
     "forgeries": Check(forgeries_slice, "forgeries.json", 200, 10.0),
     "lowering": Check(lowering_slice, "lowering-edits.json", LOWERING, 20.0),
-    "survivors": Check(survivors_slice, "lowering-survivors.json", SURVIVORS, 20.0),
     "lanes": Check(lanes_slice, "lane-barriers.json", LANES, 20.0),
     "neighbourhood": Check(neighbourhood_slice, "neighbourhood.json", SLICES, 30.0),
     "splits": Check(splits_slice, "neighbourhood-splits.json", SPLIT_SLICES, 15.0),

@@ -21,7 +21,8 @@ MODEL = "runs here are sequentially consistent"
 OUTSIDE = "the machine carries it out as if it were an ordinary wait or signal"
 LIMITS = "no hardware limit binds the machine"
 UNSEEN: dict[str, str] = {
-    "AMK203": RACE, "AMK204": "no run has 2^32 increments", "AMK301": RACE, "AMK302": RACE, "AMK401": LIMITS,
+    "AMK203": f"{RACE}, and of a hint none, which orders nothing", "AMK204": "no run has 2^32 increments",
+    "AMK301": f"{RACE}, and none where bytes are declared and not touched", "AMK302": RACE, "AMK401": LIMITS,
     "AMK402": LIMITS, "AMK403": LIMITS, "AMK405": "copies and operands are numbers, not bytes, here", "AMK406": LIMITS,
     "AMK514": RACE, "AMK515": RACE, "AMK601": LIMITS,
 } | dict.fromkeys((f"AMK{n}" for n in range(501, 513)), MODEL) | dict.fromkeys(

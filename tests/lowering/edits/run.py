@@ -1,11 +1,9 @@
 """A sample of all edits of the device code, one a slice of the recorded run.
 
     python -m tests.validator.evidence --only lowering --jobs 14 --seconds 900 --records tests/records/proof
-    python -m tests.validator.evidence --only survivors --jobs 14 --seconds 900 --records tests/records/proof
 
 A survivor that `equivalent.json` proves to compute the same counts as equivalent, by its place or by a rule for places.
-Any other is a difference, and so is one that is named there and is refused. The second run judges again what a record
-of the first calls survived, in the kernels of `beside` alone.
+Any other is a difference, and so is one that is named there and is refused.
 """
 
 from __future__ import annotations
@@ -21,9 +19,6 @@ from tests.lowering.edits.rules import SOURCE, Edit
 
 Case = tuple[tuple[str, ...], Edit]
 EQUIVALENT = Path(__file__).with_name("equivalent.json")
-RECORD = Path(__file__).parents[2] / "records" / "proof" / "lowering-edits.json"
-SURVIVORS = 50
-"""Of the record."""
 SLICES = 740
 """A few more than the sample has edits."""
 KEPT = ("survived", "equal PTX")
@@ -94,27 +89,3 @@ def judged(names: tuple[str, ...], edit: Edit, kernels: tuple[str, ...]) -> dict
     changed = {edit.kind.partition(":")[0]: int(verdict != "equal PTX")}
     counts = {f"{edit.kind}: {verdict}": 1}
     return {"edits": 1, "changed": changed, "outcomes": counts, "results": {key: result}, "differences": told}
-
-
-@cache
-def survivors() -> list[Case]:
-    """Edits that the record calls survived, those without a proof first."""
-    results: dict[str, str] = json.loads(RECORD.read_text())["counts"]["results"]
-    found = [case for case in chosen() if ": survived" in results.get(f"{case[0][0]}: {case[1].name}", "")]
-    return sorted(found, key=lambda case: proof_of(case[1]) != "")
-
-
-def survivors_slice(number: int) -> dict[str, Any]:
-    """One of them, in the kernels that the record did not have: where those do not tell it from the code as it is
-    either, it is equivalent or survives."""
-    if number >= len(survivors()):
-        return {"edits": 0}
-    names, edit = survivors()[number]
-    found = judged(names, edit, beside(edit))
-    key = f"{names[0]}: {edit.name}"
-    if "equal PTX" in found["results"][key]:
-        verdict = "equivalent" if proof_of(edit) else "survived"
-        found["differences"] = [] if proof_of(edit) else [f"survived: {key}: {edit.new}"]
-        found |= {"results": {key: f"{edit.kind}: {verdict}"}, "outcomes": {f"{edit.kind}: {verdict}": 1}}
-        found["changed"] = {edit.kind.partition(":")[0]: 1}
-    return found
