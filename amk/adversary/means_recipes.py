@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from amk.adversary.edits import Edit, find
+from amk.adversary.edits import Edit, after, find, signalling, waiting
 from amk.adversary.recipe import (
     WORKERS as W,
 )
 from amk.adversary.recipe import (
     Recipe,
     alias,
+    drop,
     exchange,
     field_of,
     in_another_form,
@@ -29,6 +30,38 @@ MEANS = [
         "AMK105",
         "the norm before the MLP reads the buffer of the layer's end",
         put(op_field("stage_norm", "h", h="h_mid"), "h_out"),
+    ),
+    Recipe(
+        "embedding-in-another-state",
+        "20 stale read without a race",
+        "parts",
+        "AMK105",
+        "the embedding is left where the state within a layer goes, and the first layer reads what nobody wrote",
+        put(op_field("embed_rows", "h"), "h_mid"),
+    ),
+    Recipe(
+        "embedding-not-awaited",
+        "14 wait moved away from its load",
+        "parts",
+        "AMK302",
+        "the first layer reads the embedding while others still write it, later ones the layer's end",
+        drop(lambda s: waiting(s, "h_out")),
+    ),
+    Recipe(
+        "embedding-not-announced",
+        "1 missing signal",
+        "parts",
+        "AMK202",
+        "nobody says that the embedding is there, and the first layer waits for it",
+        drop(lambda s: signalling(s, "h_out")),
+    ),
+    Recipe(
+        "part-overwritten",
+        "26 slot released before its last read",
+        "parts",
+        "AMK302",
+        "a warp stages the next part of the columns while others still multiply with the part before",
+        drop(lambda s: after(find(s, "gemv"))),
     ),
     Recipe(
         "merge-before-attend",

@@ -39,11 +39,13 @@ BASES: dict[str, Settings] = {
     "live": replace(FAST, warps=2, kv_block=8, batch=2, live=True),
     "coded": replace(FAST, warps=2, kv_block=8, batch=2, live=True, k_parts=2),
     "digits": replace(FAST, warps=2, kv_block=8),
+    "parts": replace(FAST, warps=2, kv_block=8, rows=3, handoff="mixed", chunk_bytes=512, x_parts=2, k_parts=3),
     "alone": replace(PHASED, warps=1, kv_block=8),
 }
 """Plans that cases start from: epilogues in one warp, in all warps, with per-head counters, with tagged words, with
 copies held back until a result is out, with steps of three rows, of two sequences at positions of their own, of such
-with weights in codes and `down` in two parts, with weights in codes alone, with one warp a worker."""
+with weights in codes and `down` in two parts, with weights in codes alone, of three rows and parts of all columns, with one
+warp a worker."""
 
 Make = Callable[[Json], list[Edit]]
 

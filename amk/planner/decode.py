@@ -21,6 +21,7 @@ from amk.planner.settings import (
     handoff_of,
     has_tags,
     kv_block,
+    parts_of,
     reducible,
     splits_of,
 )
@@ -230,6 +231,8 @@ def _require_batch(settings: Settings) -> None:
         "attention waits for the rows of its head": settings.head_handoff,
         "parts of down wait for their own columns": settings.act_parts > 1,
     }
+    if settings.x_parts > 1 and settings.vectors == 1:
+        raise AmkError(Diagnostic("AMK016", "the input of one sequence is staged as a whole, not in x_parts"))
     if settings.vectors > 1 and (found := [reason for reason, holds in reasons.items() if holds]):
         step = f"a batch of {batch}" if rows == 1 else f"a step of {rows} rows"
         raise AmkError(Diagnostic("AMK016", f"{step} is not decoded where {found[0]}"))
@@ -258,7 +261,18 @@ def _of_slice(model: ModelSpec, settings: Settings) -> Settings:
 
 
 def _require_parts(model: ModelSpec, settings: Settings, runs: Runs) -> None:
-    """AMK016 for parts of one vector's `down` in codes, AMK406 unless the parts' columns come in whole chunks."""
+    """AMK016 for parts of one vector's `down` in codes, and for parts of norms that are staged as a whole or whose words
+    carry the tag of one layer; AMK406 unless columns come in whole chunks for every part, of `down` where parts wait
+    for their own.
+    """
+    if settings.x_parts > 1 and (model.graph.norm != "rms" or has_tags(settings, "h_out")):
+        raise AmkError(Diagnostic("AMK016", "an input is staged in x_parts where RMSNorms read hidden states of bf16"))
+    if settings.x_parts > 1 and any(
+        matrix(model, name).k_chunks(chunk.columns) % settings.x_parts
+        for _, chunks in runs for name, chunk in chunks.items() if name != "down"
+    ):  # fmt: skip
+        message = f"{settings.x_parts} parts of {model.hidden:,} columns are no whole chunks"
+        raise AmkError(Diagnostic("AMK406", message))
     if settings.k_parts != 1 and settings.vectors == 1 and any(chunks["down"].format != "bf16" for _, chunks in runs):
         raise AmkError(
             Diagnostic("AMK016", f"down is not done in {settings.k_parts} parts where its weights are codes")
@@ -331,8 +345,7 @@ def first_refills(model: ModelSpec, settings: Settings, chunks: Chunks, tables: 
 def drained(model: ModelSpec, settings: Settings, chunk: Chunk, tables: Shares, name: MatrixName) -> int:
     """Chunks of one product, or of a part of it, that the least busy agent drains."""
     groups = min(tables[f"{share_table(name)}.count"])
-    parts = settings.k_parts or 1 if name == "down" else 1
-    return groups * (matrix(model, name).k_chunks(chunk.columns) // parts) // settings.warps
+    return groups * (matrix(model, name).k_chunks(chunk.columns) // parts_of(settings, name)) // settings.warps
 
 
 def kv_layout(model: ModelSpec, settings: Settings, workers: int, context: int) -> KvLayout:
@@ -364,6 +377,8 @@ def counters(
         shapes |= {of_run(n, run): (count,) for n in crossing}
         if settings.act_parts > 1:
             shapes[of_run("act", run)] = (count, settings.act_parts)
+        if settings.x_parts > 1:
+            shapes["h_out"] = (count + 1,)
     if settings.sampling != "greedy":
         shapes["draw"] = (1,)
 

@@ -20,6 +20,7 @@ from amk.schedule_ir.ops.begin import BeginOp
 from amk.schedule_ir.ops.combine import CombineOp, share_heads
 from amk.schedule_ir.ops.embed import EmbedOp
 from amk.schedule_ir.ops.embed_hidden import EmbedHiddenOp
+from amk.schedule_ir.ops.embed_rows import EmbedRowsOp
 from amk.schedule_ir.ops.finish import FinishOp
 from amk.schedule_ir.ops.give_hidden import GiveHiddenOp
 from amk.schedule_ir.ops.layer_norm import LayerNormOp
@@ -49,8 +50,7 @@ class Author(Writer):
     def product(self, node: Product, held: MatrixName | None) -> list[Step]:
         """Stage what the product reads, multiply, and hand on what becomes of the rows."""
         first = node.then == "rows"
-        parts = self.k_parts if node.reads == "act" else 1
-        multiplied = [step for part in range(parts) for step in self.multiplied(node, held, part, parts)]
+        multiplied = [step for part in range(self.parts(node.matrix)) for step in self.multiplied(node, held, part)]
         return [
             *(self.asked_at("layer") if first else ()),
             *multiplied,
@@ -59,30 +59,33 @@ class Author(Writer):
             *(self.asked_at("published") if first else ()),
         ]
 
-    def multiplied(self, node: Product, held: MatrixName | None, part: int, parts: int) -> list[Step]:
-        """The product with one part of its columns, which nothing but the output of the activation has more of."""
+    def multiplied(self, node: Product, held: MatrixName | None, part: int) -> list[Step]:
+        """The product with one part of its columns."""
+        held, parts = None if part else held, self.parts(node.matrix)
         if isinstance(node.reads, Norm):
-            return [*self.norm(node.reads, held), *self.gemv(node.matrix)]
+            return [*self.norm(node.reads, held, part), *self.gemv(node.matrix, part)]
         if node.reads == "attn":
-            return [*self.attended(node.matrix, held), *self.gemv(node.matrix)]
+            return [*self.attended(node.matrix, held, part), *self.gemv(node.matrix, part)]
         act, fields = self.own("act"), self.written_for(node.matrix)
         whole = self.act_delta is None
         ready = self.wait(act, (LAYER,)) if whole else self.wait(act, (LAYER, part), self.act_delta)
         stage = Step(op=StageOp(role="all", layer=self.layer, act=act, k_part=part, k_parts=parts, **fields))
         return [
             *(() if whole and part else ready),
-            *self.staged(None if part else held, stage),
-            *self.gemv(node.matrix, part, parts),
+            *self.staged(held, stage),
+            *self.gemv(node.matrix, part),
         ]
 
-    def norm(self, norm: Norm, held: MatrixName | None) -> list[Step]:
-        """Stage a norm. An RMSNorm of the state that a layer is given was staged at the end of the layer before; of
-        LayerNorm the state itself is there, once for all norms that read it."""
+    def norm(self, norm: Norm, held: MatrixName | None, part: int) -> list[Step]:
+        """Stage a part of a norm. An RMSNorm of the state that a layer is given was staged at the end of the layer
+        before, unless it is in parts; of LayerNorm the state itself is there, once for all norms that read it."""
         at = self.graph.norms.index(norm)
         fields = self.written_for(self.graph.reader(norm))
         if not self.whole_norms:
-            h = self.state(norm.reads)
-            return [*self.wait(self.own(h), (LAYER,)), *self.staged(held, self.normed(at, h, fields))] if at else []
+            h, index = self.handed_state(norm.reads)
+            stage = self.normed(self.norm_index(at), h, fields, part)
+            ready = () if part else self.wait(h, (index,))
+            return [*ready, *self.staged(held, stage)] if at or self.rereads else []
         step = self.layer_normed(self.graph.reader(norm), self.layer, fields)
         if at and norm.reads == self.graph.norms[at - 1].reads:
             return self.staged(held, step)
@@ -108,7 +111,7 @@ class Author(Writer):
         fields = {
             "matrix": node.matrix, "layer": self.layer, "residual": "residual", "out": out, "act": out, "h": out,
             "bias": bias_buffer(node.matrix) if node.biases else None,
-            "k_parts": self.k_parts if node.reads == "act" else 1,
+            "k_parts": self.parts(node.matrix),
             **self.of_sums(node.matrix), **self.squares(), **dict(node.settings),
         }  # fmt: skip
         op = OPS[node.taken_by]
@@ -128,7 +131,10 @@ class Author(Writer):
             heads = range(self.model.kv_heads)
             return tuple(self.signal(counter, (LAYER, k), {f"qkv.to.{k}": 1}) for k in heads)
         if node.then == "activation" and self.act_delta is not None:
-            return tuple(self.signal(counter, (LAYER, part), {f"act.to.{part}": 1}) for part in range(self.k_parts))
+            parts = range(self.parts("down"))
+            return tuple(self.signal(counter, (LAYER, part), {f"act.to.{part}": 1}) for part in parts)
+        if node.then == "residual":
+            return (self.signal(counter, (self.handed_state(self.graph.additions.index(node.matrix) + 1)[1],)),)
         return (self.signal(counter, (LAYER, 0) if node.then == "rows" else (LAYER,)),)
 
     def attention(self, node: Attention, held: MatrixName | None) -> list[Step]:
@@ -167,8 +173,8 @@ class Author(Writer):
             *self.publish(reduce, (self.signal(self.own("attn"), (LAYER,)),)),
         ]
 
-    def attended(self, name: MatrixName, held: MatrixName | None) -> list[Step]:
-        """Stage the output of attention, adding up its splits unless their workers did."""
+    def attended(self, name: MatrixName, held: MatrixName | None, part: int) -> list[Step]:
+        """Stage a part of the output of attention, adding up its splits unless their workers did."""
         fields = self.written_for(name)
         heads = share_heads(
             self.model.heads,
@@ -177,25 +183,46 @@ class Author(Writer):
             layout(name, self.run.wanted, self.settings.vectors) != "bf16",
         )
         combine = CombineOp(role="all", layer=self.layer, heads=heads, mix="mix", **self.splits_at(), **fields)
-        staged = StageAttentionOp(role="all", layer=self.layer, attn=self.own("attn"), **fields)
+        staged = StageAttentionOp(
+            role="all", layer=self.layer, attn=self.own("attn"), k_part=part, k_parts=self.parts(name), **fields
+        )
         stage = Step(op=combine if self.splits is None else staged)
+        if part:
+            return [stage]
         return [*self.paced("qkv", 2, *self.wait(self.own("attn"), (LAYER,))), *self.staged(held, stage)]
 
-    def normed(self, number: int, h: str, fields: Written) -> Step:
-        """Stage norm `number` of the layer, those of the next one counted on."""
+    def norm_index(self, number: int) -> Expr:
+        """The number of norm `number` of the layer, those of the next one counted on."""
         each = len(self.graph.norms)
-        index: Expr = {"l": each, "1": each * self.run.start + number}
-        return Step(op=StageNormOp(role="all", index=index, h=self.own(h), norm="norm", ssq="ssq", **fields))
+        return {"l": each, "1": each * self.run.start + number}
+
+    def normed(self, index: Expr, h: str, fields: Written, part: int = 0) -> Step:
+        """Stage a part of a norm."""
+        parts = self.settings.x_parts
+        op = StageNormOp(role="all", index=index, h=h, norm="norm", ssq="ssq", k_part=part, k_parts=parts, **fields)
+        return Step(op=op)
 
     def end(self, held: MatrixName | None) -> list[Step]:
-        """Stage what the next layer reads first, or lm_head."""
+        """Stage what the next layer reads first, or lm_head, unless they do so themselves."""
+        if self.rereads:
+            return []
         if self.whole_norms:
             return self.hidden(len(self.graph.additions), held)
-        last = self.state(len(self.graph.additions))
-        return [
-            *self.wait(self.own(last), (LAYER,)),
-            *self.staged(held, self.normed(len(self.graph.norms), last, self.next_input())),
-        ]
+        last, index = self.handed_state(len(self.graph.additions))
+        stage = self.normed(self.norm_index(len(self.graph.norms)), last, self.next_input())
+        return [*self.wait(last, (index,)), *self.staged(held, stage)]
+
+    @property
+    def rereads(self) -> bool:
+        """Whether every norm is staged where it is read, a part at a time."""
+        return self.settings.x_parts > 1
+
+    def handed_state(self, number: int) -> tuple[str, Expr]:
+        """The counter and buffer of the hidden state behind so many additions of the layer, and its place among them.
+        Where norms are staged where they are read, the state that the first layer is given is one of them."""
+        last = len(self.graph.additions)
+        name = self.own(self.state(number or last))
+        return name, {"l": 1, "1": 1} if self.rereads and number == last else LAYER
 
     def next_input(self) -> Written:
         """For QKV of the next layer, in this run or the one behind it, or for lm_head behind the last."""
@@ -209,12 +236,10 @@ class Author(Writer):
         """The next token."""
         best = ArgmaxRowsOp(
             role="all", logits="logits", best_value="best_value", best_index="best_index", **self.of_sums("lm_head"),
-            **self.squares(),
+            **self.squares(), k_parts=self.parts("lm_head"),
         )  # fmt: skip
-        last = self.layer_normed("lm_head", 0, self.written_for("lm_head"))
         steps = [
-            *([self.barrier(), last] if self.whole_norms else []),
-            *self.gemv("lm_head"),
+            *(step for part in range(self.parts("lm_head")) for step in self.headed(part)),
             *self.published("lm_head", best, (self.signal("best"),)),
             *self.wait("best", (0,)),
             *self.staged("lm_head"),
@@ -227,6 +252,18 @@ class Author(Writer):
         )  # fmt: skip
         return [*steps, Step(op=select)]
 
+    def headed(self, part: int) -> list[Step]:
+        """Multiply lm_head with a part of its columns."""
+        fields, last = self.written_for("lm_head"), self.graph.additions[-1]
+        if self.whole_norms:
+            return [self.barrier(), self.layer_normed("lm_head", 0, fields), *self.gemv("lm_head")]
+        if not self.rereads:
+            return self.gemv("lm_head")
+        h = self.handed_state(0)[0]
+        stage = self.normed(len(self.graph.norms) * self.model.layers, h, fields, part)
+        ready = () if part else self.wait(h, (self.run.count,))
+        return [*ready, *self.staged(None if part else last, stage), *self.gemv("lm_head", part)]
+
     @property
     def whole_norms(self) -> bool:
         """Whether norms are applied as a whole before a product, not in part by those who read its rows."""
@@ -236,27 +273,31 @@ class Author(Writer):
         """Leave the hidden state behind the last layer of a slice."""
         return [self.barrier(), Step(op=GiveHiddenOp(role="all", residual="residual", hidden_out="hidden_out"))]
 
-    def embedded(self) -> Step:
+    def embedded(self) -> list[Step]:
         """What the first layer reads of the token's row, or of what a slice is given, and the residual."""
+        if self.rereads:
+            h = self.handed_state(0)[0]
+            rows = EmbedRowsOp(role="all", table="embedding", residual="residual", h=h)
+            return self.publish(rows, (self.signal(h),))
         if self.model.slice is not None:
             take = TakeHiddenOp(
                 role="all", hidden_in="hidden_in", norm="norm", ssq="ssq", residual="residual",
                 **self.written_for("qkv"),
             )  # fmt: skip
-            return Step(op=take)
+            return [Step(op=take)]
         if self.whole_norms:
             whole = EmbedHiddenOp(
                 role="all", table="embedding", hidden="hidden", moments="moments", residual="residual"
             )
-            return Step(op=whole)
+            return [Step(op=whole)]
         embed = EmbedOp(
             role="all", table="embedding", norm="norm", ssq="ssq", residual="residual", **self.written_for("qkv")
         )
-        return Step(op=embed)
+        return [Step(op=embed)]
 
     def layers(self) -> Loop:
         body: list[Step] = []
-        held: MatrixName | None = None
+        held: MatrixName | None = self.graph.additions[-1] if self.rereads else None
         for node in self.graph.nodes:
             if isinstance(node, Attention):
                 body += self.attention(node, held)
@@ -274,6 +315,6 @@ class Author(Writer):
         prompt, position = "prompt" if self.settings.rows > 1 else None, "position" if sliced else None
         return (
             Step(op=BeginOp(role="all", state="state", prompt=prompt, position=position)),
-            Loop(var="t", count=None, body=(embed, *loops, *(last.given() if sliced else last.choice()))),
+            Loop(var="t", count=None, body=(*embed, *loops, *(last.given() if sliced else last.choice()))),
             Step(op=FinishOp(role="w0", state="state")),
         )

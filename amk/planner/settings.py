@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from amk.models.matrices import matrices_of, matrix
+from amk.models.matrices import MatrixName, matrices_of, matrix
 from amk.models.model_spec import ModelSpec
 from amk.schedule_ir.ops.attention import tile_columns
 from amk.schedule_ir.ops.reduce_splits import sliceable
@@ -44,9 +44,10 @@ class Settings:
     handoff_dtype: of hidden states and attention outputs that cross SMs, None = bf16 in tagged words, f32 elsewhere.
     batch: sequences that are decoded together; splits are then always reduced. live: each at a position of its own.
     rows: consecutive tokens of a sequence that a step reads, reduced likewise. k_parts: steps that the product of
-    `down` is done in, so that its input fits; None: as few as leave comfortable rings. act_parts: parts that the
-    product of `down` is done in, each of which waits for the activations of its own columns only. scales_apart: chunks
-    hold no scales where a row has one.
+    `down` is done in, so that its input fits; None: as few as leave comfortable rings. x_parts: the same of all
+    other products; with several, the embedding is handed over like a hidden state, so that every norm is staged where
+    it is read. act_parts: parts that the product of `down` is done in, each of which waits for the activations of its
+    own columns only. scales_apart: chunks hold no scales where a row has one.
 
     Order of steps that do not need each other: refill_first: the refills that a product held back go out before its
     result is published, not after it. refill_early: the rest of them before the next input is staged, not after it.
@@ -96,6 +97,7 @@ class Settings:
     live: bool = False
     rows: int = 1
     k_parts: int | None = None
+    x_parts: int = 1
     act_parts: int = 1
     scales_apart: bool = False
     refill_first: bool = False
@@ -129,6 +131,11 @@ PRESETS = {"fast": FAST, "naive": NAIVE}
 
 STARTS = PRESETS | {"phased": PHASED, "untuned": UNTUNED}
 """Where a search may begin."""
+
+
+def parts_of(settings: Settings, name: MatrixName) -> int:
+    """Steps that the product of a matrix is done in."""
+    return (settings.k_parts or 1) if name == "down" else settings.x_parts
 
 
 def per_vector(settings: Settings) -> tuple[int, ...]:

@@ -35,6 +35,7 @@ ALLOWED: dict[str, tuple[Value, ...]] = {
     "carried": (1 / 6, 1 / 3, 1 / 2, 2 / 3, None),
     "act_parts": (1, 2, 4),
     "k_parts": (1, 2, 4, None),
+    "x_parts": (1, 2, 4, 8),
     "reduce_from": (2, 4, 8, 16, None),
 }
 """Values in order of size; None, which leaves the choice to the planner, comes last."""
@@ -44,7 +45,7 @@ FIXED = ("plan", "max_tokens", "sampling", "kv_dtype", "batch", "live", "rows")
 there are and whether they are live, are no choices of the search.
 """
 
-OF_BATCHES = ("head_sums",)
+OF_BATCHES = ("head_sums", "x_parts")
 """Choices where several sequences are decoded together: for one there is nothing to gain."""
 
 

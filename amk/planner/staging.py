@@ -74,14 +74,18 @@ def staged_for(head: Staged | None, vectors: int, *readers: tuple[MatrixName, Fo
     return Written(x=arrays[0], also=arrays[1] if len(arrays) > 1 else None, scales=scales, sums=sums)
 
 
-def staged_arrays(model: ModelSpec, wanted: Formats | Layered, vectors: int = 1, k_parts: int = 1) -> list[Buffer]:
-    """The arrays at their places from byte 0 on; k_parts: steps that the product of `down` is done in."""
+def staged_arrays(
+    model: ModelSpec, wanted: Formats | Layered, vectors: int = 1, k_parts: int = 1, x_parts: int = 1
+) -> list[Buffer]:
+    """The arrays at their places from byte 0 on; k_parts, x_parts: steps that the product of `down`, and those of all
+    others, are done in."""
     runs = layered(model, wanted)
     head = head_layout(runs, vectors)
     sizes: dict[str, tuple[Staged, int]] = {}
     blocks = sums = 0
     for (_, forms), name in product(runs, MATRICES):
-        read, k = read_by(name, forms, head, vectors), -(-matrix(model, name).k // (k_parts if name == "down" else 1))
+        read = read_by(name, forms, head, vectors)
+        k = -(-matrix(model, name).k // (k_parts if name == "down" else x_parts))
         count = k if read["scales"] is None else whole_blocks(k) * BLOCK
         sizes[read["x"]] = layout(name, forms, vectors), max(count, sizes.get(read["x"], ("bf16", 0))[1])
         blocks = max(blocks, whole_blocks(k) if read["scales"] else 0)

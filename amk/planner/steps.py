@@ -10,7 +10,7 @@ from amk.models.matrices import MatrixName, scale_buffer
 from amk.models.model_spec import ModelSpec
 from amk.planner.buffers import HEAD_SUMS, handed, of_run, state_name
 from amk.planner.formats import Formats
-from amk.planner.settings import Settings, has_tags
+from amk.planner.settings import Settings, has_tags, parts_of
 from amk.planner.staging import Written, read_by, staged_for
 from amk.schedule_ir.expr import Expr
 from amk.schedule_ir.ops import AnyOp, BarrierOp, SignalOp, WaitOp
@@ -97,10 +97,6 @@ class Writer:
         return self.model.graph
 
     @property
-    def k_parts(self) -> int:
-        return self.settings.k_parts or 1
-
-    @property
     def spreads(self) -> bool:
         """Whether what QKV owes goes out between the steps of attention."""
         return self.settings.paced or self.settings.carried is not None
@@ -133,9 +129,10 @@ class Writer:
             return [Step(op=WaitOp(role="all"), waits=(wait,))]
         return [Step(op=WaitOp(role="w0"), waits=(wait,)), self.barrier()]
 
-    def gemv(self, name: MatrixName, part: int = 0, parts: int = 1) -> list[Step]:
+    def gemv(self, name: MatrixName, part: int = 0) -> list[Step]:
         """The product with `part` of the columns; refills are held back behind the last."""
         layer: Expr = 0 if name == "lm_head" else self.layer
+        parts = self.parts(name)
         op = GemvOp(
             role="all", matrix=name, layer=layer, stream="weights", part=self.sums(name),
             deferred=self.deferred(name) if part == parts - 1 else 0, k_part=part, k_parts=parts,
@@ -144,6 +141,10 @@ class Writer:
         )  # fmt: skip
         meet = [] if part == parts - 1 and self.hints_drained(name) else [self.barrier()]
         return [self.barrier(), Step(op=op), *meet]
+
+    def parts(self, name: MatrixName) -> int:
+        """Steps that the product is done in."""
+        return parts_of(self.settings, name)
 
     def sums(self, name: MatrixName) -> str:
         """The buffer of the partial sums of matrix `name`."""

@@ -115,7 +115,7 @@ def fixed_buffers(
     most = max(max(c) for name, c in counts.items() if name.endswith(".count") and not _elsewhere(settings, name))
     vectors = model.heads // model.kv_heads * settings.rows
     together, each = settings.vectors, per_vector(settings)
-    staged = staged_arrays(model, wanted, together, settings.k_parts or 1)
+    staged = staged_arrays(model, wanted, together, settings.k_parts or 1, settings.x_parts)
     products: list[Array] = [("part", "f32", (most + warps, *each, ROWS_PER_GROUP))]
     attention: list[Array] = [
         ("att", "f32", (sharers(vectors, settings.rows, warps), vectors, dim + PARTIAL_EXTRA)),

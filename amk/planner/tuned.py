@@ -18,6 +18,7 @@ from amk.planner.fetches import fewest_warps
 from amk.planner.formats import Layered
 from amk.planner.settings import FAST, LONG_RINGS, NAIVE, NARROW_STEP, SMALL_COPY, Settings, reducible, splits_of
 from amk.planner.space import FIXED
+from amk.schedule_ir.ops.precondition import MAX_PARTS
 from amk.targets.target import Target
 from amk.weights.weight_format import FormatName, weight_format
 
@@ -89,6 +90,13 @@ WIDE_BATCH = 8
 WIDE_STEP: Changes = {**BATCHED, **SMALL_COPIES, "head_sums": "global"}
 """Where x takes so much room that the sums of lm_head lie elsewhere, and no vector is twice as wide for its tags."""
 
+X_BYTES = 132 * 1024
+"""Of an input that is staged as a whole: 16 columns of 4,096 were measured, with rings of 64 KB beside it."""
+
+IN_FOUR: Changes = {"x_parts": 4}
+"""A larger one is staged in quarters, and that of `down` in parts that are no larger. 32 columns of 4,096 then take
+less than attention's arrays of as many rows do."""
+
 BYTES_A_COLUMN = 2 * ROWS_PER_GROUP
 """Of a copy of bf16."""
 
@@ -143,6 +151,8 @@ def batched(batch: int, model: ModelSpec, workers: int) -> Changes:
     all_own = all(matrix(model, name).groups >= workers for name in matrices_of(model))
     parts = HALVED if batch in HALVED_BATCHES else IN_PARTS if batch >= PARTED_BATCH else {}
     words = WORDS if batch >= PARTED_BATCH else ALL_WORDS
+    if batch * model.hidden * 2 > X_BYTES and (few := quarters(model)) is not None:
+        return {**WIDE_STEP, **IN_FOUR, "k_parts": few}
     if batch > NARROW_STEP:
         return {**WIDE_STEP, **(IN_PARTS if whole else {})}
     return {
@@ -152,6 +162,14 @@ def batched(batch: int, model: ModelSpec, workers: int) -> Changes:
         **(words if all_own else {}),
         **(ALL_LOOK if all_own and batch > PARTED_BATCH else {}),
     }
+
+
+def quarters(model: ModelSpec) -> int | None:
+    """Parts of `down` of whole copies, no larger than a quarter of a hidden state; None if there are none."""
+    copies, rest = divmod(model.ffn, SMALL_COPY // BYTES_A_COLUMN)
+    most = model.hidden // IN_FOUR["x_parts"]
+    fitting = (n for n in range(1, MAX_PARTS + 1) if not rest and copies % n == 0 and model.ffn // n <= most)
+    return next(fitting, None)
 
 
 def changes(layers: AbstractSet[FormatName], long: bool, model: ModelSpec, reduced: bool) -> Changes:

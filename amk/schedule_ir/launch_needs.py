@@ -179,8 +179,8 @@ def _counts(schedule: Schedule) -> Iterator[Unmet]:
                 yield Unmet((*path, "op", field), "counts", message)
     parts: dict[str, set[int]] = {}
     for _, op in ops:
-        if "k_parts" in type(op).model_fields:
-            parts.setdefault(_parted(op), set()).add(getattr(op, "k_parts"))  # noqa: B009
+        if "k_parts" in type(op).model_fields and (name := _parted(op)) is not None:
+            parts.setdefault(name, set()).add(getattr(op, "k_parts"))  # noqa: B009
     for name in (name for name, each in parts.items() if len(each) > 1):
         yield Unmet(("programs",), "counts", f"the columns of {name} are in as many parts for all ops")
 
@@ -202,9 +202,9 @@ def _rows(schedule: Schedule) -> Iterator[Unmet]:
                 yield Unmet((*path, "op", field), "whole-rows", f"'{name}' is {held} whole rows")
 
 
-def _parted(op: Op) -> str:
-    """The matrix whose columns come in parts."""
-    return multiplied(op) or "down"
+def _parted(op: Op) -> str | None:
+    """The matrix whose columns come in parts, as far as the op says."""
+    return "down" if op.op == "stage" else multiplied(op)
 
 
 def _steps(schedule: Schedule) -> Iterator[Unmet]:

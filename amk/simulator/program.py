@@ -20,7 +20,7 @@ from amk.schedule_ir.expr import Env, IntArray
 from amk.schedule_ir.layout import StreamLayout, stream_layout
 from amk.schedule_ir.ops import BarrierOp, Geometry, SignalOp, WaitOp, Work
 from amk.schedule_ir.ops.gemv import GemvOp
-from amk.schedule_ir.schedule import Loop, Node, Program, Schedule
+from amk.schedule_ir.schedule import Loop, Node, Program, Schedule, Wait
 from amk.simulator.probe import Probe
 from amk.validator.program.counter_events import Instances
 from amk.validator.program.trace import Item, Path, unroll
@@ -207,14 +207,20 @@ def _loops(body: tuple[Node, ...]) -> list[Loop]:
 
 
 def _cut(program: Program, layers: int) -> Program:
-    def nodes(body: tuple[Node, ...]) -> tuple[Node, ...]:
-        return tuple(
-            n.model_copy(
-                update={"body": nodes(n.body), "count": min(n.count or 1, layers) if n.var == "l" else n.count}
-            )
-            if isinstance(n, Loop)
-            else n
-            for n in body
-        )
+    """The program of fewer layers; a wait for what the last layer gives is then for what its last one does."""
+    ends = {n.count: min(n.count, layers) for n in _loops(program.body) if n.var == "l" and n.count}
 
-    return program.model_copy(update={"body": nodes(program.body)})
+    def node(n: Node) -> Node:
+        if isinstance(n, Loop):
+            inside = {"count": min(n.count or 1, layers)} if n.var == "l" else {"body": tuple(map(node, n.body))}
+            return n.model_copy(update=inside)
+        waits = tuple(_ended(wait, ends) for wait in n.waits)
+        return n if waits == n.waits else n.model_copy(update={"waits": waits})
+
+    return program.model_copy(update={"body": tuple(map(node, program.body))})
+
+
+def _ended(wait: Wait, ends: Mapping[int, int]) -> Wait:
+    """The wait with the number of a loop's layers replaced by that of the cut loop where it counts them."""
+    index = tuple(ends.get(i, i) if isinstance(i, int) else i for i in wait.index)
+    return wait if index == wait.index else wait.model_copy(update={"index": index})

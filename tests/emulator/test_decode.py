@@ -48,7 +48,10 @@ CASES: dict[str, tuple[Any, str, FormatName, int, dict[str, Any]]] = {
     "eight rows, norms of heads, fenced, sm_90a": (
         tiny_model(heads=6, kv_heads=2, hidden=192, qk_norm=True), "h200", "bf16", 4, {"rows": 8, "handoff": "fenced"},
     ),
-    "twenty rows, sm_90a": (tiny_model(layers=1), "h200", "bf16", 4, {"rows": 20, "kv_block": 20, "kv_splits": 2}),
+    "twenty rows, all in parts, sm_90a": (
+        tiny_model(ffn=128), "h200", "bf16", 4,
+        {"rows": 20, "kv_block": 20, "kv_splits": 2, "handoff": "mixed", "x_parts": 2, "k_parts": 4},
+    ),
     "batch of 11, sm_80": (tiny_model(layers=1, kv_heads=1, ffn=128), "a100", "bf16", 13, {"batch": 11, "k_parts": 2}),
     "drawing sm_100a": (tiny_model(), "b200", "bf16", 4, {"sampling": "top-k-top-p"}),
     "live batch of 3 that draws, sm_90a": (

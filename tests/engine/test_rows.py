@@ -43,6 +43,9 @@ CASES: dict[str, tuple[ModelSpec, int, dict[str, Any]]] = {
         tiny_model(heads=6, kv_heads=2, hidden=192, qk_norm=True), 8, {"workers": 4, "warps": 4, "kv_block": 8},
     ),
     "down in parts": (tiny_model(ffn=128), 2, {"workers": 5, "k_parts": 4}),
+    "all in parts": (
+        tiny_model(ffn=128), 3, {"workers": 5, "k_parts": 4, "x_parts": 2, "handoff": "mixed", "warps": 2},
+    ),
     "fp8 cache": (tiny_model(), 2, {"workers": 4, "kv_dtype": "fp8"}),
     "sums of lm_head in global memory": (tiny_model(), 4, {"workers": 5, "head_sums": "global"}),
     "sixteen rows": (

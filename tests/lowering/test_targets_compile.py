@@ -102,6 +102,13 @@ def test_sixteen_sequences_of_a_large_model_compile() -> None:
     check(plan(load_model("llama3-8b"), load_target("h200"), settings=settings, max_context=2048), "sm_90a")
 
 
+def test_thirty_two_rows_of_a_large_model_compile() -> None:
+    """Their inputs are staged in parts."""
+    schedule = plan(load_model("llama3-8b"), load_target("h200"), settings=Settings(rows=32), max_context=2304)
+    assert schedule.streams[0].slots >= 5
+    check(schedule, "sm_90a")
+
+
 def check(schedule: Schedule, arch: str) -> BuiltKernel:
     target = schedule.target
     assert target.arch == arch

@@ -97,24 +97,26 @@ __device__ __forceinline__ void stage_batch(const C& c, const Cell& cell) {
 }
 
 // x <- row * norm for the agent's share of kCount columns of every row, ssq <- the sums of its squares. from(s): the whole row.
-template <class S, int kCount, int kBatch, class C, class From>
+// kAdds: to the sums of other columns.
+template <class S, int kCount, int kBatch, bool kAdds, class C, class From>
 __device__ __forceinline__ void norm_rows(const C& c, From from, const float* norm) {
   using Share = RowShare<kCount / S::kAgents, kBatch>;
-  static_assert(Share::kLanes == 32, "a warp's sums are of one row");
+  constexpr int kLanes = Share::kLanes, kStride = kLanes * kUnit;
   const int agent = c.warp - S::kFirst, first = share_begin(kCount, S::kAgents, agent);
+  const int row = kLanes == 32 ? 0 : c.lane / kLanes, lane = kLanes == 32 ? c.lane : c.lane % kLanes;
   float weight[Share::kPieces][kUnit];
 #pragma unroll
   for (int p = 0; p < Share::kPieces; ++p) {
 #pragma unroll
     for (int k = 0; k < kUnit; k += 4) {
-      const float4 four = *reinterpret_cast<const float4*>(norm + first + c.lane * kUnit + p * (32 * kUnit) + k);
+      const float4 four = *reinterpret_cast<const float4*>(norm + first + lane * kUnit + p * kStride + k);
       weight[p][k] = four.x, weight[p][k + 1] = four.y, weight[p][k + 2] = four.z, weight[p][k + 3] = four.w;
     }
   }
   for_rows<Share>(
       c.lane, [&](int s) { return from(s) + first; },
       [&](int turn, const typename Share::Raw& raw, int at) {
-        bf16* to = S::x(c) + turn * S::kXRow + first + at;
+        bf16* to = S::x(c) + (turn * Share::kRows + row) * S::kXRow + first + at;
         float squares[Share::kTogether] = {};
 #pragma unroll
         for (int t = 0; t < Share::kTogether; ++t) {
@@ -128,13 +130,17 @@ __device__ __forceinline__ void norm_rows(const C& c, From from, const float* no
               squares[t] += fmaf(v.x, v.x, v.y * v.y);
               out[k] = pack_bf16(v.x * weight[p][2 * k], v.y * weight[p][2 * k + 1]);
             }
-            write_run(to + t * S::kXRow + p * (32 * kUnit), make_uint4(out[0], out[1], out[2], out[3]));
+            write_run(to + t * Share::kRows * S::kXRow + p * kStride, make_uint4(out[0], out[1], out[2], out[3]));
           }
         }
 #pragma unroll
         for (int t = 0; t < Share::kTogether; ++t) {
-          squares[t] = warp_sum(squares[t]);
-          if (c.lane == 0) S::ssq(c)[(turn + t) * S::kSsqRow + agent] = squares[t];
+#pragma unroll
+          for (int offset = kLanes / 2; offset > 0; offset /= 2) {
+            squares[t] += __shfl_xor_sync(0xffffffffu, squares[t], offset);
+          }
+          float* sum = S::ssq(c) + ((turn + t) * Share::kRows + row) * S::kSsqRow + agent;
+          if (lane == 0) *sum = kAdds ? *sum + squares[t] : squares[t];
         }
       });
 }

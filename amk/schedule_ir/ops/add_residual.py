@@ -22,7 +22,20 @@ from amk.schedule_ir.ops.base import (
     sum_partials,
 )
 from amk.schedule_ir.ops.gemv import partial_value
-from amk.schedule_ir.ops.precondition import ALONE, HIDDEN, PARTS, SUMS, Need, Site, Term, biased, has, row, untagged
+from amk.schedule_ir.ops.precondition import (
+    ALONE,
+    HIDDEN,
+    MAX_PARTS,
+    PARTS,
+    SUMS,
+    Need,
+    Site,
+    Term,
+    biased,
+    has,
+    row,
+    untagged,
+)
 
 
 def _published() -> Term:
@@ -59,7 +72,7 @@ class AddResidualOp(Op):
     residual: Name
     h: Name | None
     bias: Name | None = unless(None)
-    k_parts: int = unless(1, ge=1, le=8)
+    k_parts: int = unless(1, ge=1, le=MAX_PARTS)
 
     def _rows(self, env: Env, geo: Geometry) -> tuple[range, int, int, int]:
         """Local groups of the agent, their logical rows [lo, hi), and the worker's first row."""

@@ -24,7 +24,7 @@ from amk.schedule_ir.ops.base import (
     sum_partials,
 )
 from amk.schedule_ir.ops.gemv import partial_value
-from amk.schedule_ir.ops.precondition import ALONE, RESCALED, SSQ, SUMS, Need, row, untagged
+from amk.schedule_ir.ops.precondition import ALONE, MAX_PARTS, PARTS, RESCALED, SSQ, SUMS, Need, row, untagged
 
 NO_ROWS = np.float32(-3.0e38)
 """Candidate value of an agent that owns no row."""
@@ -43,13 +43,14 @@ def head_rows(env: Env, geo: Geometry, role: str) -> tuple[range, int, int, int]
 class ArgmaxRowsOp(Op):
     """logits[row] = sum of partials / rms; best_value, best_index[worker, a] = the agent's largest logit, per sequence.
 
-    Of equal logits the lowest row counts. ssq: as in `store_rows`."""
+    Of equal logits the lowest row counts. k_parts, ssq: as in `store_rows`."""
 
     sums_of: ClassVar[MatrixName | None] = "lm_head"
     needs: ClassVar[tuple[Need, ...]] = (
         *SUMS,
         SSQ,
         RESCALED,
+        PARTS,
         Need("candidates", ALONE | row("best_index").equals(row("best_value")), "a candidate has one place"),
         Need("logits", untagged("logits"), "logits have no tags"),
     )
@@ -62,6 +63,7 @@ class ArgmaxRowsOp(Op):
     logits: Name
     best_value: Name
     best_index: Name
+    k_parts: int = unless(1, ge=1, le=MAX_PARTS)
 
     def accesses(self, env: Env, geo: Geometry) -> list[Access]:
         groups, lo, hi, slot = head_rows(env, geo, self.role)
@@ -71,8 +73,9 @@ class ArgmaxRowsOp(Op):
         ]
         if lo == hi:
             return candidate
+        value = partial_value("lm_head", 0)
         return [
-            *partial_spans(env, geo, self.part, "lm_head", self.stream, groups, partial_value("lm_head", 0)),
+            *partial_spans(env, geo, self.part, "lm_head", self.stream, groups, value, self.k_parts),
             *geo.squares(self.ssq, self.ssq_agents, geo.norm_of("lm_head", 0)),
             *geo.rows("write", self.logits, lo, hi, ("logits", 0)),
             *candidate,
@@ -82,7 +85,7 @@ class ArgmaxRowsOp(Op):
         groups, lo, hi, slot = head_rows(env, geo, self.role)
         values, indices = [NO_ROWS] * geo.vectors, [0] * geo.vectors
         if lo < hi:
-            y = sum_partials(env, geo, mem, self.part, "lm_head", 0, self.stream, groups)[:, : hi - lo]
+            y = sum_partials(env, geo, mem, self.part, "lm_head", 0, self.stream, groups, self.k_parts)[:, : hi - lo]
             if self.ssq is not None:
                 y = y * inverse_rms(geo, mem, self.ssq, self.ssq_agents)
             values, indices = list(y.max(axis=1)), [lo + int(at) for at in np.argmax(y, axis=1)]

@@ -30,6 +30,7 @@ from amk.schedule_ir.ops.precondition import (
     APART,
     CODES,
     COLUMNS,
+    MAX_PARTS,
     PARTS,
     SUMS,
     UNIT,
@@ -122,8 +123,8 @@ class GemvOp(Op):
     row_scales: Name | None = unless(None)
     part: Name
     deferred: int = Field(default=0, ge=0, le=64)
-    k_part: int = unless(0, ge=0, le=7)
-    k_parts: int = unless(1, ge=1, le=8)
+    k_part: int = unless(0, ge=0, le=MAX_PARTS - 1)
+    k_parts: int = unless(1, ge=1, le=MAX_PARTS)
 
     def share(self, env: Env, geo: Geometry) -> tuple[int, int, int]:
         """(first chunk, end chunk, k chunks per group) of the agent within the worker's sequence of this part."""

@@ -8,8 +8,8 @@ from amk.report.schema import unless
 from amk.schedule_ir.expr import Env, Expr
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import Access, Geometry, Memory
-from amk.schedule_ir.ops.precondition import FFN, Need, own
-from amk.schedule_ir.ops.staging import Staging, whole_fetches
+from amk.schedule_ir.ops.precondition import FFN, MAX_PARTS, Need
+from amk.schedule_ir.ops.staging import Staging, in_parts
 
 
 class StageOp(Staging):
@@ -20,30 +20,23 @@ class StageOp(Staging):
 
     needs: ClassVar[tuple[Need, ...]] = (
         *Staging.needs,
-        *whole_fetches(FFN // own("k_parts"), "act"),
-        Need("parts", FFN.multiple_of(own("k_parts")), "the parts of the columns are equal"),
-        Need("part", own("k_part") < own("k_parts"), "the part is one of them"),
+        *in_parts(FFN, "act"),
         Need("pairs", FFN.multiple_of(2), "two elements share a word"),
     )
     op: Literal["stage"] = "stage"
     layer: Expr
     act: Name
-    k_part: int = unless(0, ge=0, le=7)
-    k_parts: int = unless(1, ge=1, le=8)
-
-    def _share(self, env: Env, geo: Geometry) -> tuple[int, int, int]:
-        """(first column, the agent's share from there on)."""
-        first, end = (geo.model.ffn * p // self.k_parts for p in (self.k_part, self.k_part + 1))
-        return (first, *self._staged_share(end - first, env, geo))
+    k_part: int = unless(0, ge=0, le=MAX_PARTS - 1)
+    k_parts: int = unless(1, ge=1, le=MAX_PARTS)
 
     def accesses(self, env: Env, geo: Geometry) -> list[Access]:
         layer = env.eval_int(self.layer)
-        first, lo, hi = self._share(env, geo)
+        first, lo, hi = self._part_share(geo.model.ffn, env, geo)
         staged = self._staged(geo, lo, hi, ("xd", layer), geo.model.ffn, first + lo)
         return [*geo.rows("read", self.act, first + lo, first + hi, ("act", layer)), *staged]
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
-        first, lo, hi = self._share(env, geo)
+        first, lo, hi = self._part_share(geo.model.ffn, env, geo)
         for s in range(geo.vectors):
             at = geo.row(self.act, s) + first
             self._stage(geo, mem, lo, mem.read(self.act, at + lo, at + hi), s)

@@ -4,32 +4,35 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
+from amk.report.schema import unless
 from amk.schedule_ir.expr import Env, Expr
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import Access, Geometry, Memory
-from amk.schedule_ir.ops.precondition import DIM, HEADS, Need
-from amk.schedule_ir.ops.staging import Staging, whole_fetches
+from amk.schedule_ir.ops.precondition import DIM, HEADS, MAX_PARTS, Need
+from amk.schedule_ir.ops.staging import Staging, in_parts
 
 
 class StageAttentionOp(Staging):
-    """x[i] = attn[i] for this agent's share of q_dim elements of each sequence's row."""
+    """x[i] = attn[first + i] for this agent's share of `size` elements of each sequence's row.
 
-    needs: ClassVar[tuple[Need, ...]] = (*Staging.needs, *whole_fetches(HEADS * DIM, "attn"))
+    first and size are those of the columns of part k_part of k_parts, as in `gemv`; all q_dim of them unless parted.
+    """
+
+    needs: ClassVar[tuple[Need, ...]] = (*Staging.needs, *in_parts(HEADS * DIM, "attn"))
     op: Literal["stage_attention"] = "stage_attention"
     layer: Expr
     attn: Name
-
-    def _share(self, env: Env, geo: Geometry) -> tuple[int, int]:
-        return self._staged_share(geo.model.heads * geo.model.head_dim, env, geo)
+    k_part: int = unless(0, ge=0, le=MAX_PARTS - 1)
+    k_parts: int = unless(1, ge=1, le=MAX_PARTS)
 
     def accesses(self, env: Env, geo: Geometry) -> list[Access]:
         layer = env.eval_int(self.layer)
-        lo, hi = self._share(env, geo)
-        staged = self._staged(geo, lo, hi, ("xo", layer), geo.model.q_dim)
-        return [*geo.rows("read", self.attn, lo, hi, ("ao", layer)), *staged]
+        first, lo, hi = self._part_share(geo.model.q_dim, env, geo)
+        staged = self._staged(geo, lo, hi, ("xo", layer), geo.model.q_dim, first + lo)
+        return [*geo.rows("read", self.attn, first + lo, first + hi, ("ao", layer)), *staged]
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
-        lo, hi = self._share(env, geo)
+        first, lo, hi = self._part_share(geo.model.q_dim, env, geo)
         for s in range(geo.vectors):
-            at = geo.row(self.attn, s)
+            at = geo.row(self.attn, s) + first
             self._stage(geo, mem, lo, mem.read(self.attn, at + lo, at + hi), s)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import Access, Geometry, Memory, Op, ValueKey, split
-from amk.schedule_ir.ops.precondition import AGENTS, ALONE, Need, Term, has, is_a, lacks, row, wide
+from amk.schedule_ir.ops.precondition import AGENTS, ALONE, Need, Term, has, is_a, lacks, own, row, wide
 from amk.weights.block_point import BLOCK, block_scales, block_sums, whole_blocks
 
 I = TypeVar("I", int, NDArray[np.int64])  # noqa: E741
@@ -62,6 +62,15 @@ def whole_fetches(count: Term, field: str) -> tuple[Need, ...]:
     )
 
 
+def in_parts(count: Term, field: str) -> tuple[Need, ...]:
+    """`whole_fetches` of one of `k_parts` equal parts of the elements."""
+    return (
+        *whole_fetches(count // own("k_parts"), field),
+        Need("parts", count.multiple_of(own("k_parts")), "the parts of the columns are equal"),
+        Need("part", own("k_part") < own("k_parts"), "the part is one of them"),
+    )
+
+
 class Staging(Op):
     """An op that writes x, a row for each sequence of the batch, and the same in the layout of `also`.
 
@@ -92,6 +101,12 @@ class Staging(Op):
     def _staged_share(self, count: int, env: Env, geo: Geometry) -> tuple[int, int]:
         """The agent's elements [lo, hi) of a staged vector of `count`."""
         return staged_share(count, self.scales is not None, geo.role_size[self.role], int(env.agent))
+
+    def _part_share(self, count: int, env: Env, geo: Geometry) -> tuple[int, int, int]:
+        """Of an op that stages part k_part of k_parts of the columns: (first column, the agent's share from there)."""
+        parts, part = getattr(self, "k_parts"), getattr(self, "k_part")  # noqa: B009
+        first, end = count * part // parts, count * (part + 1) // parts
+        return (first, *self._staged_share(end - first, env, geo))
 
     def _staged(
         self, geo: Geometry, lo: int, hi: int, value: ValueKey, width: int, origin: int | None = None

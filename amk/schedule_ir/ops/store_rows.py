@@ -22,13 +22,14 @@ from amk.schedule_ir.ops.base import (
     sum_partials,
 )
 from amk.schedule_ir.ops.gemv import partial_value
-from amk.schedule_ir.ops.precondition import RESCALED, SSQ, SUMS, Need, biased
+from amk.schedule_ir.ops.precondition import MAX_PARTS, PARTS, RESCALED, SSQ, SUMS, Need, biased
 
 
 class StoreRowsOp(Op):
     """out[row] = sum of partials / rms + bias[layer, row] for the worker's qkv rows; agents share whole row groups.
 
-    ssq: the sums of squares that rms is of; without them the input was normalised as a whole.
+    k_parts: steps in which `gemv` made the partial sums. ssq: the sums of squares that rms is of; without them the
+    input was normalised as a whole.
     """
 
     sums_of: ClassVar[MatrixName | None] = "qkv"
@@ -36,6 +37,7 @@ class StoreRowsOp(Op):
         *SUMS,
         SSQ,
         RESCALED,
+        PARTS,
         biased(),
     )
     op: Literal["store_rows"] = "store_rows"
@@ -46,6 +48,7 @@ class StoreRowsOp(Op):
     ssq_agents: Count = unless(0)
     bias: Name | None = None
     out: Name
+    k_parts: int = unless(1, ge=1, le=MAX_PARTS)
 
     def _rows(self, env: Env, geo: Geometry) -> tuple[range, int, int]:
         """Local groups of the agent and the logical rows [lo, hi) they hold."""
@@ -59,10 +62,10 @@ class StoreRowsOp(Op):
         groups, lo, hi = self._rows(env, geo)
         if lo == hi:
             return []
-        rows = geo.matrix("qkv").rows
+        rows, value = geo.matrix("qkv").rows, partial_value("qkv", layer)
         bias = geo.span("read", self.bias, layer * rows + lo, layer * rows + hi, None) if self.bias else []
         return [
-            *partial_spans(env, geo, self.part, "qkv", self.stream, groups, partial_value("qkv", layer)),
+            *partial_spans(env, geo, self.part, "qkv", self.stream, groups, value, self.k_parts),
             *geo.squares(self.ssq, self.ssq_agents, geo.norm_of("qkv", layer)),
             *bias,
             *geo.rows("write", self.out, lo, hi, ("qkv", layer)),
@@ -72,11 +75,12 @@ class StoreRowsOp(Op):
         groups, lo, hi = self._rows(env, geo)
         if lo == hi:
             return
-        y = sum_partials(env, geo, mem, self.part, "qkv", env.eval_int(self.layer), self.stream, groups)[:, : hi - lo]
+        layer = env.eval_int(self.layer)
+        y = sum_partials(env, geo, mem, self.part, "qkv", layer, self.stream, groups, self.k_parts)[:, : hi - lo]
         if self.ssq is not None:
             y *= inverse_rms(geo, mem, self.ssq, self.ssq_agents)
         if self.bias:
-            base = env.eval_int(self.layer) * geo.matrix("qkv").rows
+            base = layer * geo.matrix("qkv").rows
             y += mem.read(self.bias, base + lo, base + hi)
         for s in range(geo.vectors):
             mem.write(self.out, geo.row(self.out, s) + lo, y[s])

@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from amk.models.matrices import MatrixName
+from amk.report.schema import unless
 from amk.schedule_ir.expr import Env, Expr
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import (
@@ -24,18 +25,22 @@ from amk.schedule_ir.ops.base import (
     sum_partials,
 )
 from amk.schedule_ir.ops.gemv import partial_value
-from amk.schedule_ir.ops.precondition import ALONE, FFN, SSQ, SUMS, Need, row, untagged
+from amk.schedule_ir.ops.precondition import ALONE, FFN, MAX_PARTS, PARTS, SSQ, SUMS, Need, row, untagged
 
 OUTPUTS_PER_GROUP = 4
 
 
 class SwigluOp(Op):
-    """act[i] = silu(gate[i]) * up[i], gate and up being the group's first and last four rows, both divided by rms."""
+    """act[i] = silu(gate[i]) * up[i], gate and up being the group's first and last four rows, both divided by rms.
+
+    k_parts: steps in which `gemv` made the partial sums.
+    """
 
     sums_of: ClassVar[MatrixName | None] = "gate_up"
     needs: ClassVar[tuple[Need, ...]] = (
         *SUMS,
         SSQ,
+        PARTS,
         Need("pairs", untagged("act") | FFN.multiple_of(2), "two elements share a word"),
         Need("rows", untagged("act") | ALONE | row("act").multiple_of(2), "every sequence's row is whole words"),
     )
@@ -46,6 +51,7 @@ class SwigluOp(Op):
     ssq: Name
     ssq_agents: Count
     act: Name
+    k_parts: int = unless(1, ge=1, le=MAX_PARTS)
 
     def _rows(self, env: Env, geo: Geometry) -> tuple[range, int, int]:
         first, count = owned_groups(env, "gate_up")
@@ -58,8 +64,9 @@ class SwigluOp(Op):
         groups, lo, hi = self._rows(env, geo)
         if lo == hi:
             return []
+        value = partial_value("gate_up", layer)
         return [
-            *partial_spans(env, geo, self.part, "gate_up", self.stream, groups, partial_value("gate_up", layer)),
+            *partial_spans(env, geo, self.part, "gate_up", self.stream, groups, value, self.k_parts),
             *geo.rows("read", self.ssq, 0, self.ssq_agents, ("ssq", geo.norm_of("gate_up", layer))),
             *geo.rows("write", self.act, lo, hi, ("act", layer)),
         ]
@@ -74,7 +81,8 @@ class SwigluOp(Op):
         groups, lo, hi = self._rows(env, geo)
         if lo == hi:
             return
-        rows = sum_partials(env, geo, mem, self.part, "gate_up", env.eval_int(self.layer), self.stream, groups)
+        layer = env.eval_int(self.layer)
+        rows = sum_partials(env, geo, mem, self.part, "gate_up", layer, self.stream, groups, self.k_parts)
         rows = rows * inverse_rms(geo, mem, self.ssq, self.ssq_agents)
         for s, own in enumerate(rows.reshape(geo.vectors, -1, 2, OUTPUTS_PER_GROUP)):
             gate, up = own[:, 0].reshape(-1)[: hi - lo], own[:, 1].reshape(-1)[: hi - lo]

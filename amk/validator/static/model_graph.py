@@ -5,8 +5,9 @@ its layer, and the optional parts (biases, norms of heads) are there iff the gra
 decided by reads-from.
 
 A schedule that draws its tokens has `peak`, rounds of counting, `draw` and `select_draw` in place of `select`; the
-rounds are those of one mode of `schedule_ir/sampling.py`, the same in all programs. The product of `down` may be done
-in parts of its columns: every part is then staged and multiplied once.
+rounds are those of one mode of `schedule_ir/sampling.py`, the same in all programs. A product may be done in
+parts of its columns: every part is then staged and multiplied once. Where the first norm is staged like all others,
+`embed_rows` hands over the embedding, in place of `embed`, which stages it.
 
 A slice of layers has `take_hidden` in place of what reads the embedding, and `give_hidden` in place of the output head
 and what chooses a token.
@@ -31,7 +32,6 @@ from amk.schedule_ir.ops import OPS, AnyOp
 from amk.schedule_ir.ops.base import multiplied
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.ops.rope_append import RopeAppendOp
-from amk.schedule_ir.ops.stage import StageOp
 from amk.schedule_ir.sampling import SEARCHES, Mode
 from amk.schedule_ir.schedule import Program, Schedule, mode_of
 from amk.validator.program.trace import Site, require_length, sites, unroll
@@ -118,10 +118,10 @@ def _program(schedule: Schedule, program: Program, number: int) -> Iterator[Diag
         layers = range(schedule.model.layers)
         wanted -= Counter(("combine", layer) for layer in layers)
         wanted += Counter((name, layer) for layer in layers for name in REDUCED)
-    early = [site.step.op for site in steps if isinstance(site.step.op, GemvOp | StageOp) and _runs(site)]
-    for part in range(max((op.k_parts for op in early), default=1) - 1):
-        layers = range(schedule.model.layers)
-        wanted += Counter((f"{name} part {part}", layer) for layer in layers for name in ("stage", "gemv down"))
+    if ("embed_rows", -1) in present:
+        wanted -= Counter([("embed", -1)])
+        wanted += Counter([("embed_rows", -1), ("stage_norm", 0)])
+    wanted += Counter(_earlier_parts(schedule.model, [site.step.op for site in steps if _runs(site)]))
     idle = {part for part in ("qkv", "hidden", "gate_up", "lm_head") if not _owns(schedule, program, part)}
     if dict(present) == dict(wanted):
         return
@@ -134,6 +134,19 @@ def _program(schedule: Schedule, program: Program, number: int) -> Iterator[Diag
         message = f"program '{program.name}' never runs {_named(key)}"
         facts = (because(f"{len(missing)} ops of the model are missing"),)
         yield Diagnostic("AMK106", message, where=Where(path=json_pointer(("programs", number))), facts=facts)
+
+
+def _earlier_parts(model: ModelSpec, ops: list[AnyOp]) -> Iterator[Key]:
+    """Of products that are done in parts, the steps but for those of the last part, which `expected` has."""
+    graph = model.graph
+    for name in graph.products:
+        parts = max((op.k_parts for op in ops if isinstance(op, GemvOp) and op.matrix == name), default=1)
+        for layer in range(1 if name == "lm_head" else model.layers):
+            norm, reads = graph.norm_of(name, layer, model.layers), graph.products[name].reads
+            staged = "stage_norm" if norm is not None else "stage" if reads == "act" else "stage_attention"
+            for part in range(parts - 1):
+                yield f"gemv {name} part {part}", layer
+                yield f"{staged} part {part}", layer if norm is None else norm
 
 
 def _runs(site: Site) -> int:
@@ -167,15 +180,15 @@ def _name(op: AnyOp) -> tuple[str, Expr | None]:
         return "", None
     fields = vars(op)
     name = f"{op.op} {fields['matrix']}" if "matrix" in fields else op.op
-    if isinstance(op, GemvOp | StageOp) and op.k_part < op.k_parts - 1:
-        name += f" part {op.k_part}"
+    if "k_part" in fields and fields["k_part"] < fields["k_parts"] - 1:
+        name += f" part {fields['k_part']}"
     return name, next((fields[field] for field in ("layer", "index", "round") if field in fields), None)
 
 
 def _named(key: Key) -> str:
     """`gemv qkv of layer 1`."""
     name, number = key
-    counted = "norm" if name == "stage_norm" else "round" if name in ("peak", "draw", *ROUND_OPS) else "layer"
+    counted = "norm" if name.startswith("stage_norm") else "round" if name in ("peak", "draw", *ROUND_OPS) else "layer"
     return name if number < 0 else f"{name} of {counted} {number}"
 
 
@@ -196,7 +209,8 @@ def _may_miss(schedule: Schedule, program: Program, key: Key, idle: set[str]) ->
         return program.first > 0
     name = key[0].partition(" part ")[0]
     everything = {"qkv", "hidden", "gate_up", "lm_head"}
-    needed_for = {"embed": {"qkv", "hidden"}, "take_hidden": {"qkv", "hidden"}, "embed_hidden": everything}.get(key[0])
+    embeds = {"embed": {"qkv", "hidden"}, "embed_rows": {"hidden"}, "embed_hidden": everything}
+    needed_for = (embeds | {"take_hidden": embeds["embed"]}).get(key[0])
     if name == "stage_norm":
         needed_for = _readers(schedule, key[1])
     elif name.startswith("stage_hidden "):

@@ -28,7 +28,6 @@ from amk.report.schema import finding
 from amk.schedule_ir.expr import Env, Expr
 from amk.schedule_ir.memory import Stream
 from amk.schedule_ir.ops import BarrierOp
-from amk.schedule_ir.ops.add_residual import AddResidualOp
 from amk.schedule_ir.ops.base import LEFT, Op, multiplied, rows_held
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.ops.select import request_words
@@ -160,48 +159,56 @@ ONE_ROW = {"peak": "tokens are the largest logits"}
 """Ops that work for one row of each sequence."""
 
 
-Parted = GemvOp | StageOp | AddResidualOp
-
-
-def _parted(schedule: Schedule) -> Iterator[tuple[Parted, Path]]:
-    """The steps of products, with what may say that they do a part of the columns."""
+def _parted(schedule: Schedule) -> Iterator[tuple[Op, str, int, Path]]:
+    """The steps that may do a part of a product's columns, each with the matrix, as far as it says, and the parts."""
     for site in all_sites(schedule):
-        if isinstance(site.step.op, Parted):
-            yield site.step.op, (*site.path, "op")
+        op = site.step.op
+        if "k_parts" in type(op).model_fields:
+            name = "down" if isinstance(op, StageOp) else multiplied(op) or ""
+            yield op, name, getattr(op, "k_parts"), (*site.path, "op")  # noqa: B009
+
+
+def _divided(schedule: Schedule) -> dict[str, set[int]]:
+    """Into how many parts steps say that they divide the columns of each matrix."""
+    counts: dict[str, set[int]] = {}
+    for _, name, parts, _ in _parted(schedule):
+        counts.setdefault(name, set()).add(parts)
+    return counts
 
 
 def _parts(schedule: Schedule) -> Iterator[Diagnostic]:
-    """Only the columns of down come in parts, and all steps of that product divide them alike."""
-    counts = {op.k_parts for op, _ in _parted(schedule) if getattr(op, "matrix", "down") == "down"}
-    for op, path in _parted(schedule):
-        name, part = getattr(op, "matrix", "down"), getattr(op, "k_part", 0)
-        if part >= op.k_parts or (op.k_parts > 1 and name != "down"):
-            message = f"{op.op} of {name} is part {part} of {op.k_parts}"
-            yield finding("AMK405", message, path, "only the columns of down come in parts")
-        elif name == "down" and counts != {op.k_parts}:
-            message = f"{op.op} counts {op.k_parts} parts, the steps of the product {sorted(counts)}"
+    """A part is one of them, and all steps of a product divide its columns alike. What a vector is staged in shows in
+    the values that a product reads."""
+    counts = _divided(schedule)
+    for op, name, parts, path in _parted(schedule):
+        part = getattr(op, "k_part", 0)
+        if part >= parts:
+            yield finding("AMK405", f"{op.op} is part {part} of {parts}", path)
+        elif name and counts[name] != {parts}:
+            message = f"{op.op} counts {parts} parts, the steps of the product {sorted(counts[name])}"
             yield finding("AMK405", message, path, "all steps of a product divide its columns alike")
 
 
 def _chunks(schedule: Schedule) -> Iterator[Diagnostic]:
     """bf16 chunks tile a row exactly; others are whole tiles and whole groups, the last one padded by the packing."""
-    down_parts = max((op.k_parts for op, _ in _parted(schedule)), default=1)
+    counts = _divided(schedule)
+    parts = {name: max(counts.get(name, {1})) for name in MATRICES}
     for i, stream in enumerate(schedule.streams):
         for name in MATRICES:
             path: Path = ("streams", i, "chunks", name) if name in stream.chunks else ("streams", i, "chunk_k")
-            yield from _tiled(schedule, name, stream.chunk(name), down_parts, path)
+            yield from _tiled(schedule, name, stream.chunk(name), parts[name], path)
         for at, change in enumerate(stream.later):
             for name, chunk in change.chunks.items():
-                yield from _tiled(schedule, name, chunk, down_parts, ("streams", i, "later", at, "chunks", name))
+                yield from _tiled(schedule, name, chunk, parts[name], ("streams", i, "later", at, "chunks", name))
 
 
-def _tiled(schedule: Schedule, name: MatrixName, chunk: Chunk, down_parts: int, path: Path) -> Iterator[Diagnostic]:
+def _tiled(schedule: Schedule, name: MatrixName, chunk: Chunk, parts: int, path: Path) -> Iterator[Diagnostic]:
     k = matrix(schedule.model, name).k
     if chunk.format == "bf16" and k % chunk.columns:
         message = f"{name} has {k} columns, no multiple of the {chunk.columns} columns of a chunk"
         yield finding("AMK405", message, path)
-    elif name == "down" and down_parts > 1 and k % (chunk.columns * down_parts):
-        message = f"{name} has {k} columns, no multiple of {down_parts} parts of whole chunks"
+    elif parts > 1 and k % (chunk.columns * parts):
+        message = f"{name} has {k} columns, no multiple of {parts} parts of whole chunks"
         yield finding("AMK405", message, path)
     elif chunk.columns % chunk.weights.unit:
         message = f"chunks of {name} have {chunk.columns} columns, no multiple of {chunk.weights.unit}"

@@ -27,6 +27,7 @@ template <class S, class C>
 __device__ __forceinline__ void argmax_one(C& c) {
   using P = typename C::P;
   using M = typename S::Matrix;
+  constexpr int kChunks = M::kChunks / S::kKParts;
   const int agent = c.warp - S::kFirst, first = M::first_row(c), count = M::count(c);
   const int rows = M::end_row(c) - first, end = share_begin(count, S::kAgents, agent + 1) * 8;
   float* logits = S::logits(c).data;
@@ -36,7 +37,7 @@ __device__ __forceinline__ void argmax_one(C& c) {
   float value = -3.0e38f;
   int index = 0x7fffffff;
   for (int r = share_begin(count, S::kAgents, agent) * 8 + c.lane; !ablation::kNoArgmax && r < end && r < rows; r += 32) {
-    const float y = sum_partials<M::kChunks, P::kStreamAgents, 1>(S::part(c), r, count * M::kChunks) * scale;
+    const float y = sum_partials<kChunks, P::kStreamAgents, 1>(S::part(c), r, count * kChunks) * scale;
     logits[first + r] = y;
     keep_best(value, index, y, first + r);
   }
@@ -50,7 +51,7 @@ template <class S, int kCount, class C>
 __device__ __forceinline__ void argmax_batch(C& c, int from) {
   using P = typename C::P;
   using M = typename S::Matrix;
-  constexpr int kBatch = P::kBatch;
+  constexpr int kBatch = P::kBatch, kChunks = M::kChunks / S::kKParts;
   static_assert(S::kBestIndexRow == S::kBestValueRow, "one candidate, one place");
   const int agent = c.warp - S::kFirst, first = M::first_row(c), count = M::count(c);
   const int rows = M::end_row(c) - first, end = share_begin(count, S::kAgents, agent + 1) * 8;
@@ -65,7 +66,7 @@ __device__ __forceinline__ void argmax_batch(C& c, int from) {
   }
 #pragma unroll 1
   for (int r = share_begin(count, S::kAgents, agent) * 8 + c.lane; !ablation::kNoArgmax && r < end && r < rows; r += 32) {
-    const Partials<M::kChunks, P::kStreamAgents, kBatch> partials(r / 8, count * M::kChunks);
+    const Partials<kChunks, P::kStreamAgents, kBatch> partials(r / 8, count * kChunks);
     float y[kCount];
     partials.template sums<8>(S::part(c), (r / 8 * kBatch + from) * 8 + r % 8, y);
 #pragma unroll

@@ -1,4 +1,4 @@
-// x = attn for the warp's share of the attention output, for each sequence.
+// x = attn for the warp's share of the attention output, or of a part of it, for each sequence.
 //
 // Threads: each warp its contiguous share, 16 bytes of attn a lane. Reads global attn (hand-off); writes shared x, scales, sums
 // as block_point.cuh has it.
@@ -11,11 +11,11 @@ template <class S, class C>
 __device__ __forceinline__ void stage_attention(C& c) {
   if constexpr (ablation::kNoStaging) return;
   using P = typename C::P;
-  constexpr int kCount = P::kHeads * P::kHeadDim;
+  constexpr int kCount = P::kHeads * P::kHeadDim / S::kKParts, kFrom = kCount * S::kKPart;
   if constexpr (P::kBatch > 1) {
-    stage_batch<S, kCount, P::kBatch, S::kAttnRow>(c, S::attn(c));
+    stage_batch<S, kCount, P::kBatch, S::kAttnRow>(c, S::attn(c).from(kFrom));
   } else {
-    stage_share<S, kCount>(c, S::attn(c));
+    stage_share<S, kCount>(c, S::attn(c).from(kFrom));
   }
 }
 

@@ -1,4 +1,5 @@
-// x = h * norm[index], ssq[a] = sum of squares of h over the warp's share, for each sequence. The consumer of x divides by rms.
+// x = h * norm[index], ssq[a] = sum of squares of h over the warp's share, for each sequence; of a part of the columns, added to
+// the sums of those before. The consumer of x divides by rms.
 //
 // Threads: each warp its contiguous share, 16 bytes of h a lane. Reads global h (hand-off), norm (f32);
 // writes shared x, also, scales, sums as block_point.cuh has it, ssq (f32).
@@ -30,17 +31,18 @@ template <class S, class C>
 __device__ __forceinline__ void stage_norm_cells(C& c) {
   using P = typename C::P;
   const int agent = c.warp - S::kFirst;
-  const auto h = S::h(c);
+  constexpr int kCount = P::kHidden / S::kKParts, kFrom = kCount * S::kKPart;
+  const auto h = S::h(c).from(kFrom);
   using Cell = decltype(S::h(c));
   constexpr int kWide = Cell::kWide;
   constexpr bool kBlocks = S::kHasScales;
-  constexpr int kMost = kStagedMost<P::kHidden, kBlocks, S::kAgents>;
-  static_assert(P::kHidden % kWide == 0 && (kBlocks || P::kHidden % (kWide * S::kAgents) == 0), "shares are whole fetches");
-  const float* norm = S::norm(c).data + S::index(c) * P::kHidden;
-  const int lo = staged_begin<P::kHidden, kBlocks>(S::kAgents, agent);
-  const int hi = staged_begin<P::kHidden, kBlocks>(S::kAgents, agent + 1);
+  constexpr int kMost = kStagedMost<kCount, kBlocks, S::kAgents>;
+  static_assert(kCount % kWide == 0 && (kBlocks || kCount % (kWide * S::kAgents) == 0), "shares are whole fetches");
+  const float* norm = S::norm(c).data + S::index(c) * P::kHidden + kFrom;
+  const int lo = staged_begin<kCount, kBlocks>(S::kAgents, agent);
+  const int hi = staged_begin<kCount, kBlocks>(S::kAgents, agent + 1);
   // The norm is launch-constant: its loads go out with those of h, or before them while the words are not fresh yet.
-  constexpr int kLeast = staged_least<P::kHidden, kBlocks, S::kAgents>();
+  constexpr int kLeast = staged_least<kCount, kBlocks, S::kAgents>();
   constexpr int kStride = 32 * kWide, kPieces = pieces_of<kMost, Cell>();
   static_assert(kMost <= kPieces * kStride && kPieces <= 8, "one batch");
   float weight[kPieces][kWide] = {};
@@ -64,7 +66,7 @@ __device__ __forceinline__ void stage_norm_cells(C& c) {
       put_share<S, kWide, kPieces, kLeast>(c, batch.base - c.lane * kWide, hi, v);
     });
     squares = warp_sum(squares);
-    if (c.lane == 0) S::ssq(c)[agent] = squares;
+    if (c.lane == 0) S::ssq(c)[agent] = S::kKPart > 0 ? S::ssq(c)[agent] + squares : squares;
   } else {
     static_assert(!kBlocks && !S::kHasAlso, "a batch is staged in bf16");
     constexpr int kTogether = rows_together<kMost, P::kBatch, Cell>();
@@ -91,7 +93,8 @@ __device__ __forceinline__ void stage_norm_cells(C& c) {
 #pragma unroll
       for (int row = 0; row < kTogether; ++row) {
         squares[row] = warp_sum(squares[row]);
-        if (c.lane == 0 && s + row < P::kBatch) S::ssq(c)[(s + row) * S::kSsqRow + agent] = squares[row];
+        float* sum = S::ssq(c) + (s + row) * S::kSsqRow + agent;
+        if (c.lane == 0 && s + row < P::kBatch) *sum = S::kKPart > 0 ? *sum + squares[row] : squares[row];
       }
     }
   }
@@ -102,10 +105,12 @@ __device__ __forceinline__ void stage_norm(C& c) {
   if constexpr (ablation::kNoStaging) return;
   using P = typename C::P;
   if constexpr (P::kBatch > 1) {
-    if constexpr (kPlainRows<decltype(S::h(c))> && kRowsOf<S, P::kHidden, P::kBatch, true> && S::kHRow % kUnit == 0) {
-      const bf16* rows = S::h(c).data;
-      const float* norm = S::norm(c).data + S::index(c) * P::kHidden;
-      norm_rows<S, P::kHidden, P::kBatch>(c, [&](int s) { return rows + s * S::kHRow; }, norm);
+    constexpr int kCount = P::kHidden / S::kKParts, kFrom = kCount * S::kKPart;
+    constexpr bool kRows = kRowsOf<S, kCount, P::kBatch, S::kKParts == 1>;
+    if constexpr (kPlainRows<decltype(S::h(c))> && kRows && S::kHRow % kUnit == 0) {
+      const bf16* rows = S::h(c).data + kFrom;
+      const float* norm = S::norm(c).data + S::index(c) * P::kHidden + kFrom;
+      norm_rows<S, kCount, P::kBatch, (S::kKPart > 0)>(c, [&](int s) { return rows + s * S::kHRow; }, norm);
       return;
     }
   }

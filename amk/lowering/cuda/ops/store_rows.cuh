@@ -12,7 +12,7 @@ __device__ __forceinline__ void store_rows(C& c) {
   using P = typename C::P;
   using M = typename S::Matrix;
   const int agent = c.warp - S::kFirst, first = M::first_row(c), count = M::count(c);
-  constexpr int kBatch = P::kBatch, kSlot = 8 * kBatch;
+  constexpr int kBatch = P::kBatch, kSlot = 8 * kBatch, kChunks = M::kChunks / S::kKParts;
   const int rows = M::end_row(c) - first, end = share_begin(count, S::kAgents, agent + 1) * kSlot;
   float scale = 1.f;
   if constexpr (S::kHasSsq) scale = inverse_rms<P, S::kSsqAgents>(S::ssq(c));
@@ -28,7 +28,7 @@ __device__ __forceinline__ void store_rows(C& c) {
     }
     float y = 0.f;
     if (live) {
-      y = sum_partials<M::kChunks, P::kStreamAgents, kBatch>(S::part(c), number, count * M::kChunks);
+      y = sum_partials<kChunks, P::kStreamAgents, kBatch>(S::part(c), number, count * kChunks);
       if constexpr (S::kHasBias) {
         y = fmaf(y, scale, S::bias(c).data[S::layer(c) * M::kRows + first + at.row]);
       } else {

@@ -11,8 +11,8 @@ template <class S, class C>
 __device__ __forceinline__ void swiglu(C& c) {
   using P = typename C::P;
   using M = typename S::Matrix;
-  const int agent = c.warp - S::kFirst, count = M::count(c), chunks = count * M::kChunks;
-  constexpr int kBatch = P::kBatch, kEach = 4 * kBatch;
+  constexpr int kBatch = P::kBatch, kEach = 4 * kBatch, kChunks = M::kChunks / S::kKParts;
+  const int agent = c.warp - S::kFirst, count = M::count(c), chunks = count * kChunks;
   const int first = M::first(c) * 4, end = share_begin(count, S::kAgents, agent + 1) * kEach;
   float scale = inverse_rms<P, S::kSsqAgents>(S::ssq(c));
   // Where a warp has whole row groups, a lane's sequence is the same in every turn.
@@ -31,7 +31,7 @@ __device__ __forceinline__ void swiglu(C& c) {
     }
     float y = 0.f;
     if (live) {
-      const Partials<M::kChunks, P::kStreamAgents, kBatch> partials(row / (8 * kBatch), chunks);
+      const Partials<kChunks, P::kStreamAgents, kBatch> partials(row / (8 * kBatch), chunks);
       float sums[2];
       if constexpr (kBatch == 1) {
         sums[0] = partials.sum(S::part(c), row), sums[1] = partials.sum(S::part(c), row + 4);
