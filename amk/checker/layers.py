@@ -2,7 +2,8 @@
 
 Layer loops are the same in all programs; inside them each counter index and each op's layer moves with l by itself,
 nothing else does, and no counter is used in two loops or outside too; chunks change between loops. With one loop
-whatever goes wrong goes wrong within two neighbouring layers, or behind them. Whatever few iterations order more
+whatever goes wrong goes wrong within two neighbouring layers, or behind them. Behind them the last norm is that of
+fewer layers. Whatever few iterations order more
 iterations order too, as every agent runs them one after the other: what is accepted short is right whole.
 """
 
@@ -37,10 +38,16 @@ def short(schedule: Schedule) -> Schedule:
         body = tuple(_earlier(step, starts[n] - places[starts[n]]) for step in node.body)
         return node.model_copy(update={"count": kept[n], "body": body})
 
+    def last(step: Step) -> Step:
+        """With the last norm as it is numbered in the short schedule."""
+        if dict(step.op).get("index") != FACTOR["index"] * sum(counts):
+            return step
+        return step.model_copy(update={"op": step.op.model_copy(update={"index": FACTOR["index"] * sum(kept)})})
+
     programs = []
     for program in schedule.programs:
         (token,), left = _loops(program), iter(range(len(counts)))
-        inside = tuple(node if isinstance(node, Step) else cut(node, next(left)) for node in token.body)
+        inside = tuple(last(node) if isinstance(node, Step) else cut(node, next(left)) for node in token.body)
         body = (node if isinstance(node, Step) else node.model_copy(update={"body": inside}) for node in program.body)
         programs.append(program.model_copy(update={"body": tuple(body)}))
     later = [tuple(c.model_copy(update={"first": places[c.first]}) for c in s.later) for s in schedule.streams]

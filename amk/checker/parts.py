@@ -1,7 +1,7 @@
 """Bytes that all accesses have alike are looked at once.
 
 Memory is cut into *parts* of equal size: a global buffer into the rows of the tokens of a step, private memory, where
-arrays may overlap, into rows of the largest of those that do. Where no access begins or ends between two parts, each
+arrays may overlap, into parts as most accesses there that happen several times have them. Where no access begins or ends between two parts, each
 access has the same bytes of both, and what it means there is displaced by the same amount, if all accesses with that
 value are displaced alike from part to part. A byte of the one then has the accesses of that byte of the other: races
 and values are those of either. So the first part stands for all up to the next where an access begins or ends; where
@@ -44,13 +44,20 @@ class Parts:
                 self.memories.append([])
             self.memories[-1].append(n)
             end = max(end, sum(spans[n]))
+
+    def _fit(self, rows: I64) -> None:
+        """Cut private memory so that most of what happens several times is in whole parts."""
         for together in self.memories:
-            largest = max(together, key=lambda n: spans[n][1])
-            self.origin[together], self.size[together] = spans[largest][0], equal[largest]
+            mine = rows[np.isin(rows[:, ARRAY], together) & (rows[:, TIMES] > 1)]
+            steps, often = np.unique(mine[:, STEP], return_counts=True)
+            step = int(steps[often.argmax()]) if len(mine) else WHOLE
+            self.size[together] = max(step, 1)
+            self.origin[together] = mine[mine[:, STEP] == step, LO].min(initial=WHOLE) if len(mine) else 0
 
     def different(self, rows: I64) -> I64:
         """Accesses of the parts that are kept, each of them once. rows: in global memory and in private memory, where a
         byte counts from the beginning of that memory."""
+        self._fit(rows)
         rows = self._pieces(rows)
         first, end, key = rows[:, TIMES], rows[:, STEP], rows[:, BUFFER] << 32
         cuts = np.unique(np.concatenate((key + first, key + end, *self._every(rows))))

@@ -378,7 +378,7 @@ def counters(
         if settings.act_parts > 1:
             shapes[of_run("act", run)] = (count, settings.act_parts)
         if settings.x_parts > 1:
-            shapes["h_out"] = (count + 1,)
+            shapes["embedded"] = (1,)
     if settings.sampling != "greedy":
         shapes["draw"] = (1,)
 

@@ -82,9 +82,9 @@ class Author(Writer):
         at = self.graph.norms.index(norm)
         fields = self.written_for(self.graph.reader(norm))
         if not self.whole_norms:
-            h, index = self.handed_state(norm.reads)
+            h = self.handed_state(norm.reads)
             stage = self.normed(self.norm_index(at), h, fields, part)
-            ready = () if part else self.wait(h, (index,))
+            ready = self.wait(h, (LAYER,)) if at and not part else ()
             return [*ready, *self.staged(held, stage)] if at or self.rereads else []
         step = self.layer_normed(self.graph.reader(norm), self.layer, fields)
         if at and norm.reads == self.graph.norms[at - 1].reads:
@@ -133,8 +133,6 @@ class Author(Writer):
         if node.then == "activation" and self.act_delta is not None:
             parts = range(self.parts("down"))
             return tuple(self.signal(counter, (LAYER, part), {f"act.to.{part}": 1}) for part in parts)
-        if node.then == "residual":
-            return (self.signal(counter, (self.handed_state(self.graph.additions.index(node.matrix) + 1)[1],)),)
         return (self.signal(counter, (LAYER, 0) if node.then == "rows" else (LAYER,)),)
 
     def attention(self, node: Attention, held: MatrixName | None) -> list[Step]:
@@ -203,26 +201,25 @@ class Author(Writer):
         return Step(op=op)
 
     def end(self, held: MatrixName | None) -> list[Step]:
-        """Stage what the next layer reads first, or lm_head, unless they do so themselves."""
-        if self.rereads:
-            return []
+        """Stage what the next layer reads first, or lm_head; where they do so themselves, wait for it."""
         if self.whole_norms:
             return self.hidden(len(self.graph.additions), held)
-        last, index = self.handed_state(len(self.graph.additions))
+        last = self.handed_state(len(self.graph.additions))
+        ready = self.wait(last, (LAYER,))
+        if self.rereads:
+            return ready
         stage = self.normed(self.norm_index(len(self.graph.norms)), last, self.next_input())
-        return [*self.wait(last, (index,)), *self.staged(held, stage)]
+        return [*ready, *self.staged(held, stage)]
 
     @property
     def rereads(self) -> bool:
         """Whether every norm is staged where it is read, a part at a time."""
         return self.settings.x_parts > 1
 
-    def handed_state(self, number: int) -> tuple[str, Expr]:
-        """The counter and buffer of the hidden state behind so many additions of the layer, and its place among them.
-        Where norms are staged where they are read, the state that the first layer is given is one of them."""
-        last = len(self.graph.additions)
-        name = self.own(self.state(number or last))
-        return name, {"l": 1, "1": 1} if self.rereads and number == last else LAYER
+    def handed_state(self, number: int) -> str:
+        """The counter and buffer of the hidden state behind so many additions of the layer. The state that a layer is
+        given is in that of the last one."""
+        return self.own(self.state(number or len(self.graph.additions)))
 
     def next_input(self) -> Written:
         """For QKV of the next layer, in this run or the one behind it, or for lm_head behind the last."""
@@ -259,10 +256,8 @@ class Author(Writer):
             return [self.barrier(), self.layer_normed("lm_head", 0, fields), *self.gemv("lm_head")]
         if not self.rereads:
             return self.gemv("lm_head")
-        h = self.handed_state(0)[0]
-        stage = self.normed(len(self.graph.norms) * self.model.layers, h, fields, part)
-        ready = () if part else self.wait(h, (self.run.count,))
-        return [*ready, *self.staged(None if part else last, stage), *self.gemv("lm_head", part)]
+        stage = self.normed(len(self.graph.norms) * self.model.layers, self.handed_state(0), fields, part)
+        return [*self.staged(None if part else last, stage), *self.gemv("lm_head", part)]
 
     @property
     def whole_norms(self) -> bool:
@@ -276,9 +271,8 @@ class Author(Writer):
     def embedded(self) -> list[Step]:
         """What the first layer reads of the token's row, or of what a slice is given, and the residual."""
         if self.rereads:
-            h = self.handed_state(0)[0]
-            rows = EmbedRowsOp(role="all", table="embedding", residual="residual", h=h)
-            return self.publish(rows, (self.signal(h),))
+            rows = EmbedRowsOp(role="all", table="embedding", residual="residual", h=self.handed_state(0))
+            return [*self.publish(rows, (self.signal("embedded"),)), *self.wait("embedded", (0,))]
         if self.model.slice is not None:
             take = TakeHiddenOp(
                 role="all", hidden_in="hidden_in", norm="norm", ssq="ssq", residual="residual",

@@ -10,7 +10,8 @@ Conditions, in every program:
   (L2) inside a loop, every counter index has exactly one dimension {l: 1} plus a constant that is the same at all uses
        of that counter, and the other dimensions, thresholds and amounts do not mention l; a counter that is used in a
        loop is used nowhere else;
-  (L3) the op of every step inside a loop has layer {l: 1} (norm index {l: 2} plus a constant), outside none has `l`;
+  (L3) the op of every step inside a loop has layer {l: 1} (norm index {l: 2} plus a constant), outside none has `l`,
+       and the number of the final norm means that of the short schedule;
        if there are several loops, the constant is the number of layers before the loop (norm index: twice that, plus 1
        or 2).
 
@@ -70,7 +71,8 @@ def reduce_layers(schedule: Schedule) -> Schedule:
     if spans is None or all(span.count == span.kept for span in spans) or not _reducible(schedule, spans):
         return schedule
     layers = sum(span.kept for span in spans)
-    programs = tuple(p.model_copy(update={"body": _shortened(p.body, spans)}) for p in schedule.programs)
+    final = _LAYER_FIELD["index"] * schedule.model.layers, _LAYER_FIELD["index"] * layers
+    programs = tuple(p.model_copy(update={"body": _shortened(p.body, spans, final)}) for p in schedule.programs)
     streams = tuple(_moved_changes(stream, spans) for stream in schedule.streams)
     model = schedule.model.model_copy(update={"layers": layers})
     return schedule.model_copy(update={"model": model, "programs": programs, "streams": streams})
@@ -109,12 +111,15 @@ def _moved_changes(stream: Stream, spans: list[Span]) -> Stream:
     return stream.model_copy(update={"later": later}) if later else stream
 
 
-def _shortened(body: tuple[Node, ...], spans: list[Span]) -> tuple[Node, ...]:
-    """Of a program: the layer loops in their order are `spans`."""
+def _shortened(body: tuple[Node, ...], spans: list[Span], final: tuple[int, int]) -> tuple[Node, ...]:
+    """Of a program: the layer loops in their order are `spans`; the final norm is number final[0], and then final[1]."""
     left = iter(spans)
     out: list[Node] = []
     for node in body:
-        inner = [_cut(n, next(left)) if isinstance(n, Loop) else n for n in node.body] if isinstance(node, Loop) else []
+        inner = [
+            _cut(n, next(left)) if isinstance(n, Loop) else _renumbered(n, final)
+            for n in (node.body if isinstance(node, Loop) else ())
+        ]
         out.append(node.model_copy(update={"body": tuple(inner)}) if isinstance(node, Loop) else node)
     return tuple(out)
 
@@ -122,6 +127,13 @@ def _shortened(body: tuple[Node, ...], spans: list[Span]) -> tuple[Node, ...]:
 def _cut(loop: Loop, span: Span) -> Loop:
     body = tuple(_moved(node, span.moved) if isinstance(node, Step) else node for node in loop.body)
     return loop.model_copy(update={"count": span.kept, "body": body})
+
+
+def _renumbered(step: Step, final: tuple[int, int]) -> Step:
+    """The step with the number that the final norm has among fewer."""
+    if vars(step.op).get("index") != final[0]:
+        return step
+    return step.model_copy(update={"op": step.op.model_copy(update={"index": final[1]})})
 
 
 def _moved(step: Step, layers: int) -> Step:

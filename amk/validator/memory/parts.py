@@ -1,7 +1,7 @@
 """Parts of buffers that are touched alike: one of them is looked at.
 
 A buffer with a row for each token of a step is cut into as many parts of equal size, and shared memory into parts of
-the size that rows of its largest buffer have; how it is cut changes nothing but the cost. A *piece* is what an access
+the size that most rows there have; how it is cut changes nothing but the cost. A *piece* is what an access
 has of several parts that follow each other, the same bytes of each: (buffer, kind, lo, hi, value, delta, first, end,
 turn), where lo and hi count from the start of a part, and delta is that of part 0 if the access began there: that of
 part p is larger by p * turn.
@@ -29,18 +29,22 @@ PIECE: Final = 9
 BUFFER, KIND, LO, HI, VALUE, DELTA, FIRST, END, TURN = range(PIECE)
 
 
-def part_sizes(schedule: Schedule) -> tuple[I64, int]:
-    """([buffers + 1] bytes of a part, last of shared memory; where that begins to be cut). Where there are no parts,
-    more than any buffer has."""
-    count, rings = schedule.vectors, {s.ring for s in schedule.streams}
+def part_sizes(schedule: Schedule) -> I64:
+    """[buffers] bytes of a part; where there are no parts, more than any buffer has."""
+    count = schedule.vectors
     sizes = [b.bytes // count if count > 1 and b.bytes and b.bytes % count == 0 else ENDLESS for b in schedule.buffers]
-    rows = [
-        (b.bytes, n) for n, b in enumerate(schedule.buffers)
-        if b.space == "shared" and b.name not in rings and sizes[n] < ENDLESS
-    ]  # fmt: skip
-    largest = max(rows)[1] if rows else None
-    sizes.append(ENDLESS if largest is None else sizes[largest])
-    return np.array(sizes, np.int64), 0 if largest is None else schedule.buffers[largest].offset or 0
+    return np.array(sizes, np.int64)
+
+
+def usual_step(rows: I64) -> tuple[int, int]:
+    """(bytes of a part, where they begin) of memory where these rows of footprints are: as most that happen several
+    times have it."""
+    several = rows[rows[:, 6] > 1]
+    if not len(several):
+        return ENDLESS, 0
+    steps, which = np.unique(several[:, 7], return_inverse=True)
+    step = int(steps[np.bincount(which.reshape(-1), several[:, 6]).argmax()])
+    return max(step, 1), int(several[several[:, 7] == step, 2].min())
 
 
 def repeated(times: I64) -> tuple[I64, I64]:

@@ -58,6 +58,7 @@ from amk.validator.memory.parts import (
     part_sizes,
     pieces,
     repeated,
+    usual_step,
 )
 from amk.validator.order.between_ctas import Group
 from amk.validator.order.intervals import divided
@@ -91,9 +92,7 @@ class PositionAbstraction:
         self.private_base = len(schedule.buffers)
         self.tagged = [i for i, b in enumerate(schedule.buffers) if b.tagged]
         self.last = schedule.kv.context - schedule.rows
-        sizes, self.origin = part_sizes(schedule)
-        # counted from the end: shared memory, and caches, whose units are no bytes
-        self.sizes = np.concatenate((sizes[:-1], np.full(UNITS - 1, ENDLESS), sizes[-1:]))
+        self.sizes = part_sizes(schedule)
         self.classes = 0
         self.moving: set[tuple[int, int]] = set()
         self.always: list[I64] = [np.zeros((0, PIECE + 3), np.int64)]
@@ -206,10 +205,14 @@ class PositionAbstraction:
     def _different(self, rows: I64) -> tuple[I64, I64]:
         """Private rows of a worker in the parts that stand for others, and which row each is of."""
         shared = rows[:, 0] == SHARED
-        rows[shared, 2:4] -= self.origin
-        found, of = pieces(rows, self.sizes)
-        shown, at = Alike(found, self.sizes).of(found)
-        shown[shown[:, 0] == SHARED, 2:4] += self.origin
+        sizes = np.full(
+            UNITS, ENDLESS
+        )  # units are counted from the end: shared memory, and caches, which have no parts
+        sizes[SHARED], origin = usual_step(rows[shared])
+        rows[shared, 2:4] -= origin
+        found, of = pieces(rows, sizes)
+        shown, at = Alike(found, sizes).of(found)
+        shown[shown[:, 0] == SHARED, 2:4] += origin
         return shown, of[at]
 
 
