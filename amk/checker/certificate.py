@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Annotated, Any, Final
 
 import numpy as np
@@ -32,6 +33,7 @@ from amk.checker.counters import MOST, WEAK, WORKER, Counters
 from amk.checker.epochs import check_epochs
 from amk.checker.footprints import READ, WRITE, Footprints
 from amk.checker.layers import short
+from amk.checker.parts import BUFFER
 from amk.checker.programs import MAX_ITEMS, TOKENS, Rejected, programs_of, require
 from amk.checker.words import FlagWords, passes
 from amk.schedule_ir.launch_needs import unmet
@@ -82,9 +84,11 @@ class Proof:
         self.programs = programs_of(self.schedule)
         self.counters = Counters(self.schedule, self.programs)
         self.footprints = Footprints(self.schedule, self.programs)
-        rows = self.footprints.rows(self._boundary())
+        placed = self.footprints.placed(self._boundary())
+        shared = placed[:, BUFFER] < len(self.schedule.buffers)
+        rows = self.footprints.parts.different(placed[shared])
         outside = rows[:, WORKER] == OUTSIDE
-        self.rows, self.ends = rows[~outside], rows[outside]
+        self.rows, self.ends, self.private = rows[~outside], rows[outside], placed[~shared]
         self.words = FlagWords(self.schedule, passes(schedule), self.rows, self.footprints.rows_of_splits)
         self._orders: dict[str, tuple[dict[tuple[int, int], bytes], bytes, Order]] = {}
 
@@ -101,7 +105,7 @@ class Proof:
             order.check()
         self.memory(time, fence, wait)
         check_epochs(self.programs, self.counters, fence, wait, self.full.launch.max_tokens)
-        facts.check_rings(self.schedule, self.rows)
+        facts.check_rings(self.schedule, self.private)
         facts.check_refills(self.schedule, self.programs)
         facts.check_positions(self.full, self.programs)
         facts.check_sequences(self.schedule, self.rows)
@@ -148,11 +152,10 @@ class Proof:
         return bool(self.counters.waits[:, WEAK].any())
 
     def memory(self, time: Order, fence: Order, wait: Order) -> None:
-        """(3), (4), buffer by buffer."""
-        rows = np.concatenate((self.rows, self.ends))
-        rows = rows[np.argsort(rows[:, 3], kind="stable")]
-        for part in np.split(rows, np.flatnonzero(np.diff(rows[:, 3])) + 1):
-            number = int(part[0, 3])
+        """(3), (4), buffer by buffer; of a worker's memory the bytes that differ are looked for when it is its turn."""
+        private = map(self.footprints.parts.different, _by_buffer(self.private))
+        for part in chain(_by_buffer(np.concatenate((self.rows, self.ends))), private):
+            number = int(part[0, BUFFER])
             shown = self.schedule.buffers[number] if number < len(self.schedule.buffers) else None
             name, tagged = f"'{shown.name}'" if shown else "private memory of a worker", shown and shown.tagged
             found = Bytes(part, self.level)
@@ -174,6 +177,11 @@ class Proof:
         before = (OUTSIDE, 0, 0, state, 0, size["state"], WRITE, code("state", 0), 0, 15, 0, state)
         after = [(OUTSIDE, 1, 0, number[b], lo, hi, READ, value, 0, 15, 0, number[b]) for b, lo, hi, value in wanted]
         return np.array([before, *after], np.int64)
+
+
+def _by_buffer(rows: I64) -> list[I64]:
+    rows = rows[np.argsort(rows[:, BUFFER], kind="stable")]
+    return np.split(rows, np.flatnonzero(np.diff(rows[:, BUFFER])) + 1) if len(rows) else []
 
 
 def _roomy(schedule: Schedule) -> Schedule:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from amk.checker.footprints import EVERYWHERE, WRITE
-from amk.checker.parts import spread
+from amk.checker.parts import ARRAY, HI, LO, STEP, TIMES, spread
 from amk.checker.programs import TOKENS, Program, require
 from amk.schedule_ir.ops import BarrierOp
 from amk.schedule_ir.ops.attention import agent_positions, owns_position
@@ -39,7 +39,7 @@ RING_LEMMA: Final = frozenset(
 
 
 def check_rings(schedule: Schedule, rows: I64) -> None:
-    """(5) rows: all accesses; nothing of a ring or its mbarriers is among their bytes."""
+    """(5) rows: all accesses of workers' memories, `placed`; nothing of a ring or its mbarriers is among their bytes."""
     buffers = {b.name: b for b in schedule.buffers}
     roles = {r.name: r.count for r in schedule.roles}
     taken: list[tuple[int, int]] = []
@@ -58,10 +58,11 @@ def check_rings(schedule: Schedule, rows: I64) -> None:
                 ranges = [(b.name, b.offset or 0, (b.offset or 0) + b.bytes) for b in others]
                 for other, start, end in ranges:
                     require(start >= lo + size or lo >= end, f"ring: '{name}' and '{other}' overlap")
-    private = rows[np.array([b.space == "shared" for b in schedule.buffers])[rows[:, 11]]]
+    private = rows[np.array([b.space == "shared" for b in schedule.buffers])[rows[:, ARRAY]]]
+    end = private[:, HI] + (private[:, TIMES] - 1) * private[:, STEP]
     for n, (lo, hi) in enumerate(taken):
         require(all(lo >= end or start >= hi for start, end in taken[:n]), "ring: two in the same bytes")
-        require(((private[:, 5] <= lo) | (private[:, 4] >= hi)).all(), "ring: an op touches its bytes")
+        require(((end <= lo) | (private[:, LO] >= hi)).all(), "ring: an op touches its bytes")
 
 
 def check_refills(schedule: Schedule, programs: list[Program]) -> None:

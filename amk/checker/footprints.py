@@ -114,8 +114,12 @@ class Footprints:
         ends = [(max(mine[0] - rows + 1, 0), min(mine[-1] + kv.block - 1, last)) for mine in blocks if mine]
         return [Footprints(self.schedule, self.programs, [*end, *end]).rows() for end in ends]
 
-    def rows(self, outside: I64 | None = None) -> I64:
-        """[n, 12] of the bytes that accesses have differently (`parts`); outside: rows of what else is there."""
+    def rows(self) -> I64:
+        """[n, 12] of the bytes that accesses have differently (`parts`)."""
+        return self.parts.different(self.placed())
+
+    def placed(self, outside: I64 | None = None) -> I64:
+        """[n, 15] of all accesses; outside: rows of what else is there."""
         parts = [np.zeros((0, ALL), np.int64)]
         for program in self.programs:
             runs: dict[int, list[int]] = {}
@@ -129,7 +133,8 @@ class Footprints:
         if outside is not None:
             placed = np.concatenate((placed, np.pad(outside, ((0, 0), (0, 3)))))
             placed[len(placed) - len(outside) :, AGAIN[0]] = 1
-        return self.parts.different(placed)
+        self.parts.fit(placed)
+        return placed
 
     def _of_step(self, program: Program, numbers: list[int], agent: int, warp: int) -> I64:
         """What one agent of every worker touches in the items of a step."""

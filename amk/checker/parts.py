@@ -1,8 +1,8 @@
 """Bytes that all accesses have alike are looked at once.
 
 Memory is cut into *parts* of equal size: a global buffer into the rows of the tokens of a step, private memory, where
-arrays may overlap, into parts as most accesses there that happen several times have them. Where no access begins or ends between two parts, each
-access has the same bytes of both, and what it means there is displaced by the same amount, if all accesses with that
+arrays may overlap, into parts as most accesses there that happen several times have them; an access that happens several
+times in each part counts as several. Where no access begins or ends between two parts, each access has the same bytes of both, and what it means there is displaced by the same amount, if all accesses with that
 value are displaced alike from part to part. A byte of the one then has the accesses of that byte of the other: races
 and values are those of either. So the first part stands for all up to the next where an access begins or ends; where
 accesses with one value are displaced differently, every part is kept. How memory is cut decides about work only.
@@ -45,7 +45,7 @@ class Parts:
             self.memories[-1].append(n)
             end = max(end, sum(spans[n]))
 
-    def _fit(self, rows: I64) -> None:
+    def fit(self, rows: I64) -> None:
         """Cut private memory so that most of what happens several times is in whole parts."""
         for together in self.memories:
             mine = rows[np.isin(rows[:, ARRAY], together) & (rows[:, TIMES] > 1)]
@@ -55,10 +55,9 @@ class Parts:
             self.origin[together] = mine[mine[:, STEP] == step, LO].min(initial=WHOLE) if len(mine) else 0
 
     def different(self, rows: I64) -> I64:
-        """Accesses of the parts that are kept, each of them once. rows: in global memory and in private memory, where a
-        byte counts from the beginning of that memory."""
-        self._fit(rows)
-        rows = self._pieces(rows)
+        """Accesses of the parts that are kept, each of them once. rows: all of some memories; in private memory a byte
+        counts from its beginning."""
+        rows = self._pieces(self._interleaved(rows))
         first, end, key = rows[:, TIMES], rows[:, STEP], rows[:, BUFFER] << 32
         cuts = np.unique(np.concatenate((key + first, key + end, *self._every(rows))))
         of, at = spread(np.searchsorted(cuts, key + first), np.searchsorted(cuts, key + end))
@@ -76,6 +75,21 @@ class Parts:
         torn = np.unique(ways[1:][(ways[1:, :2] == ways[:-1, :2]).all(axis=1), 0])
         mine = {b: rows[rows[:, BUFFER] == b] for b in torn.tolist()}
         return [(b << 32) + np.arange(r[:, TIMES].min(), r[:, STEP].max()) for b, r in mine.items()]
+
+    def _interleaved(self, rows: I64) -> I64:
+        """With an access that happens n times in each part as n that happen once in it."""
+        size, step = self.size[rows[:, ARRAY]], np.maximum(rows[:, STEP], 1)
+        several = (rows[:, TIMES] > 1) & (step < size) & (size < WHOLE) & (size % step == 0)
+        count = np.where(several, np.minimum(size // step, rows[:, TIMES]), 1)
+        of, nth = spread(np.zeros_like(size), count)
+        made: I64 = rows[of]
+        made[:, [LO, HI]] += (nth * rows[of, STEP])[:, None]
+        made[:, MOVED] += nth * rows[of, TURN]
+        again = several[of]
+        made[again, TIMES] = -((nth - rows[of, TIMES]) // (size // step)[of])[again]
+        made[again, TURN] *= (size // step)[of][again]
+        made[again, STEP] = size[of][again]
+        return made
 
     def _pieces(self, rows: I64) -> I64:
         """Bytes lo..hi of the parts from column `TIMES` up to column `STEP`, displaced as if the first were part 0."""
