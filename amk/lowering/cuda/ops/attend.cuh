@@ -8,7 +8,8 @@
 // (bf16 or fp8, private to the worker's split); writes shared partial (f32 [agents, group, head_dim + 4]).
 //
 // In a step of several rows, query vectors are those of all rows. Warps share them out in kTileColumns parts, 8 at a time, and
-// the kSharers warps of a part the positions; a lane counts the positions that its own query vector's row sees.
+// the kSharers warps of a part the positions; a lane counts the positions that its own query vector's row sees. Many
+// positions of a block are taken in kPieces turns, so that registers hold 16 of them at most.
 #pragma once
 #include "amk/cache.cuh"
 #include "amk/cells.cuh"
@@ -24,13 +25,15 @@ struct Attention {
   using Cache = typename P::Cache;
   using Row = CacheRow<Cache>;
   static constexpr int kDim = P::kHeadDim, kRuns = (kDim + 63) / 64, kStep = P::kKvSplits * P::kKvBlock;
-  static constexpr int kShare = (P::kKvBlock + S::kSharers - 1) / S::kSharers, kQuads = (kShare + 7) / 8 * 2;
+  static constexpr int kShare = (P::kKvBlock + S::kSharers - 1) / S::kSharers;
+  static constexpr int kPieces = P::kRows == 1 ? 1 : (kShare + 15) / 16, kPiece = kPieces == 1 ? kShare : 16;
+  static constexpr int kQuads = (kPiece + 7) / 8 * 2;
   static_assert(kDim % 8 == 0, "a lane reads 8 dims");
   template <int kBlocks>
   using Rows = typename Row::Raw[kBlocks * kQuads][kRuns];
 
   const Cache *keys, *values;
-  int lane, width, ahead, late;  // width: positions of a block that are the warp's
+  int lane, width, ahead, late;  // width: positions of a block that are the warp's, of the piece to come on
   float out[kRuns][4][4] = {}, peak = -1e30f, total = 0.f;
 
   __device__ __forceinline__ static bool has(int dim) { return kDim % 64 == 0 || dim < kDim; }
@@ -51,14 +54,21 @@ struct Attention {
   // All blocks, kBlocks at a time; a block counts while it begins at or before the position: `start` rows before the warp's.
   template <int kBlocks>
   __device__ __forceinline__ void sum(const uint4* query, int start) {
-    constexpr int kAll = kBlocks * kQuads, kNext = kBlocks * kStep;
-    const int part = lane % 4;
+    static_assert(kPieces == 1 || kBlocks == 1, "pieces are of one block");
+    constexpr int kAll = kBlocks * kQuads, kNext = kBlocks * kStep, kBack = (kPieces - 1) * kPiece;
+    const int part = lane % 4, all = width;
     Rows<kBlocks> k_raw = {}, v_raw = {};
     load<kBlocks>(k_raw, keys, ahead);
     load<kBlocks>(v_raw, values, ahead);
 #pragma unroll 1
-    for (; ahead + start > 0; ahead -= kNext) {
-      keys += kNext * kDim, values += kNext * kDim;
+    for (int next = kNext; ahead + start > 0; ahead -= next) {
+      const int here = width;
+      if constexpr (kPieces > 1) {
+        const bool last = all - width >= kBack;
+        next = last ? kStep - kBack : kPiece, start += last ? -kBack : kPiece;
+        width = last ? all : width - kPiece;
+      }
+      keys += next * kDim, values += next * kDim;
       float score[kAll], sums[kAll][4] = {}, top = peak;
 #pragma unroll
       for (int i = 0; i < kRuns; ++i) {
@@ -76,13 +86,13 @@ struct Attention {
         }
       }
       const int own = P::kRows == 1 ? ahead : ahead - late;
-      const auto there = [&](int s) { return s % kQuads * 4 < min(width, own - s / kQuads * kStep) - part; };
+      const auto there = [&](int s) { return s % kQuads * 4 < min(here, own - s / kQuads * kStep) - part; };
 #pragma unroll
       for (int s = 0; s < kAll; ++s) {
         score[s] = there(s) ? sums[s][0] + sums[s][3] : -1e30f;
         top = fmaxf(top, score[s]);
       }
-      load<kBlocks>(k_raw, keys, ahead - kNext);
+      load<kBlocks>(k_raw, keys, ahead - next);
       top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
       top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
       const float fade = __expf(peak - top);
@@ -112,7 +122,7 @@ struct Attention {
           }
         }
       }
-      load<kBlocks>(v_raw, values, ahead - kNext);
+      load<kBlocks>(v_raw, values, ahead - next);
     }
   }
 
