@@ -105,6 +105,7 @@ class Proof:
             order.check()
         self.memory(time, fence, wait)
         check_epochs(self.programs, self.counters, fence, wait, self.full.launch.max_tokens)
+        facts.check_fields(self.schedule, self.programs)
         facts.check_rings(self.schedule, self.private)
         facts.check_refills(self.schedule, self.programs)
         facts.check_positions(self.full, self.programs)

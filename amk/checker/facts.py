@@ -38,8 +38,20 @@ RING_LEMMA: Final = frozenset(
 """sha256 of the five scripts of the ring lemma, which does not depend on the schedule."""
 
 
+def check_fields(schedule: Schedule, programs: list[Program]) -> None:
+    """(3) An op orders what a warp does to one array by way of one field; of two fields only where it says so."""
+    written = {b.name for b in schedule.buffers if b.role != "constant"}
+    for op in {id(item.step.op): item.step.op for p in programs for item in p.items}.values():
+        named: dict[str, set[str]] = {}
+        for field, value in op:
+            if isinstance(value, str) and value in written and field not in ("op", "role", "stream"):
+                named.setdefault(value, set()).add(field)
+        several = [fields for fields in named.values() if len(fields) > 1]
+        require(all(fields <= op.in_place for fields in several), f"race: two fields of {op.op} name one array")
+
+
 def check_rings(schedule: Schedule, rows: I64) -> None:
-    """(5) rows: all accesses of workers' memories, `placed`; nothing of a ring or its mbarriers is among their bytes."""
+    """(5) rows: all accesses of workers' memories; nothing of a ring or its mbarriers is among their bytes."""
     buffers = {b.name: b for b in schedule.buffers}
     roles = {r.name: r.count for r in schedule.roles}
     taken: list[tuple[int, int]] = []

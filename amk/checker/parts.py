@@ -1,9 +1,10 @@
 """Bytes that all accesses have alike are looked at once.
 
 Memory is cut into *parts* of equal size: a global buffer into the rows of the tokens of a step, private memory, where
-arrays may overlap, into parts as most accesses there that happen several times have them; an access that happens several
-times in each part counts as several. Where no access begins or ends between two parts, each access has the same bytes of both, and what it means there is displaced by the same amount, if all accesses with that
-value are displaced alike from part to part. A byte of the one then has the accesses of that byte of the other: races
+arrays may overlap, into parts as most accesses there that happen several times have them; an access that happens
+several times in each part counts as several. Where no access begins or ends between two parts, each access has the
+same bytes of both, and what it means there is displaced by the same amount, if all accesses with that value are
+displaced alike from part to part. A byte of the one then has the accesses of that byte of the other: races
 and values are those of either. So the first part stands for all up to the next where an access begins or ends; where
 accesses with one value are displaced differently, every part is kept. How memory is cut decides about work only.
 """

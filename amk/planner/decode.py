@@ -261,9 +261,9 @@ def _of_slice(model: ModelSpec, settings: Settings) -> Settings:
 
 
 def _require_parts(model: ModelSpec, settings: Settings, runs: Runs) -> None:
-    """AMK016 for parts of one vector's `down` in codes, and for parts of norms that are staged as a whole or whose words
-    carry the tag of one layer; AMK406 unless columns come in whole chunks for every part, of `down` where parts wait
-    for their own.
+    """AMK016 for parts of one vector's `down` in codes, and for parts of norms that are staged as a whole or whose
+    words carry the tag of one layer; AMK406 unless columns come in whole chunks for every part, of `down` where parts
+    wait for their own.
     """
     if settings.x_parts > 1 and (model.graph.norm != "rms" or has_tags(settings, "h_out")):
         raise AmkError(Diagnostic("AMK016", "an input is staged in x_parts where RMSNorms read hidden states of bf16"))

@@ -9,7 +9,7 @@ from typing import TypedDict
 from amk.models.graph import Attention, Norm, Product
 from amk.models.matrices import MatrixName, bias_buffer
 from amk.planner.draw import draw_steps
-from amk.planner.settings import NARROW_STEP
+from amk.planner.settings import NARROW_STEP, in_place
 from amk.planner.staging import Written, layout, staged_for
 from amk.planner.steps import LAYER, RunOfLayers, Writer
 from amk.schedule_ir.expr import Expr
@@ -142,9 +142,10 @@ class Author(Writer):
             role="all", layer=self.layer, qkv=self.own("qkv"), rope="rope", q_norm="q_norm" if node.q_norm else None,
             k_norm="k_norm" if node.k_norm else None, q="q", k_cache="k_cache", v_cache="v_cache",
         )  # fmt: skip
-        attend = AttendOp(role="all", layer=self.layer, q="q", k_cache="k_cache", v_cache="v_cache", partial="att")
+        partial = "q" if in_place(self.model, self.settings) else "att"
+        attend = AttendOp(role="all", layer=self.layer, q="q", k_cache="k_cache", v_cache="v_cache", partial=partial)
         merge = MergeOp(
-            role="all", layer=self.layer, partial="att", attend_agents=self.settings.warps, **self.splits_at(),
+            role="all", layer=self.layer, partial=partial, attend_agents=self.settings.warps, **self.splits_at(),
         )  # fmt: skip
         return [
             *self.wait(self.own("qkv"), (LAYER, gate), self.head_delta),

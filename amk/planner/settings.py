@@ -7,7 +7,7 @@ from typing import Literal
 
 from amk.models.matrices import MatrixName, matrices_of, matrix
 from amk.models.model_spec import ModelSpec
-from amk.schedule_ir.ops.attention import tile_columns
+from amk.schedule_ir.ops.attention import QUERY_TILE, sharers, tile_columns
 from amk.schedule_ir.ops.reduce_splits import sliceable
 from amk.schedule_ir.sampling import Mode
 from amk.schedule_ir.schedule import CacheDtype
@@ -136,6 +136,13 @@ STARTS = PRESETS | {"phased": PHASED, "untuned": UNTUNED}
 def parts_of(settings: Settings, name: MatrixName) -> int:
     """Steps that the product of a matrix is done in."""
     return (settings.k_parts or 1) if name == "down" else settings.x_parts
+
+
+def in_place(model: ModelSpec, settings: Settings) -> bool:
+    """Whether attention leaves its partials where its queries were: room is short, and no warps share positions."""
+    vectors = settings.rows * model.heads // model.kv_heads
+    alone = settings.rows > 1 and sharers(vectors, settings.rows, settings.warps) == 1
+    return settings.x_parts > 1 and alone and vectors % QUERY_TILE == 0
 
 
 def per_vector(settings: Settings) -> tuple[int, ...]:

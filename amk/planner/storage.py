@@ -9,7 +9,7 @@ from typing import Literal
 from amk.models.matrices import MATRICES, ROWS_PER_GROUP, matrix
 from amk.models.model_spec import ModelSpec
 from amk.planner.formats import BF16, Formats, Layered, Runs, chunk_choices, layered
-from amk.planner.settings import Settings, chunk_bytes_of, per_vector
+from amk.planner.settings import Settings, chunk_bytes_of, in_place, per_vector
 from amk.planner.staging import free_from, layout, staged_arrays
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.memory import Alignment, Buffer, LayerChunks, Stream
@@ -117,10 +117,11 @@ def fixed_buffers(
     together, each = settings.vectors, per_vector(settings)
     staged = staged_arrays(model, wanted, together, settings.k_parts or 1, settings.x_parts)
     products: list[Array] = [("part", "f32", (most + warps, *each, ROWS_PER_GROUP))]
-    attention: list[Array] = [
-        ("att", "f32", (sharers(vectors, settings.rows, warps), vectors, dim + PARTIAL_EXTRA)),
-        ("q", "f32", (vectors, dim)),
-    ]
+    attention: list[Array] = [("q", "f32", (vectors, dim))]
+    if in_place(model, settings):
+        attention = [("q", "f32", (vectors, dim + PARTIAL_EXTRA))]
+    else:
+        attention.insert(0, ("att", "f32", (sharers(vectors, settings.rows, warps), vectors, dim + PARTIAL_EXTRA)))
     kept: list[Array] = [
         ("residual", "f32", (*each, max(counts["hidden.count"]) * ROWS_PER_GROUP)),
     ]

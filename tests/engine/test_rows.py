@@ -67,7 +67,7 @@ def test_a_step_of_rows_is_steps_of_one_row(name: str) -> None:
     context, steps = schedule.kv.context, 4
     prompt = [int(t) for t in np.random.default_rng(3).integers(0, model.vocab, 1 + steps * rows + rows)]
     for start in one_in_turn((schedule.kv.block - 1, 0), list(CASES).index(name)):
-        one, many = CpuEngine(planned(name, rows=1, reduce_from=1), source), CpuEngine(schedule, source)
+        one, many = CpuEngine(planned(name, rows=1, reduce_from=1, x_parts=1), source), CpuEngine(schedule, source)
         one.request(prompt)
         one.step(start) if start else None
         many.request(prompt, start=start)

@@ -10,6 +10,8 @@ from amk.schedule_ir.expr import Env, Expr
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.attention import (
     PARTIAL_EXTRA,
+    QUERIES,
+    QUERY_TILE,
     agent_positions,
     attended,
     group_size,
@@ -17,14 +19,24 @@ from amk.schedule_ir.ops.attention import (
     partial_width,
     place,
     queries,
+    query_rows,
+    query_width,
     sharing,
     tile_columns,
 )
 from amk.schedule_ir.ops.base import Access, Geometry, Memory, Op
-from amk.schedule_ir.ops.precondition import BLOCK, DIM, INDEX, SPLITS, Need
+from amk.schedule_ir.ops.precondition import BLOCK, DIM, INDEX, SPLITS, Need, Site, Term
 
 NEGATIVE = np.float32(-1e30)
 """Running maximum of a partial that saw no position; its weight underflows to zero against any real one."""
+
+
+def _in_place(site: Site) -> bool:
+    """Whether what one warp multiplies with and leaves is its own where both are in one buffer."""
+    op, geo = site.op, site.geo
+    assert isinstance(op, AttendOp)
+    alone = geo.rows_each > 1 and sharing(geo, geo.role_size[op.role]) == 1 and queries(geo) % QUERY_TILE == 0
+    return op.partial != op.q or (alone and query_width(geo, op.q) == partial_width(geo))
 
 
 class AttendOp(Op):
@@ -34,14 +46,18 @@ class AttendOp(Op):
 
     Where a step reads several rows of a sequence, g counts the query vectors of all rows, and row r sees the positions
     up to pos + r. Agents then share out query vectors first, and positions among those of the same query vectors:
-    partial is [sharers, query vectors, head_dim + 4].
+    partial is [sharers, query vectors, head_dim + 4]. Where nobody shares positions, partial may be q itself, whose
+    rows then are as wide: a warp is done with its query vectors when it writes what they became.
     """
 
     registers: ClassVar[tuple[str, ...]] = ("pos",)
     needs: ClassVar[tuple[Need, ...]] = (
         Need("dims", DIM.multiple_of(8), "a lane reads 8 dims"),
+        QUERIES,
+        Need("in-place", Term(_in_place), "what is left in place of queries has one writer and their places"),
         Need("lap", SPLITS * BLOCK * DIM * 2 < INDEX, "two laps of the splits are counted in 32 bits"),
     )
+    in_place: ClassVar[frozenset[str]] = frozenset({"q", "partial"})
     leaves: ClassVar[str | None] = "attend_agents"
     op: Literal["attend"] = "attend"
     layer: Expr
@@ -52,7 +68,11 @@ class AttendOp(Op):
 
     def numbers(self, geo: Geometry) -> dict[str, int]:
         agents = geo.role_size[self.role]
-        return {"sharers": sharing(geo, agents), "tile_columns": tile_columns(queries(geo), geo.rows_each, agents)}
+        return {
+            "sharers": sharing(geo, agents),
+            "tile_columns": tile_columns(queries(geo), geo.rows_each, agents),
+            "query_width": query_width(geo, self.q),
+        }
 
     def _runs(self, env: Env, geo: Geometry) -> list[tuple[int, int]]:
         agents = geo.role_size[self.role]
@@ -71,8 +91,8 @@ class AttendOp(Op):
         runs, (share, mine) = self._runs(env, geo), self._queries(env, geo)
         begun = part * geo.kv_block <= last_row(env.pos, geo)  # then agents multiply with the query, some by nothing
         out: list[Access] = []
-        for q0, q1 in mine if begun else ():
-            out += geo.span("read", self.q, q0 * dim, q1 * dim, ("q", layer), (head * count + q0) * dim)
+        for vectors in mine if begun else ():
+            out += query_rows("read", self.q, vectors, layer, head, geo)
         for lo, hi in runs:
             for cache, kind in ((self.k_cache, "k"), (self.v_cache, "v")):
                 old, new = min(hi, env.pos), max(lo, env.pos)
@@ -94,11 +114,13 @@ class AttendOp(Op):
         for q0, q1 in mine:
             out = np.zeros((q1 - q0, partial_width(geo)), np.float32)
             out[:, dim] = NEGATIVE
-            query = np.asarray(mem.read(self.q, q0 * dim, q1 * dim) if begun else (), np.float32)
+            width = query_width(geo, self.q)
+            rows = [mem.read(self.q, n * width, n * width + dim) for n in (range(q0, q1) if begun else ())]
+            query = np.asarray(rows, np.float32)
             if runs:
-                rows = [((base + lo) * dim, (base + hi) * dim) for lo, hi in runs]
-                k = np.concatenate([mem.read(self.k_cache, *r) for r in rows]).reshape(-1, dim).astype(np.float32)
-                v = np.concatenate([mem.read(self.v_cache, *r) for r in rows]).reshape(-1, dim).astype(np.float32)
+                places = [((base + lo) * dim, (base + hi) * dim) for lo, hi in runs]
+                k = np.concatenate([mem.read(self.k_cache, *r) for r in places]).reshape(-1, dim).astype(np.float32)
+                v = np.concatenate([mem.read(self.v_cache, *r) for r in places]).reshape(-1, dim).astype(np.float32)
                 out[:] = _partials(query.reshape(-1, dim) @ k.T, v, _seen(env.pos, range(q0, q1), runs, geo))
             mem.write(self.partial, (share * count + q0) * partial_width(geo), out.reshape(-1))
 

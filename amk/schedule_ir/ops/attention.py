@@ -15,8 +15,11 @@ the position that its ops see is that one's: what they touch depends on no other
 
 from __future__ import annotations
 
+from typing import Literal
+
 from amk.schedule_ir.expr import Env
-from amk.schedule_ir.ops.base import Geometry, split
+from amk.schedule_ir.ops.base import Access, Geometry, ValueKey, split
+from amk.schedule_ir.ops.precondition import Need, Site, Term
 
 PARTIAL_EXTRA = 4
 """f32 words after the head_dim outputs of one partial: running maximum, sum of weights, two of padding."""
@@ -95,3 +98,33 @@ def attended(agent: int, agents: int, geo: Geometry) -> tuple[int, list[tuple[in
 
 def partial_width(geo: Geometry) -> int:
     return geo.model.head_dim + PARTIAL_EXTRA
+
+
+def query_width(geo: Geometry, q: str) -> int:
+    """Elements from one query vector to the next in buffer `q`."""
+    return geo.buffers[q].shape[-1]
+
+
+def query_rows(
+    kind: Literal["read", "write"], q: str, vectors: tuple[int, int], layer: int, head: int, geo: Geometry
+) -> list[Access]:
+    """The accesses to query vectors [q0, q1) of a kv head in buffer `q`."""
+    (q0, q1), dim, width = vectors, geo.model.head_dim, query_width(geo, q)
+    value: ValueKey = ("q", layer)
+    first = (head * queries(geo) + q0) * dim
+    if width == dim or q1 == q0 + 1:
+        return geo.span(kind, q, q0 * width, (q1 - 1) * width + dim, value, first)
+    if geo.folded:
+        size = geo.buffers[q].item_bytes
+        found = geo.span(kind, q, q0 * width, q0 * width + dim, value, first)
+        return [each._replace(times=q1 - q0, step=width * size, shift=dim * size) for each in found]
+    rows = range(q1 - q0)
+    return [a for n in rows for a in query_rows(kind, q, (q0 + n, q0 + n + 1), layer, head, geo)]
+
+
+def _wide_queries(site: Site) -> bool:
+    buffer = site.buffer("q")
+    return buffer is not None and buffer.shape[-1] >= site.geo.model.head_dim and buffer.shape[-1] % 4 == 0
+
+
+QUERIES = Need("queries", Term(_wide_queries), "a query vector is whole and begins at 16 bytes")

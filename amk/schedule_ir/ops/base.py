@@ -85,6 +85,8 @@ class Op(Frozen):
     """Fields whose buffers are read only if the data say so: nobody may rely on a wait for words there."""
     meets: ClassVar[int] = 0
     """How often in a row the lanes of a warp meet within the op; once more, each time that it adds up `sums`."""
+    in_place: ClassVar[frozenset[str]] = frozenset()
+    """Fields that may name one buffer: a lane is done with what it reads of the one where it writes the other."""
     needs: ClassVar[tuple[Need, ...]] = ()
     """What the device code relies on beyond names, dtypes and the bounds of `accesses`."""
     leaves: ClassVar[str | None] = None

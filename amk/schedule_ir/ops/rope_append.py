@@ -8,7 +8,14 @@ import numpy as np
 
 from amk.schedule_ir.expr import Env, Expr
 from amk.schedule_ir.memory import Name
-from amk.schedule_ir.ops.attention import group_size, owns_position, place, queries
+from amk.schedule_ir.ops.attention import (
+    QUERIES,
+    group_size,
+    owns_position,
+    place,
+    query_rows,
+    query_width,
+)
 from amk.schedule_ir.ops.base import F32, Access, FloatArray, Geometry, Memory, Op
 from amk.schedule_ir.ops.precondition import BLOCK, DIM, ROWS, Need, as_model
 
@@ -29,6 +36,7 @@ class RopeAppendOp(Op):
         Need("pairs", DIM.multiple_of(4), "halves of a head are whole pairs"),
         as_model("q_norm", "qk_norm"),
         as_model("k_norm", "qk_norm"),
+        QUERIES,
         Need("rows", ROWS <= BLOCK, "the rows of a step lie in two blocks at most"),
     )
     op: Literal["rope_append"] = "rope_append"
@@ -40,6 +48,9 @@ class RopeAppendOp(Op):
     q: Name
     k_cache: Name
     v_cache: Name
+
+    def numbers(self, geo: Geometry) -> dict[str, int]:
+        return {"query_width": query_width(geo, self.q)}
 
     def _units(self, env: Env, geo: Geometry) -> list[tuple[str, int, int, int]]:
         """(kind, local query vector, row, first element in qkv) for the agent's units."""
@@ -72,8 +83,7 @@ class RopeAppendOp(Op):
                 out += geo.span("read", norm, layer * dim, (layer + 1) * dim, None)
             out += geo.span("read", self.rope, pos * dim, (pos + 1) * dim, None)
             if kind == "q":
-                origin = (head * queries(geo) + local) * dim
-                out += geo.span("write", self.q, local * dim, (local + 1) * dim, ("q", layer), origin)
+                out += query_rows("write", self.q, (local, local + 1), layer, head, geo)
             else:
                 out += geo.span("write", self.k_cache if kind == "k" else self.v_cache, row, row + dim, (kind, layer))
         return out
@@ -91,7 +101,7 @@ class RopeAppendOp(Op):
                 continue
             y = self._rotate(self._normed(y, kind, layer, geo, mem), table)
             if kind == "q":
-                mem.write(self.q, local * dim, y * np.float32(dim**-0.5))
+                mem.write(self.q, local * query_width(geo, self.q), y * np.float32(dim**-0.5))
             else:
                 mem.write(self.k_cache, row, y)
 

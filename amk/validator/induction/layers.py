@@ -112,7 +112,7 @@ def _moved_changes(stream: Stream, spans: list[Span]) -> Stream:
 
 
 def _shortened(body: tuple[Node, ...], spans: list[Span], final: tuple[int, int]) -> tuple[Node, ...]:
-    """Of a program: the layer loops in their order are `spans`; the final norm is number final[0], and then final[1]."""
+    """Of a program: layer loops in their order are `spans`; the final norm is number final[0], and then final[1]."""
     left = iter(spans)
     out: list[Node] = []
     for node in body:

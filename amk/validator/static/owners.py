@@ -55,7 +55,7 @@ def _fields(schedule: Schedule) -> Iterator[Diagnostic]:
             elif name in KEPT and field != name:
                 message = f"{field} of {op.op} is '{name}', which is kept for the next launch"
                 yield finding("AMK106", message, path, "what is kept there has one meaning for all launches")
-            elif name in seen and name not in constants:
+            elif name in seen and name not in constants and not op.in_place.issuperset((seen[name], field)):
                 message = f"{op.op} has '{name}' for {seen[name]} and for {field}"
                 yield finding("AMK302", message, path, "an op orders its accesses of one field, not those of two")
             seen[name] = field

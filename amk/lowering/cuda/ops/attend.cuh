@@ -9,7 +9,8 @@
 //
 // In a step of several rows, query vectors are those of all rows. Warps share them out in kTileColumns parts, 8 at a time, and
 // the kSharers warps of a part the positions; a lane counts the positions that its own query vector's row sees. Many
-// positions of a block are taken in kPieces turns, so that registers hold 16 of them at most.
+// positions of a block are taken in kPieces turns, so that registers hold 16 of them at most. partial may be q: a lane writes
+// where it has read, and behind it.
 #pragma once
 #include "amk/cache.cuh"
 #include "amk/cells.cuh"
@@ -167,7 +168,7 @@ __device__ __forceinline__ void attend(C& c) {
     // In registers: what is read from constant memory between loads waits for a scoreboard that may be theirs too.
     A a{sync::opaque(S::k_cache(c).data + offset), sync::opaque(S::v_cache(c).data + offset), c.lane, a1 - a0, ahead,
         P::kRows - 1 - mine / kGroup};
-    const uint4* query = reinterpret_cast<const uint4*>(S::q(c) + mine * kDim + c.lane % 4 * 8);
+    const uint4* query = reinterpret_cast<const uint4*>(S::q(c) + mine * S::kQueryWidth + c.lane % 4 * 8);
     if constexpr (ablation::kNoAttention) {
       // The sums stay zero.
     } else if (S::kTogether == 1 || ahead + a0 <= A::kStep) {

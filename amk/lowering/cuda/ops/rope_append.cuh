@@ -48,7 +48,7 @@ __device__ __forceinline__ void rotate_store(C& c, const HeadPlace& to, float (&
       split_pair(lo * P::kQueryScale, __shfl_down_sync(0xffffffffu, lo, 1) * P::kQueryScale, low.x, low.y);
       split_pair(hi * P::kQueryScale, __shfl_down_sync(0xffffffffu, hi, 1) * P::kQueryScale, high.x, high.y);
       if (i < kHalf && i % 2 == 0) {
-        float* q = S::q(c) + to.vector * kDim + i;
+        float* q = S::q(c) + to.vector * S::kQueryWidth + i;
         *reinterpret_cast<uint2*>(q) = low, *reinterpret_cast<uint2*>(q + kHalf) = high;
       }
     } else if (i < kHalf) {
