@@ -18,9 +18,9 @@ Total: any input yields a verdict. What it takes on trust: README.md.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import chain
 from typing import Annotated, Any, Final
 
 import numpy as np
@@ -28,12 +28,12 @@ import numpy.typing as npt
 from pydantic import Field, TypeAdapter, ValidationError
 
 from amk.checker import facts
-from amk.checker.core import EDGES, OUTSIDE, Bytes, Claims, Order, check_run
+from amk.checker.core import EDGES, OUTSIDE, Bytes, Claims, Order, Within, check_run
 from amk.checker.counters import MOST, WEAK, WORKER, Counters
 from amk.checker.epochs import check_epochs
 from amk.checker.footprints import READ, WRITE, Footprints
 from amk.checker.layers import short
-from amk.checker.parts import BUFFER
+from amk.checker.parts import BUFFER, MOVED, VALUE
 from amk.checker.programs import MAX_ITEMS, TOKENS, Rejected, programs_of, require
 from amk.checker.words import FlagWords, passes
 from amk.schedule_ir.launch_needs import unmet
@@ -85,11 +85,10 @@ class Proof:
         self.counters = Counters(self.schedule, self.programs)
         self.footprints = Footprints(self.schedule, self.programs)
         placed = self.footprints.placed(self._boundary())
-        shared = placed[:, BUFFER] < len(self.schedule.buffers)
-        rows = self.footprints.parts.different(placed[shared])
-        outside = rows[:, WORKER] == OUTSIDE
-        self.rows, self.ends, self.private = rows[~outside], rows[outside], placed[~shared]
-        self.words = FlagWords(self.schedule, passes(schedule), self.rows, self.footprints.rows_of_splits)
+        self.rows = placed[np.argsort(placed[:, BUFFER], kind="stable")]
+        tagged = [n for n, b in enumerate(self.schedule.buffers) if b.tag is not None]
+        words = self.different(self.rows[np.isin(self.rows[:, BUFFER], tagged)])
+        self.words = FlagWords(self.schedule, passes(schedule), words, self.footprints.rows_of_splits)
         self._orders: dict[str, tuple[dict[tuple[int, int], bytes], bytes, Order]] = {}
 
     def check(self, times: object, clocks: object) -> None:
@@ -106,10 +105,12 @@ class Proof:
         self.memory(time, fence, wait)
         check_epochs(self.programs, self.counters, fence, wait, self.full.launch.max_tokens)
         facts.check_fields(self.schedule, self.programs)
-        facts.check_rings(self.schedule, self.private)
+        shared = np.searchsorted(self.rows[:, BUFFER], len(self.schedule.buffers))
+        facts.check_rings(self.schedule, self.rows[shared:])
         facts.check_refills(self.schedule, self.programs)
         facts.check_positions(self.full, self.programs)
-        facts.check_sequences(self.schedule, self.rows)
+        if self.schedule.live:
+            facts.check_sequences(self.schedule, self.different(self.rows[:shared]))
         facts.check_launch(self.full, self.programs)
         facts.check_registers(self.schedule, self.programs)
 
@@ -153,15 +154,42 @@ class Proof:
         return bool(self.counters.waits[:, WEAK].any())
 
     def memory(self, time: Order, fence: Order, wait: Order) -> None:
-        """(3), (4), buffer by buffer; of a worker's memory the bytes that differ are looked for when it is its turn."""
-        private = map(self.footprints.parts.different, _by_buffer(self.private))
-        for part in chain(_by_buffer(np.concatenate((self.rows, self.ends))), private):
-            number = int(part[0, BUFFER])
+        """(3), (4), buffer by buffer. What the warps of one worker order in its memory, they order in that of every
+        worker that runs the same program and touches the same bytes."""
+        within, alike = Within(time), set[tuple[int, bytes]]()
+        for placed in np.split(self.rows, np.flatnonzero(np.diff(self.rows[:, BUFFER])) + 1):
+            number = int(placed[0, BUFFER])
+            key = self._alike(placed) if number >= len(self.schedule.buffers) else None
+            if key in alike:
+                continue
             shown = self.schedule.buffers[number] if number < len(self.schedule.buffers) else None
             name, tagged = f"'{shown.name}'" if shown else "private memory of a worker", shown and shown.tagged
-            found = Bytes(part, self.level)
-            found.check_races(wait if tagged else time, fence, bool(tagged), name)
-            found.check_values(name)
+            alone = key is not None
+            for part in self.footprints.parts.by_parts(placed):
+                found = Bytes(part, self.level)
+                alone = alone and found.ordered(within, within)
+                if not alone:
+                    found.check_races(wait if tagged else time, fence, bool(tagged), name)
+                found.check_values(name)
+            if key is not None and alone:
+                alike.add(key)
+
+    def different(self, placed: I64) -> I64:
+        return self.footprints.parts.different(placed)
+
+    def _alike(self, placed: I64) -> tuple[int, bytes]:
+        """The program of the worker whose memory these rows are in, and what they are but for the worker; as only
+        displacements of one value are compared, they count from the least of it."""
+        worker = int(placed[0, WORKER])
+        require((placed[:, WORKER] == worker).all(), "race: in private memory of a worker")
+        rows = placed.copy()
+        rows[:, [WORKER, BUFFER]] = 0
+        _, value = np.unique(rows[:, VALUE], return_inverse=True)
+        least = np.full(len(rows), np.iinfo(np.int64).max)
+        np.minimum.at(least, value, rows[:, MOVED])
+        rows[:, MOVED] -= least[value]
+        number = next(n for n, program in enumerate(self.programs) if worker in program.workers)
+        return number, hashlib.sha256(rows.tobytes()).digest()
 
     def _boundary(self) -> I64:
         """Launch state before; outputs, state and the last logits after, or state and hidden state of a slice."""
@@ -178,11 +206,6 @@ class Proof:
         before = (OUTSIDE, 0, 0, state, 0, size["state"], WRITE, code("state", 0), 0, 15, 0, state)
         after = [(OUTSIDE, 1, 0, number[b], lo, hi, READ, value, 0, 15, 0, number[b]) for b, lo, hi, value in wanted]
         return np.array([before, *after], np.int64)
-
-
-def _by_buffer(rows: I64) -> list[I64]:
-    rows = rows[np.argsort(rows[:, BUFFER], kind="stable")]
-    return np.split(rows, np.flatnonzero(np.diff(rows[:, BUFFER])) + 1) if len(rows) else []
 
 
 def _roomy(schedule: Schedule) -> Schedule:

@@ -142,24 +142,24 @@ class Order:
         (w, i, a), (x, j, _) = p[:3], q[:3]
         column = self.column[w, a]
         over: Bools = (w == OUTSIDE) | (x == OUTSIDE) | (self.starts[x, j, column] > i)
-        for more in (self._locally, self._of_warps, self._wherever):
+        for more in (self.locally, self._of_warps, self._wherever):
             unsure = np.flatnonzero(~over)
             if len(unsure):
-                over[unsure] = more(p[:, unsure], q[:, unsure], column[unsure])
+                over[unsure] = more(p[:, unsure], q[:, unsure])
         return over
 
-    def _locally(self, p: I64, q: I64, column: I64) -> Bools:
+    def locally(self, p: I64, q: I64) -> Bools:
         """By the order of one worker's warps."""
         (w, i, a), (x, j, b) = p[:3], q[:3]
         knows = self.ahead[self.group[x], j, self.counters.warp_class[x, b], self.counters.warp_class[w, a]]
         found: Bools = (p == q).all(axis=0) | ((w == x) & ((knows > i) | ((a == b) & (i < j))))
         return found
 
-    def _wherever(self, p: I64, q: I64, column: I64) -> Bools:
+    def _wherever(self, p: I64, q: I64) -> Bools:
         """In each case of the position."""
-        found: Bools = np.zeros(len(column), bool)
+        found: Bools = np.zeros(p.shape[1], bool)
         if self.readings:
-            found = self.wherever[q[0], q[1], column] > p[1]
+            found = self.wherever[q[0], q[1], self.column[p[0], p[2]]] > p[1]
         return found
 
     @cached_property
@@ -188,14 +188,26 @@ class Order:
         deque(case._states(), maxlen=0)
         return case.starts
 
-    def _of_warps(self, p: I64, q: I64, column: I64) -> Bools:
+    def _of_warps(self, p: I64, q: I64) -> Bools:
         """By what the warp that starts q knows, which is at least S, what all warps of the item know."""
+        column = self.column[p[0], p[2]]
         known = np.zeros(len(column), np.int16)
         for j, who, state in self._states():
             at = np.flatnonzero((q[1] == j) & np.isin(q[0], who))
             known[at] = state[q[0, at], q[2, at], column[at]]
         over: Bools = known > p[1]
         return over
+
+
+class Within:
+    """The order of the warps of one worker, whatever other workers do: that of its program."""
+
+    def __init__(self, order: Order) -> None:
+        self.order = order
+
+    def before(self, p: I64, q: I64) -> Bools:
+        """As that of `Order`."""
+        return self.order.locally(p.T, q.T)
 
 
 class Bytes:
@@ -217,6 +229,10 @@ class Bytes:
 
     def check_races(self, after_read: Order, after_write: Order, tagged: bool, name: str) -> None:
         """(3)"""
+        require(self.ordered(after_read, after_write, tagged), f"race: in {name}")
+
+    def ordered(self, after_read: Order | Within, after_write: Order | Within, tagged: bool = False) -> bool:
+        """Whether no two accesses race."""
         turns = np.concatenate(([True], self.kind[1:] != self.kind[:-1]))
         starts = np.flatnonzero(self.fresh | (self.kind == WRITE) | turns)
         size = np.diff(np.append(starts, len(self.row)))
@@ -229,7 +245,9 @@ class Bytes:
         for order, mine in ((after_read, read), (after_write, ~read)):
             for at in np.array_split(np.flatnonzero(mine), len(mine) // PART + 1):
                 p, q = place.take(self.row[earlier[at]], axis=1), place.take(self.row[later[at]], axis=1)
-                require(order.before(p.T, q.T).all(), f"race: in {name}")
+                if not order.before(p.T, q.T).all():
+                    return False
+        return True
 
     def check_values(self, name: str) -> None:
         """(4) Content is (value, displacement, tag); the tag of what is left at the end is nobody's concern."""

@@ -11,6 +11,7 @@ accesses with one value are displaced differently, every part is kept. How memor
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
@@ -58,16 +59,28 @@ class Parts:
     def different(self, rows: I64) -> I64:
         """Accesses of the parts that are kept, each of them once. rows: all of some memories; in private memory a byte
         counts from its beginning."""
+        return np.concatenate((np.zeros((0, FEW), np.int64), *self.by_parts(rows)))
+
+    def by_parts(self, rows: I64, most: int = 1 << 19) -> Iterator[I64]:
+        """The same some parts at a time, which have `most` accesses together or are one part."""
         rows = self._pieces(self._interleaved(rows))
         first, end, key = rows[:, TIMES], rows[:, STEP], rows[:, BUFFER] << 32
         cuts = np.unique(np.concatenate((key + first, key + end, *self._every(rows))))
         of, at = spread(np.searchsorted(cuts, key + first), np.searchsorted(cuts, key + end))
-        part = cuts[at] - key[of]
-        made: I64 = rows[of, :FEW]
-        start = self.origin[made[:, ARRAY]] + part * self.size[made[:, ARRAY]]
-        made[:, [LO, HI]] += start[:, None]
-        made[:, MOVED] += part * rows[of, TURN]
-        return made
+        order = np.argsort(at, kind="stable")
+        of, at = of[order], at[order]
+        ends = np.append(np.flatnonzero(np.diff(at)) + 1, len(at))
+        begin = 0
+        while begin < len(at):
+            least, fits = np.searchsorted(ends, [begin, begin + most], "right")
+            stop = int(ends[max(fits - 1, least)])
+            mine, part = of[begin:stop], cuts[at[begin:stop]] - key[of[begin:stop]]
+            made: I64 = rows[mine, :FEW]
+            start = self.origin[made[:, ARRAY]] + part * self.size[made[:, ARRAY]]
+            made[:, [LO, HI]] += start[:, None]
+            made[:, MOVED] += part * rows[mine, TURN]
+            yield made
+            begin = stop
 
     def _every(self, rows: I64) -> list[I64]:
         """All parts of buffers where values are displaced in different ways."""

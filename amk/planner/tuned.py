@@ -93,9 +93,9 @@ WIDE_STEP: Changes = {**BATCHED, **SMALL_COPIES, "head_sums": "global"}
 X_BYTES = 132 * 1024
 """Of an input that is staged as a whole: 16 columns of 4,096 were measured, with rings of 64 KB beside it."""
 
-IN_FOUR: Changes = {"x_parts": 4}
-"""A larger one is staged in quarters, and that of `down` in parts that are no larger. 32 columns of 4,096 then take
-less than attention's arrays of as many rows do."""
+PART_BYTES = 64 * 1024
+"""A larger one is staged in parts of at most so much, that of `down` in parts that are no wider. What 256 threads have
+in flight at once is as much."""
 
 BYTES_A_COLUMN = 2 * ROWS_PER_GROUP
 """Of a copy of bf16."""
@@ -151,8 +151,10 @@ def batched(batch: int, model: ModelSpec, workers: int) -> Changes:
     all_own = all(matrix(model, name).groups >= workers for name in matrices_of(model))
     parts = HALVED if batch in HALVED_BATCHES else IN_PARTS if batch >= PARTED_BATCH else {}
     words = WORDS if batch >= PARTED_BATCH else ALL_WORDS
-    if batch * model.hidden * 2 > X_BYTES and (few := quarters(model)) is not None:
-        return {**WIDE_STEP, **IN_FOUR, "k_parts": few}
+    if batch * model.hidden * 2 > X_BYTES:
+        parts = next(n for n in (4, 8, 16, 32) if n == 32 or batch * model.hidden * 2 <= n * PART_BYTES)
+        if (few := parts_of_down(model, parts)) is not None:
+            return {**WIDE_STEP, "x_parts": parts, "k_parts": few}
     if batch > NARROW_STEP:
         return {**WIDE_STEP, **(IN_PARTS if whole else {})}
     return {
@@ -164,10 +166,10 @@ def batched(batch: int, model: ModelSpec, workers: int) -> Changes:
     }
 
 
-def quarters(model: ModelSpec) -> int | None:
-    """Parts of `down` of whole copies, no larger than a quarter of a hidden state; None if there are none."""
+def parts_of_down(model: ModelSpec, parts: int) -> int | None:
+    """Parts of `down` of whole copies, no larger than one of `parts` of a hidden state; None if there are none."""
     copies, rest = divmod(model.ffn, SMALL_COPY // BYTES_A_COLUMN)
-    most = model.hidden // IN_FOUR["x_parts"]
+    most = model.hidden // parts
     fitting = (n for n in range(1, MAX_PARTS + 1) if not rest and copies % n == 0 and model.ffn // n <= most)
     return next(fitting, None)
 

@@ -27,7 +27,7 @@ from amk.targets.target import Target
 
 VERSION: Final = 2
 MAX_BATCH: Final = 16
-MAX_ROWS: Final = 32
+MAX_ROWS: Final = 64
 
 
 class Wait(Frozen):

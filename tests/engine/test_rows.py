@@ -153,7 +153,7 @@ def test_every_query_vector_meets_every_position_once(agents: int) -> None:
 @pytest.mark.parametrize(
     ("settings", "wanted", "reason"),
     [
-        ({"rows": 33}, "bf16", "1 to 32"),
+        ({"rows": 65}, "bf16", "1 to 64"),
         ({"rows": 2, "batch": 2}, "bf16", "of one sequence"),
         ({"rows": 2, "sampling": "top-k"}, "bf16", "top-k"),
         ({"rows": 2, "head_handoff": True}, "bf16", "rows of its head"),

@@ -29,7 +29,8 @@ struct Context {
   int lane;
   // That the step reads: of the sequences decoded together, or of a sequence's rows. Of more than 8, lane s has that of number s.
   static constexpr bool kTokenALane = Plan::kBatch > 8;
-  int tokens[kTokenALane ? 1 : Plan::kBatch] = {};
+  static constexpr int kTokens = kTokenALane ? (Plan::kBatch + 31) / 32 : Plan::kBatch;
+  int tokens[kTokens] = {};
   int pos = 0;    // of the sequence that the worker's head belongs to
   int place = 0;  // in lane s, if sequences are live: position of sequence s
   u32 epoch = 0;

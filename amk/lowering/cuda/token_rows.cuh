@@ -10,7 +10,12 @@ __device__ __forceinline__ const bf16* token_row(C& c, int s) {
   using P = typename C::P;
   int token = c.tokens[0];
   if constexpr (C::kTokenALane) {
-    token = __shfl_sync(0xffffffffu, token, s);
+    token = __shfl_sync(0xffffffffu, token, s % 32);
+#pragma unroll
+    for (int k = 1; k < C::kTokens; ++k) {
+      const int other = __shfl_sync(0xffffffffu, c.tokens[k], s % 32);
+      token = s / 32 == k ? other : token;
+    }
   } else {
     // Registers are not indexed by a variable.
 #pragma unroll

@@ -318,7 +318,7 @@ RESCALED = Need(
     has("ssq").equals(Term(lambda site: site.geo.model.graph.norm == "rms")),
     "rows are divided by the root mean square if and only if the norm leaves that to them",
 )
-MAX_PARTS = 16
+MAX_PARTS = 32
 """Steps that a product is done in, at most."""
 PARTS = Need("parts", K_CHUNKS.multiple_of(own("k_parts")), "the parts are equal numbers of chunks")
 ROUND = Need("round", own("round") < LAST, "the round is one of a search")

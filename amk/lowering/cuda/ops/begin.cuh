@@ -11,7 +11,11 @@ template <class S, class C>
 __device__ __forceinline__ void given_rows(C& c) {
   const int* prompt = S::prompt(c).data;
   if constexpr (C::kTokenALane) {
-    if (c.lane > 0) c.tokens[0] = prompt[min(c.pos + c.lane, C::P::kContext - 1)];
+#pragma unroll
+    for (int k = 0; k < C::kTokens; ++k) {
+      const int r = k * 32 + c.lane;
+      if (r > 0) c.tokens[k] = prompt[min(c.pos + r, C::P::kContext - 1)];
+    }
   } else {
 #pragma unroll
     for (int r = 1; r < C::P::kRows; ++r) c.tokens[r] = prompt[min(c.pos + r, C::P::kContext - 1)];

@@ -11,7 +11,7 @@
 
 namespace amk::ops {
 
-// In lane s the slot of the largest candidate of sequence s. kRow: elements between the candidates of two sequences. What is
+// In lane s the slot of the largest candidate of sequence s of kBatch, at most 32. kRow: elements between the candidates of two sequences. What is
 // beyond the last candidate, or the last sequence, is that one again: all of a turn is in flight, and nothing is a condition.
 template <int kBatch, int kCandidates, int kRow, class C, class Cell>
 __device__ __forceinline__ int best_slot(const C& c, const Cell& best) {
@@ -154,44 +154,58 @@ __device__ __forceinline__ void select_batch(C& c) {
   }
 }
 
-// The token behind each row of one sequence, in lane r; the last one and given ones are the next step's.
-template <class S, class C>
+// The tokens behind kRows rows of one sequence from kFirst on, row kFirst + r in lane r; the last row of all tells whether the
+// text has ended.
+template <class S, int kFirst, int kRows, class C>
 __device__ __forceinline__ int select_rows(C& c) {
-  constexpr int kRows = C::P::kRows;
   static_assert(S::kBestIndexRow == S::kBestValueRow, "one candidate, one place");
+  constexpr bool kEnds = kFirst + kRows == C::P::kRows;
   constexpr u32 kAll = 0xffffffffu, kLast = 1u << (kRows - 1);
   const int* request = S::request(c).data;
   // Lanes beyond the last row do as its lane does.
   const int r = min(c.lane, kRows - 1);
-  const bool given = c.pos + r + 1 < request[0];
-  const u32 chosen = __ballot_sync(kAll, !given) & (2 * kLast - 1) & ~(c.done ? kLast : 0u);
-  int token = c.tokens[0];
-  if (given) token = S::prompt(c).data[c.pos + r + 1];
+  const bool given = c.pos + kFirst + r + 1 < request[0];
+  const u32 chosen = __ballot_sync(kAll, !given) & (2 * kLast - 1) & ~(kEnds && c.done ? kLast : 0u);
+  int token = c.tokens[kFirst / 32];
+  if (given) token = S::prompt(c).data[c.pos + kFirst + r + 1];
   if (!ablation::kNoArgmax && chosen != 0) {
-    const int slot = best_slot<kRows, S::kCandidates, S::kBestValueRow>(c, S::best_value(c));
+    const auto best = S::best_value(c).from(kFirst * S::kBestValueRow);
+    const int slot = best_slot<kRows, S::kCandidates, S::kBestValueRow>(c, best);
     const auto index = S::best_index(c);
     const bool own = c.lane < kRows && (chosen >> r & 1) != 0;
     typename decltype(S::best_index(c))::One raw = {};
     until_fresh(c, index.tag, [&] {
-      if (own) raw = index.fetch_one(r * S::kBestIndexRow + min(slot, S::kCandidates - 1));
+      if (own) raw = index.fetch_one((kFirst + r) * S::kBestIndexRow + min(slot, S::kCandidates - 1));
       return !own || index.fresh_one(raw);
     });
     if (own) token = known_token<typename C::P>(index.value_one(raw));
     bool ends = false;
 #pragma unroll
     for (int e = 1; e < 5; ++e) ends |= token == request[e];
-    c.done |= (__ballot_sync(kAll, own && ends) & kLast) != 0;
+    if constexpr (kEnds) c.done |= (__ballot_sync(kAll, own && ends) & kLast) != 0;
   }
-  c.tokens[0] = __shfl_sync(kAll, token, kRows - 1);
   return token;
+}
+
+// Of all rows, row 32 * k + r in lane r's found[k]; the last one and given ones are the next step's.
+template <class S, int kFrom, class C, int kTokens>
+__device__ __forceinline__ void select_all_rows(C& c, int (&found)[kTokens]) {
+  constexpr int kRows = C::P::kRows - kFrom < 32 ? C::P::kRows - kFrom : 32;
+  found[kFrom / 32] = select_rows<S, kFrom, kRows>(c);
+  if constexpr (kFrom + kRows < C::P::kRows) {
+    select_all_rows<S, kFrom + kRows>(c, found);
+  } else {
+    c.tokens[0] = __shfl_sync(0xffffffffu, found[kFrom / 32], kRows - 1);
+  }
 }
 
 template <class S, class C>
 __device__ __forceinline__ void select(C& c) {
   constexpr int kBatch = C::P::kBatch, kRows = C::P::kRows;
-  int token = 0;
+  constexpr int kTokens = (kRows + 31) / 32;
+  int tokens[kTokens];
   if constexpr (kRows > 1) {
-    token = select_rows<S>(c);
+    select_all_rows<S, 0>(c, tokens);
   } else if constexpr (kBatch == 1) {
     select_one<S>(c);
   } else {
@@ -201,7 +215,13 @@ __device__ __forceinline__ void select(C& c) {
   c.pos += kRows, ++c.epoch;
   if constexpr (C::P::kLive) ++c.place;
   if constexpr (kRows > 1) {
-    if (c.worker == 0 && c.warp == S::kFirst && c.lane < kRows) S::output(c).data[c.n * kRows + c.lane] = token;
+    if (c.worker == 0 && c.warp == S::kFirst) {
+#pragma unroll
+      for (int k = 0; k < kTokens; ++k) {
+        const int r = k * 32 + c.lane;
+        if (r < kRows) S::output(c).data[c.n * kRows + r] = tokens[k];
+      }
+    }
     given_rows<S>(c);
   } else if constexpr (C::kTokenALane) {
     if (c.worker == 0 && c.warp == S::kFirst && c.lane < kBatch) S::output(c).data[c.n * kBatch + c.lane] = c.tokens[0];
