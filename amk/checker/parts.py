@@ -94,14 +94,15 @@ class Parts:
         """With an access that happens n times in each part as n that happen once in it."""
         size, step = self.size[rows[:, ARRAY]], np.maximum(rows[:, STEP], 1)
         several = (rows[:, TIMES] > 1) & (step < size) & (size < WHOLE) & (size % step == 0)
-        count = np.where(several, np.minimum(size // step, rows[:, TIMES]), 1)
+        each = np.where(several, size // step, 1)
+        count = np.minimum(each, np.maximum(rows[:, TIMES], 1))
         of, nth = spread(np.zeros_like(size), count)
         made: I64 = rows[of]
         made[:, [LO, HI]] += (nth * rows[of, STEP])[:, None]
         made[:, MOVED] += nth * rows[of, TURN]
         again = several[of]
-        made[again, TIMES] = -((nth - rows[of, TIMES]) // (size // step)[of])[again]
-        made[again, TURN] *= (size // step)[of][again]
+        made[again, TIMES] = -((nth - rows[of, TIMES]) // each[of])[again]
+        made[again, TURN] *= each[of][again]
         made[again, STEP] = size[of][again]
         return made
 

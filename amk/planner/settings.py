@@ -145,6 +145,12 @@ def in_place(model: ModelSpec, settings: Settings) -> bool:
     return settings.x_parts > 1 and alone and vectors % QUERY_TILE == 0
 
 
+def down_apart(model: ModelSpec, settings: Settings) -> bool:
+    """Whether parts of the input of `down` are wider than those of all others, and have an array of their own: a worker
+    has few sums of `down` beside them."""
+    return settings.x_parts > 1 and model.ffn * settings.x_parts > model.hidden * (settings.k_parts or 1)
+
+
 def per_vector(settings: Settings) -> tuple[int, ...]:
     """The leading dimension of what every token of a step has of its own."""
     return (settings.vectors,) if settings.vectors > 1 else ()

@@ -21,6 +21,8 @@ from amk.weights.weight_format import Staged, weight_format
 
 NAMES: dict[Staged, str] = {"bf16": "x", "digits": "x_digits", "halves": "x_halves"}
 HEAD, SCALES, SUMS = "x_head", "x_scales", "x_sums"
+DOWN, DOWN_SUMS = "x_down", "part_down"
+"""What `down` reads, and its sums, where its parts are wider than those of all others."""
 
 
 class Read(TypedDict):
@@ -91,10 +93,10 @@ def staged_arrays(
         blocks = max(blocks, whole_blocks(k) if read["scales"] else 0)
         sums = max(sums, whole_blocks(k) if read["sums"] else 0)
     first = whole_blocks(model.hidden) * BLOCK * 2
-    out = [_shared(x, form, count, first if x == HEAD else 0, vectors) for x, (form, count) in sizes.items()]
+    out = [shared(x, form, count, first if x == HEAD else 0, vectors) for x, (form, count) in sizes.items()]
     for x, count in ((SCALES, blocks), (SUMS, sums)):
         if count:
-            out.append(_shared(x, "f32", count, free_from(out)))
+            out.append(shared(x, "f32", count, free_from(out)))
     return out
 
 
@@ -103,7 +105,7 @@ def free_from(buffers: list[Buffer]) -> int:
     return max(-(-((b.offset or 0) + b.bytes) // 128) * 128 for b in buffers)
 
 
-def _shared(name: str, dtype: str, count: int, offset: int, vectors: int = 1) -> Buffer:
+def shared(name: str, dtype: str, count: int, offset: int, vectors: int = 1) -> Buffer:
     """Of several vectors, rows are 64 bytes apart modulo 128: what lanes read together lies in different banks."""
     shape = (count,) if vectors == 1 else (vectors, -(-count // 64) * 64 + 32)
     return Buffer.model_validate({"name": name, "space": "shared", "dtype": dtype, "shape": shape, "offset": offset})

@@ -10,8 +10,8 @@ from amk.models.matrices import MatrixName, scale_buffer
 from amk.models.model_spec import ModelSpec
 from amk.planner.buffers import HEAD_SUMS, handed, of_run, state_name
 from amk.planner.formats import Formats
-from amk.planner.settings import Settings, has_tags, parts_of
-from amk.planner.staging import Written, read_by, staged_for
+from amk.planner.settings import Settings, down_apart, has_tags, parts_of
+from amk.planner.staging import DOWN, DOWN_SUMS, Read, Written, read_by, staged_for
 from amk.schedule_ir.expr import Expr
 from amk.schedule_ir.ops import AnyOp, BarrierOp, SignalOp, WaitOp
 from amk.schedule_ir.ops.gemv import GemvOp
@@ -111,7 +111,16 @@ class Writer:
         return of_run(name, self.run.number)
 
     def written_for(self, *names: MatrixName) -> Written:
-        return staged_for(self.head, self.settings.vectors, *((name, self.run.wanted) for name in names))
+        found = staged_for(self.head, self.settings.vectors, *((name, self.run.wanted) for name in names))
+        return Written(x=DOWN, also=None, scales=None, sums=None) if self.apart(names[0]) else found
+
+    def read_by(self, name: MatrixName) -> Read:
+        found = read_by(name, self.run.wanted, self.head, self.settings.vectors)
+        return Read(x=DOWN, scales=None, sums=None) if self.apart(name) else found
+
+    def apart(self, name: MatrixName) -> bool:
+        """Whether the product of a matrix has arrays of its own."""
+        return name == "down" and down_apart(self.model, self.settings)
 
     def barrier(self) -> Step:
         return Step(op=BarrierOp(role="all", id=1, agents=self.settings.warps))
@@ -137,7 +146,7 @@ class Writer:
             role="all", matrix=name, layer=layer, stream="weights", part=self.sums(name),
             deferred=self.deferred(name) if part == parts - 1 else 0, k_part=part, k_parts=parts,
             row_scales=scale_buffer(name) if self.settings.scales_apart and self.run.format(name).per_row else None,
-            **read_by(name, self.run.wanted, self.head, self.settings.vectors),
+            **self.read_by(name),
         )  # fmt: skip
         meet = [] if part == parts - 1 and self.hints_drained(name) else [self.barrier()]
         return [self.barrier(), Step(op=op), *meet]
@@ -148,6 +157,8 @@ class Writer:
 
     def sums(self, name: MatrixName) -> str:
         """The buffer of the partial sums of matrix `name`."""
+        if self.apart(name):
+            return DOWN_SUMS
         return HEAD_SUMS if name == "lm_head" and self.settings.head_sums == "global" else "part"
 
     def of_sums(self, name: MatrixName) -> Sums:

@@ -9,8 +9,8 @@ from typing import Literal
 from amk.models.matrices import MATRICES, ROWS_PER_GROUP, matrix
 from amk.models.model_spec import ModelSpec
 from amk.planner.formats import BF16, Formats, Layered, Runs, chunk_choices, layered
-from amk.planner.settings import Settings, chunk_bytes_of, in_place, per_vector
-from amk.planner.staging import free_from, layout, staged_arrays
+from amk.planner.settings import Settings, chunk_bytes_of, down_apart, in_place, per_vector
+from amk.planner.staging import DOWN, DOWN_SUMS, free_from, layout, shared, staged_arrays
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.memory import Alignment, Buffer, LayerChunks, Stream
 from amk.schedule_ir.ops.attention import PARTIAL_EXTRA, sharers
@@ -115,7 +115,9 @@ def fixed_buffers(
     most = max(max(c) for name, c in counts.items() if name.endswith(".count") and not _elsewhere(settings, name))
     vectors = model.heads // model.kv_heads * settings.rows
     together, each = settings.vectors, per_vector(settings)
-    staged = staged_arrays(model, wanted, together, settings.k_parts or 1, settings.x_parts)
+    apart = down_apart(model, settings)
+    k_parts = -(-model.ffn * settings.x_parts // model.hidden) if apart else settings.k_parts or 1
+    staged = staged_arrays(model, wanted, together, k_parts, settings.x_parts)
     products: list[Array] = [("part", "f32", (most + warps, *each, ROWS_PER_GROUP))]
     attention: list[Array] = [("q", "f32", (vectors, dim))]
     if in_place(model, settings):
@@ -140,6 +142,11 @@ def fixed_buffers(
         mixed.append(("mix", "f32", (warps, heads, splits, 2)))
     part = free_from(staged)
     first, end = _laid_out(products, part)
+    if apart:
+        wide = shared(DOWN, "bf16", -(-model.ffn // (settings.k_parts or 1)), 0, together)
+        slots = max(counts["hidden.count"]) + warps
+        sums, last = _laid_out([(DOWN_SUMS, "f32", (slots, *each, ROWS_PER_GROUP))], free_from([wide]))
+        first, end = [*first, wide, *sums], max(end, last)
     second, behind = _laid_out(attention, 0 if settings.overlay else end)
     # The weights of splits are used while x is written, so they may lie on the partial sums only.
     third, beyond = _laid_out(mixed, part if settings.overlay else behind)

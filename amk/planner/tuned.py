@@ -12,7 +12,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import fields, replace
 from typing import Any
 
-from amk.models.matrices import ROWS_PER_GROUP, matrices_of, matrix
+from amk.models.matrices import ROWS_PER_GROUP, MatrixName, matrices_of, matrix
 from amk.models.model_spec import ModelSpec
 from amk.planner.fetches import fewest_warps
 from amk.planner.formats import Layered
@@ -152,9 +152,9 @@ def batched(batch: int, model: ModelSpec, workers: int) -> Changes:
     parts = HALVED if batch in HALVED_BATCHES else IN_PARTS if batch >= PARTED_BATCH else {}
     words = WORDS if batch >= PARTED_BATCH else ALL_WORDS
     if batch * model.hidden * 2 > X_BYTES:
-        parts = next(n for n in (4, 8, 16, 32) if n == 32 or batch * model.hidden * 2 <= n * PART_BYTES)
-        if (few := parts_of_down(model, parts)) is not None:
-            return {**WIDE_STEP, "x_parts": parts, "k_parts": few}
+        several = next(n for n in (4, 8, 16, 32) if n == 32 or batch * model.hidden * 2 <= n * PART_BYTES)
+        if (few := parts_of_down(model, several, batch, workers)) is not None:
+            return {**WIDE_STEP, "x_parts": several, "k_parts": few}
     if batch > NARROW_STEP:
         return {**WIDE_STEP, **(IN_PARTS if whole else {})}
     return {
@@ -166,12 +166,18 @@ def batched(batch: int, model: ModelSpec, workers: int) -> Changes:
     }
 
 
-def parts_of_down(model: ModelSpec, parts: int) -> int | None:
-    """Parts of `down` of whole copies, no larger than one of `parts` of a hidden state; None if there are none."""
+def parts_of_down(model: ModelSpec, parts: int, batch: int, workers: int) -> int | None:
+    """Parts of `down` of whole copies, as few as take no more room with their sums than one of `parts` of a hidden
+    state and the sums of gate-up do; None if there are none."""
     copies, rest = divmod(model.ffn, SMALL_COPY // BYTES_A_COLUMN)
-    most = model.hidden // parts
-    fitting = (n for n in range(1, MAX_PARTS + 1) if not rest and copies % n == 0 and model.ffn // n <= most)
-    return next(fitting, None)
+
+    def taken(name: MatrixName, columns: int) -> int:
+        slots = -(-matrix(model, name).groups // workers) + FAST.warps
+        return batch * (2 * (-(-columns // 64) * 64 + 32) + 4 * ROWS_PER_GROUP * slots)
+
+    room = taken("gate_up", model.hidden // parts)
+    fitting = (n for n in range(1, MAX_PARTS + 1) if not rest and copies % n == 0)
+    return next((n for n in fitting if taken("down", model.ffn // n) <= room), None)
 
 
 def changes(layers: AbstractSet[FormatName], long: bool, model: ModelSpec, reduced: bool) -> Changes:

@@ -48,9 +48,9 @@ CASES: dict[str, tuple[Any, str, FormatName, int, dict[str, Any]]] = {
     "eight rows, norms of heads, fenced, sm_90a": (
         tiny_model(heads=6, kv_heads=2, hidden=192, qk_norm=True), "h200", "bf16", 4, {"rows": 8, "handoff": "fenced"},
     ),
-    "twenty rows, all in parts, sm_90a": (
+    "forty rows, all in parts, sm_90a": (
         tiny_model(ffn=128), "h200", "bf16", 4,
-        {"rows": 20, "kv_block": 20, "kv_splits": 2, "handoff": "mixed", "x_parts": 2, "k_parts": 4},
+        {"rows": 40, "kv_block": 40, "kv_splits": 2, "handoff": "mixed", "x_parts": 2, "k_parts": 4},
     ),
     "batch of 11, sm_80": (tiny_model(layers=1, kv_heads=1, ffn=128), "a100", "bf16", 13, {"batch": 11, "k_parts": 2}),
     "drawing sm_100a": (tiny_model(), "b200", "bf16", 4, {"sampling": "top-k-top-p"}),
@@ -76,9 +76,9 @@ WISHES = [Sampling(0.9, 30, 0.9, seed=5), GREEDY, Sampling(1.4, 0, 0.7, seed=2**
 
 def scheduled(name: str) -> Schedule:
     model, gpu, form, workers, settings = CASES[name]
-    chosen = {"warps": 4, "chunk_bytes": 512, "kv_block": 8, "max_tokens": 32, "slots": 4} | settings
+    chosen = {"rows": 1, "warps": 4, "chunk_bytes": 512, "kv_block": 8, "max_tokens": 32, "slots": 4} | settings
     target = load_target(gpu)
-    return plan(model, target, settings=Settings(**chosen), wanted=formats(form), max_context=64, workers=workers)
+    return plan(model, target, settings=Settings(**chosen), wanted=formats(form), max_context=max(64, 4 * chosen["rows"]), workers=workers)
 
 
 @pytest.mark.turns(6)

@@ -1,7 +1,8 @@
 """Time of steps of several rows beside those of one row and of a batch, and of prompts read by them, on this GPU.
 
-python -m tests.gpu.time_rows MODEL [PLAN,..]   prints one JSON object a line: a plan's step at a position, or a prompt.
-Every plan has its own copy of the weights, so name those that fit in memory together; by default all.
+python -m tests.gpu.time_rows MODEL [PLAN,..]   prints one JSON object a line: a plan's logits or step at a position, or a
+prompt. Every plan has its own copy of the weights, so name those that fit in memory together; by default all. Logits are
+those of as many rows as the widest step has: beside the plan with the fewest rows, the first ones beside fp64.
 """
 
 from __future__ import annotations
@@ -11,17 +12,22 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, replace
+from multiprocessing import get_context
+from typing import Any
 
 import numpy as np
 import torch
 
 from amk.api.loading import target_here
+from amk.bench.accuracy import relative_error
 from amk.bench.decode_bench import own
+from amk.bench.device_packing import streamed
 from amk.bench.subject import Subject
 from amk.bench.timing import race
-from amk.bench.torch_model import TorchWeights
-from amk.engine.admission.admission import admitted
+from amk.bench.torch_model import TorchDecoder, TorchWeights
+from amk.engine.admission.admission import AdmittedKernel, admit, admitted
 from amk.lowering.kernel import build
 from amk.models.model import load_model
 from amk.models.model_spec import ModelSpec
@@ -36,6 +42,8 @@ POSITIONS, PROMPTS = (16, 512, 2048), (64, 512, 2048)
 MANY = 1000
 """Prompts of more tokens take too long token by token."""
 STEPS, ROUNDS, REPEATS = 4, 30, 6
+EXACT = 2
+"""Rows of a step that fp64 takes the time for."""
 
 
 def plans(model: ModelSpec, target: Target) -> dict[str, Settings]:
@@ -49,18 +57,77 @@ def plans(model: ModelSpec, target: Target) -> dict[str, Settings]:
         "batch 8": replace(FAST, batch=ROWS),
         "rows 16": replace(FAST, rows=2 * ROWS),
         "batch 16": replace(FAST, batch=2 * ROWS),
+        "rows 32": replace(FAST, rows=4 * ROWS),
+        "rows 64": replace(FAST, rows=8 * ROWS),
     }
+
+
+def kernel(model: ModelSpec, target: Target, settings: Settings) -> AdmittedKernel:
+    """Planned, proved and compiled, for a process of its own."""
+    schedule = plan(model, target, settings=settings, max_context=CONTEXT)
+    admit(schedule)
+    return admitted(schedule, build(schedule).compiled.cubin)
 
 
 def subjects(model: ModelSpec, target: Target, names: Sequence[str]) -> dict[str, Subject]:
     """The plans with the same random weights; all if none is named."""
-    weights, found = TorchWeights.random(model, 20), dict[str, Subject]()
-    for name, settings in plans(model, target).items():
-        if names and name not in names:
-            continue
-        schedule = plan(model, target, settings=settings, max_context=CONTEXT)
-        found[name] = Subject.random(admitted(schedule, build(schedule).compiled.cubin), 20, weights)
+    wanted = {name: settings for name, settings in plans(model, target).items() if not names or name in names}
+    began = time.perf_counter()
+    with ProcessPoolExecutor(len(wanted), mp_context=get_context("spawn")) as pool:
+        made = {name: pool.submit(kernel, model, target, settings) for name, settings in wanted.items()}
+        kernels = {name: each.result() for name, each in made.items()}
+    print(json.dumps({"model": model.name, "kernels": time.perf_counter() - began}), flush=True)
+    weights, found = TorchWeights.random(model, 20, drawn=True), dict[str, Subject]()
+    stream = streamed(next(iter(kernels.values())).schedule, weights)
+    for name, each in kernels.items():
+        found[name] = Subject.random(each, 20, weights, stream)
         torch.cuda.empty_cache()
+    return found
+
+
+def row_logits(subject: Subject, tokens: Sequence[int], pos: int) -> torch.Tensor:
+    """f32 [tokens, vocab] on the GPU of tokens at `pos` and behind, scratch poisoned before."""
+    engine, schedule = subject.engine, subject.schedule
+    subject.load_cache()
+    engine.poison()
+    engine.upload("request", np.array([pos + len(tokens), -1, -1, -1, -1], np.int32))
+    prompt = np.zeros(schedule.kv.context, np.int32)
+    prompt[pos : pos + len(tokens)] = tokens
+    engine.upload("prompt", prompt)
+    engine.set_state(token=tokens[0], pos=pos, done=0)
+    found = []
+    for _ in range(len(tokens) // schedule.rows):
+        engine.step(1)
+        found.append(torch.from_numpy(engine.logits().reshape(schedule.rows, -1).copy()).cuda())
+    return torch.cat(found)
+
+
+def agreement(made: dict[str, Subject], pos: int) -> list[dict[str, Any]]:
+    """Of each plan: whether two runs are bitwise equal, and how far its rows are from others'."""
+    most = max(subject.schedule.rows for subject in made.values())
+    least = min(made.values(), key=lambda subject: subject.schedule.rows)
+    tokens = [(1000 + pos + 7 * r) % least.schedule.model.vocab for r in range(most)]
+    reference, exact = row_logits(least, tokens, pos), dict[torch.dtype, torch.Tensor]()
+    for dtype in (torch.float64, torch.bfloat16):
+        decoder = TorchDecoder(least.source(dtype), least.k_cache.clone(), least.v_cache.clone(), dtype, "bf16")
+        rows = [
+            decoder.step(torch.tensor([tokens[r]], device="cuda"), pos + r, decoder.rope(pos + r)) for r in range(EXACT)
+        ]
+        exact[dtype] = torch.stack(rows).double().reshape(EXACT, -1)
+    torch_error = relative_error(exact[torch.bfloat16], exact[torch.float64])
+    found = []
+    for name, subject in made.items():
+        if most % subject.schedule.rows:
+            continue
+        first, second = row_logits(subject, tokens, pos), row_logits(subject, tokens, pos)
+        worst = max(relative_error(first[r], reference[r].double()) for r in range(most))
+        found.append(
+            {
+                "plan": name, "pos": pos, "rows": most, "equal": torch.equal(first, second), "to_least": worst,
+                "argmax": int((first.argmax(-1) == reference.argmax(-1)).sum()), "finite": bool(first.isfinite().all()),
+                "error": relative_error(first[:EXACT], exact[torch.float64]), "torch_error": torch_error,
+            }
+        )  # fmt: skip
     return found
 
 
@@ -83,6 +150,9 @@ def prompt_ms(subject: Subject, length: int) -> float:
 
 def measure(name: str, names: Sequence[str]) -> None:
     made = subjects(load_model(name), load_target(target_here()), names)
+    for pos in POSITIONS if any(subject.schedule.rows > 1 for subject in made.values()) else ():
+        for line in agreement({n: s for n, s in made.items() if s.schedule.batch == 1}, pos):
+            print(json.dumps({"model": name, **line}), flush=True)
     for pos in POSITIONS:
         for subject in made.values():
             subject.load_cache()

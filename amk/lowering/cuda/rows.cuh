@@ -10,17 +10,21 @@ namespace amk {
 constexpr int kUnit = 8;  // elements of a load
 
 // How a warp reads kCount columns of kBatch rows. kLanes: of a row, 0 if some lane would have nothing to do. kTurns: loads of a lane
-// for all rows in each piece of kLanes * kUnit columns.
-template <int kCount, int kBatch>
+// for all rows in each piece of kLanes * kUnit columns. kIdle: where no number of lanes has equal pieces, some have nothing to do.
+template <int kCount, int kBatch, bool kIdle = false>
 struct RowShare {
   static __device__ constexpr int lanes() {
     for (int lanes = 32; lanes >= 8; lanes /= 2) {
       if (kCount % (lanes * kUnit) == 0 && kBatch % (32 / lanes) == 0) return lanes;
     }
+    for (int lanes = 8; kIdle && kCount % kUnit == 0 && lanes <= 32; lanes *= 2) {
+      if (kCount < lanes * kUnit && kBatch % (32 / lanes) == 0) return lanes;
+    }
     return 0;
   }
   static constexpr int kLanes = lanes(), kRows = kLanes == 0 ? 1 : 32 / kLanes;
-  static constexpr int kPieces = kLanes == 0 ? 1 : kCount / (kLanes * kUnit), kTurns = kBatch / kRows;
+  static constexpr bool kSome = kLanes > 0 && kCount < kLanes * kUnit;  // of the lanes
+  static constexpr int kPieces = kLanes == 0 || kSome ? 1 : kCount / (kLanes * kUnit), kTurns = kBatch / kRows;
   // Turns whose loads are in flight together.
   static __device__ constexpr int together() {
     for (int turns = kTurns; turns > 1; --turns) {
@@ -34,9 +38,9 @@ struct RowShare {
 };
 
 // Whether the step S reads kCount columns of each of kBatch rows in this way; kWhole: only if a warp has whole rows at a time.
-template <class S, int kCount, int kBatch, bool kWhole>
-inline constexpr bool kRowsOf = kCount % S::kAgents == 0 && RowShare<kCount / S::kAgents, kBatch>::kWorks &&
-                                (!kWhole || RowShare<kCount / S::kAgents, kBatch>::kLanes == 32);
+template <class S, int kCount, int kBatch, bool kWhole, bool kIdle = false>
+inline constexpr bool kRowsOf = kCount % S::kAgents == 0 && RowShare<kCount / S::kAgents, kBatch, kIdle>::kWorks &&
+                                (!kWhole || RowShare<kCount / S::kAgents, kBatch, kIdle>::kLanes == 32);
 
 template <class Cell>
 inline constexpr bool kPlainRows = false;
@@ -70,8 +74,9 @@ __device__ __forceinline__ void for_rows(int lane, From from, Use use) {
 // x <- the agent's share of kCount columns of every row; rows are kApart elements apart.
 template <class S, int kCount, int kBatch, int kApart, class C>
 __device__ __forceinline__ void copy_rows(const C& c, const bf16* rows) {
-  using Share = RowShare<kCount / S::kAgents, kBatch>;
+  using Share = RowShare<kCount / S::kAgents, kBatch, true>;
   const int first = share_begin(kCount, S::kAgents, c.warp - S::kFirst), row = c.lane / Share::kLanes;
+  if (Share::kSome && c.lane % Share::kLanes * kUnit >= kCount / S::kAgents) return;
   for_rows<Share>(
       c.lane, [&](int s) { return rows + s * kApart + first; },
       [&](int turn, const typename Share::Raw& raw, int at) {
@@ -89,7 +94,7 @@ __device__ __forceinline__ void copy_rows(const C& c, const bf16* rows) {
 // x <- the agent's share of each sequence's row, whatever the rows are made of.
 template <class S, int kCount, int kBatch, int kApart, class Cell, class C>
 __device__ __forceinline__ void stage_batch(const C& c, const Cell& cell) {
-  if constexpr (kPlainRows<Cell> && kRowsOf<S, kCount, kBatch, false> && kApart % kUnit == 0) {
+  if constexpr (kPlainRows<Cell> && kRowsOf<S, kCount, kBatch, false, true> && kApart % kUnit == 0) {
     copy_rows<S, kCount, kBatch, kApart>(c, cell.data);
   } else {
     stage_rows<S, kCount, kBatch, kApart>(c, cell);
