@@ -1,8 +1,8 @@
 """Time of steps of several rows beside those of one row and of a batch, and of prompts read by them, on this GPU.
 
-python -m tests.gpu.time_rows MODEL [PLAN,..]   prints one JSON object a line: a plan's logits or step at a position, or a
-prompt. Every plan has its own copy of the weights, so name those that fit in memory together; by default all. Logits are
-those of as many rows as the widest step has: beside the plan with the fewest rows, the first ones beside fp64.
+python -m tests.gpu.time_rows MODEL [PLAN,..]   prints one JSON object a line: a plan's logits or step at a position, or
+a prompt. Every plan has its own copy of the weights, so name those that fit in memory together; by default all. Logits
+are those of as many rows as the widest step has: beside the plan with the fewest rows, the first ones beside fp64.
 """
 
 from __future__ import annotations
@@ -110,10 +110,9 @@ def agreement(made: dict[str, Subject], pos: int) -> list[dict[str, Any]]:
     reference, exact = row_logits(least, tokens, pos), dict[torch.dtype, torch.Tensor]()
     for dtype in (torch.float64, torch.bfloat16):
         decoder = TorchDecoder(least.source(dtype), least.k_cache.clone(), least.v_cache.clone(), dtype, "bf16")
-        rows = [
-            decoder.step(torch.tensor([tokens[r]], device="cuda"), pos + r, decoder.rope(pos + r)) for r in range(EXACT)
-        ]
-        exact[dtype] = torch.stack(rows).double().reshape(EXACT, -1)
+        each = enumerate(torch.tensor(tokens[:EXACT], device="cuda")[:, None])
+        rows = [decoder.step(token, pos + r, decoder.rope(pos + r)).double().reshape(-1) for r, token in each]
+        exact[dtype] = torch.stack(rows)
     torch_error = relative_error(exact[torch.bfloat16], exact[torch.float64])
     found = []
     for name, subject in made.items():
@@ -162,8 +161,8 @@ def measure(name: str, names: Sequence[str]) -> None:
     several = [plan_name for plan_name in made if made[plan_name].schedule.rows > 1]
     for length in PROMPTS if several else ():
         for plan_name in ["rows 1"] * ("rows 1" in made and length < MANY) + several:
-            found = sorted(prompt_ms(made[plan_name], length) for _ in range(REPEATS))
-            median, least, most = found[len(found) // 2], found[0], found[-1]
+            runs = sorted(prompt_ms(made[plan_name], length) for _ in range(REPEATS))
+            median, least, most = runs[len(runs) // 2], runs[0], runs[-1]
             shown = {"prompt": length, "plan": plan_name, "ms": median, "least": least, "most": most}
             print(json.dumps({"model": name, **shown}), flush=True)
     for subject in made.values():
