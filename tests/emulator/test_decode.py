@@ -49,7 +49,7 @@ CASES: dict[str, tuple[Any, str, FormatName, int, dict[str, Any]]] = {
         tiny_model(heads=6, kv_heads=2, hidden=192, qk_norm=True), "h200", "bf16", 4, {"rows": 8, "handoff": "fenced"},
     ),
     "forty rows, all in parts, sm_90a": (
-        tiny_model(ffn=128), "h200", "bf16", 4,
+        tiny_model(ffn=256, max_context=160), "h200", "bf16", 4,
         {"rows": 40, "kv_block": 40, "kv_splits": 2, "handoff": "mixed", "x_parts": 2, "k_parts": 4},
     ),
     "batch of 11, sm_80": (tiny_model(layers=1, kv_heads=1, ffn=128), "a100", "bf16", 13, {"batch": 11, "k_parts": 2}),
@@ -78,7 +78,10 @@ def scheduled(name: str) -> Schedule:
     model, gpu, form, workers, settings = CASES[name]
     chosen = {"rows": 1, "warps": 4, "chunk_bytes": 512, "kv_block": 8, "max_tokens": 32, "slots": 4} | settings
     target = load_target(gpu)
-    return plan(model, target, settings=Settings(**chosen), wanted=formats(form), max_context=max(64, 4 * chosen["rows"]), workers=workers)
+    return plan(
+        model, target, settings=Settings(**chosen), wanted=formats(form), max_context=max(64, 4 * chosen["rows"]),
+        workers=workers,
+    )  # fmt: skip
 
 
 @pytest.mark.turns(6)
