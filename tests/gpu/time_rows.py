@@ -3,6 +3,7 @@
 python -m tests.gpu.time_rows MODEL [PLAN,..]   prints one JSON object a line: a plan's logits or step at a position, or
 a prompt. Every plan has its own copy of the weights, so name those that fit in memory together; by default all. Logits
 are those of as many rows as the widest step has: beside the plan with the fewest rows, the first ones beside fp64.
+With "prepare" behind, kernels are only proved, compiled and sealed, so that the next start measures at once.
 """
 
 from __future__ import annotations
@@ -27,8 +28,7 @@ from amk.bench.device_packing import streamed
 from amk.bench.subject import Subject
 from amk.bench.timing import race
 from amk.bench.torch_model import TorchDecoder, TorchWeights
-from amk.engine.admission.admission import AdmittedKernel, admit, admitted
-from amk.lowering.kernel import build
+from amk.engine.admission.admission import AdmittedKernel, started
 from amk.models.model import load_model
 from amk.models.model_spec import ModelSpec
 from amk.planner.decode import plan
@@ -63,23 +63,27 @@ def plans(model: ModelSpec, target: Target) -> dict[str, Settings]:
 
 
 def kernel(model: ModelSpec, target: Target, settings: Settings) -> AdmittedKernel:
-    """Planned, proved and compiled, for a process of its own."""
-    schedule = plan(model, target, settings=settings, max_context=CONTEXT)
-    admit(schedule)
-    return admitted(schedule, build(schedule).compiled.cubin)
+    """Planned, proved, compiled and sealed, in a process of its own."""
+    return started(plan(model, target, settings=settings, max_context=CONTEXT))
 
 
-def subjects(model: ModelSpec, target: Target, names: Sequence[str]) -> dict[str, Subject]:
-    """The plans with the same random weights; all if none is named."""
+def kernels(model: ModelSpec, target: Target, names: Sequence[str]) -> dict[str, AdmittedKernel]:
+    """Those of the plans, made at once; all if none is named."""
     wanted = {name: settings for name, settings in plans(model, target).items() if not names or name in names}
     began = time.perf_counter()
     with ProcessPoolExecutor(len(wanted), mp_context=get_context("spawn")) as pool:
         made = {name: pool.submit(kernel, model, target, settings) for name, settings in wanted.items()}
-        kernels = {name: each.result() for name, each in made.items()}
-    print(json.dumps({"model": model.name, "kernels": time.perf_counter() - began}), flush=True)
+        found = {name: each.result() for name, each in made.items()}
+    print(json.dumps({"model": model.name, "kernels_s": round(time.perf_counter() - began, 1)}), flush=True)
+    return found
+
+
+def subjects(model: ModelSpec, target: Target, names: Sequence[str]) -> dict[str, Subject]:
+    """The plans with the same random weights; all if none is named."""
+    every = kernels(model, target, names)
     weights, found = TorchWeights.random(model, 20, drawn=True), dict[str, Subject]()
-    stream = streamed(next(iter(kernels.values())).schedule, weights)
-    for name, each in kernels.items():
+    stream = streamed(next(iter(every.values())).schedule, weights)
+    for name, each in every.items():
         found[name] = Subject.random(each, 20, weights, stream)
         torch.cuda.empty_cache()
     return found
@@ -173,4 +177,8 @@ def measure(name: str, names: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    measure(sys.argv[1], sys.argv[2].split(",") if len(sys.argv) > 2 else ())
+    chosen = sys.argv[2].split(",") if len(sys.argv) > 2 else ()
+    if sys.argv[3:] == ["prepare"]:
+        kernels(load_model(sys.argv[1]), load_target(target_here()), chosen)
+    else:
+        measure(sys.argv[1], chosen)
