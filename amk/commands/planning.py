@@ -40,7 +40,7 @@ def add_rows_choice(parser: argparse.ArgumentParser) -> None:
     """`--rows N`, for commands that make one plan."""
     parser.add_argument(
         "--rows", type=positive, default=1, metavar="N",
-        help="consecutive tokens of a sequence that a step reads, 1 to 32 (default: 1)",
+        help="consecutive tokens of a sequence that a step reads, 1 to 64 (default: 1)",
     )  # fmt: skip
 
 

@@ -44,7 +44,7 @@ CASES: dict[str, tuple[ModelSpec, int, dict[str, Any]]] = {
     ),
     "down in parts": (tiny_model(ffn=128), 2, {"workers": 5, "k_parts": 4}),
     "all in parts": (
-        tiny_model(ffn=128), 3, {"workers": 5, "k_parts": 4, "x_parts": 2, "handoff": "mixed", "warps": 2},
+        tiny_model(ffn=128), 3, {"workers": 4, "k_parts": 4, "x_parts": 2, "handoff": "mixed", "warps": 2},
     ),
     "fp8 cache": (tiny_model(), 2, {"workers": 4, "kv_dtype": "fp8"}),
     "sums of lm_head in global memory": (tiny_model(), 4, {"workers": 5, "head_sums": "global"}),
