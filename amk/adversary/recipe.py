@@ -44,8 +44,8 @@ BASES: dict[str, Settings] = {
 }
 """Plans that cases start from: epilogues in one warp, in all warps, with per-head counters, with tagged words, with
 copies held back until a result is out, with steps of three rows, of two sequences at positions of their own, of such
-with weights in codes and `down` in two parts, with weights in codes alone, of three rows and parts of all columns, with one
-warp a worker."""
+with weights in codes and `down` in two parts, with weights in codes alone, of three rows and parts of all columns, with
+one warp a worker."""
 
 Make = Callable[[Json], list[Edit]]
 
