@@ -65,6 +65,9 @@ PLANS = {
         tiny_model(), workers=9, kv_block=8, reduce_from=2, handoff="fenced"
     ),
     "refills held back": lambda: tiny_plan(tiny_model(), warps=2, slots=2, chunk_bytes=512, held_refills=0.5),
+    "rows, all in parts": lambda: tiny_plan(
+        tiny_model(ffn=256), warps=4, rows=8, kv_block=8, handoff="mixed", x_parts=2, k_parts=4
+    ),
     "drawing": lambda: tiny_plan(tiny_model(), sampling="top-k-top-p"),
     "drawing, idle agents": lambda: tiny_plan(tiny_model(layers=1, vocab=21), workers=5, warps=4, sampling="top-p"),
     "live batch of two that draws": lambda: tiny_plan(

@@ -45,6 +45,9 @@ BASES: dict[str, Callable[[], Schedule]] = {
     "drawing": lambda: made(settings=replace(FAST, sampling="top-k-top-p")),
     "batch": lambda: made(settings=replace(FAST, batch=3)),
     "rows": lambda: made(settings=replace(FAST, rows=4)),
+    "parts": lambda: made(
+        settings=replace(FAST, warps=2, rows=8, handoff="mixed", chunk_bytes=512, x_parts=2, k_parts=2)
+    ),
     "int8": lambda: made(settings=replace(FAST, scales_apart=True), wanted=formats("int8")),
     "refilled": lambda: made(tiny(hidden=512, ffn=4096, heads=8)),
     "int4": lambda: made(wanted=formats("int4-g64")),
@@ -105,11 +108,12 @@ def other_geometries(op: Op, geo: Geometry) -> Iterator[Geometry]:
             changed = stream.model_copy(update={"chunks": dict.fromkeys(MATRICES, chunk)})
             yield replace(geo, streams={stream.name: changed})
     for buffer in (geo.buffers[name] for name in vars(op).values() if isinstance(name, str) and name in geo.buffers):
-        for change in ({"tagged": not buffer.tagged}, {"dtype": "f32"}, {"dtype": "digits"}, {"shape": (7 * 9,)}):
+        changes: list[Document] = [{"tagged": not buffer.tagged}, {"dtype": "f32"}, {"dtype": "digits"}]
+        for change in (*changes, {"shape": (7 * 9,)}, {"tagged": not buffer.tagged, "shape": (7 * 9,)}):
             other = geo.buffers | {buffer.name: buffer.model_copy(update=change)}
             yield replace(geo, buffers=other)
             yield replace(geo, buffers=other, batch=2)
-            yield from other_models(replace(geo, buffers=other)) if "tagged" in change else ()
+            yield from other_models(replace(geo, buffers=other)) if list(change) == ["tagged"] else ()
 
 
 def other_ops(op: Op, geo: Geometry) -> Iterator[Op]:

@@ -35,8 +35,10 @@ def _in_place(site: Site) -> bool:
     """Whether what one warp multiplies with and leaves is its own where both are in one buffer."""
     op, geo = site.op, site.geo
     assert isinstance(op, AttendOp)
-    alone = geo.rows_each > 1 and sharing(geo, geo.role_size[op.role]) == 1 and queries(geo) % QUERY_TILE == 0
-    return op.partial != op.q or (alone and query_width(geo, op.q) == partial_width(geo))
+    if op.partial != op.q:
+        return True
+    tiles = geo.rows_each > 1 and 0 < queries(geo) and queries(geo) % QUERY_TILE == 0
+    return tiles and sharing(geo, geo.role_size[op.role]) == 1 and query_width(geo, op.q) == partial_width(geo)
 
 
 class AttendOp(Op):
