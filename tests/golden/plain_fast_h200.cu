@@ -195,8 +195,10 @@ struct S4 {
   static constexpr int kSsqAgents = 8;
   static constexpr bool kHasBias = false;
   static __device__ __forceinline__ amk::Tagged<float> out(const Ctx& c) { return {c.globals.b_qkv, static_cast<amk::u32>(1 + c.l + 2 * c.epoch)}; }
+  static constexpr int kKParts = 1;
   static_assert(((!((kSsqAgents % 4) == 0) || (Plan::kBatch == 1)) || ((8 % 4) == 0)), "sums of squares are read four at a time");
   static_assert((kHasSsq == true), "rows are divided by the root mean square if and only if the norm leaves that to them");
+  static_assert(((Matrix::kChunks % kKParts) == 0), "the parts are equal numbers of chunks");
   static_assert((kHasBias == false), "biases are named if and only if the model's product has them");
 };
 struct S5 {
@@ -209,6 +211,7 @@ struct S5 {
   static __device__ __forceinline__ float* q(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 4352); }
   static __device__ __forceinline__ amk::Plain<amk::bf16> k_cache(const Ctx& c) { return {c.globals.b_k_cache}; }
   static __device__ __forceinline__ amk::Plain<amk::bf16> v_cache(const Ctx& c) { return {c.globals.b_v_cache}; }
+  static constexpr int kQueryWidth = 64;
   static_assert(((Plan::kHeadDim % 4) == 0), "halves of a head are whole pairs");
   static_assert((kHasQNorm == false), "q_norm is named if and only if the model has it");
   static_assert((kHasKNorm == false), "k_norm is named if and only if the model has it");
@@ -224,6 +227,7 @@ struct S6 {
   static __device__ __forceinline__ float* partial(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 0); }
   static constexpr int kSharers = 8;
   static constexpr int kTileColumns = 1;
+  static constexpr int kQueryWidth = 64;
   static_assert(((Plan::kHeadDim % 8) == 0), "a lane reads 8 dims");
   static_assert(((((Plan::kKvSplits * Plan::kKvBlock) * Plan::kHeadDim) * 2) < 2147483648), "two laps of the splits are counted in 32 bits");
 };
@@ -308,14 +312,18 @@ struct S11 {
   static __device__ __forceinline__ amk::Tagged<amk::bf16> h(const Ctx& c) { return {c.globals.b_h_mid, static_cast<amk::u32>(1 + c.l + 2 * c.epoch)}; }
   static __device__ __forceinline__ amk::Plain<float> norm(const Ctx& c) { return {c.globals.b_norm}; }
   static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 4992); }
+  static constexpr int kKPart = 0;
+  static constexpr int kKParts = 1;
   static_assert(((Plan::kBatch == 1) || (!kHasScales && !kHasAlso)), "a batch is staged in bf16");
   static_assert((kHasScales || true), "a vector in blocks has scales");
   static_assert((!kHasAlso || kHasScales), "a second layout has scales");
   static_assert((!kHasSums || (kHasScales && (false || false))), "sums are those of blocks of digits");
   static_assert(((Plan::kBatch == 1) || ((256 % 8) == 0)), "every sequence's row of x is whole 16 bytes");
-  static_assert(((Plan::kHidden % 4) == 0), "the vector is whole fetches");
-  static_assert((kHasScales || ((Plan::kHidden % (4 * kAgents)) == 0)), "every warp's share is whole fetches");
+  static_assert((((Plan::kHidden / kKParts) % 4) == 0), "the vector is whole fetches");
+  static_assert((kHasScales || (((Plan::kHidden / kKParts) % (4 * kAgents)) == 0)), "every warp's share is whole fetches");
   static_assert(((Plan::kBatch == 1) || ((128 % 4) == 0)), "every sequence's row is whole fetches");
+  static_assert(((Plan::kHidden % kKParts) == 0), "the parts of the columns are equal");
+  static_assert((kKPart < kKParts), "the part is one of them");
 };
 struct S12 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -346,7 +354,9 @@ struct S13 {
   static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 4992); }
   static constexpr int kSsqAgents = 8;
   static __device__ __forceinline__ amk::Tagged<amk::bf16> act(const Ctx& c) { return {c.globals.b_act, static_cast<amk::u32>(1 + c.l + 2 * c.epoch)}; }
+  static constexpr int kKParts = 1;
   static_assert(((!((kSsqAgents % 4) == 0) || (Plan::kBatch == 1)) || ((8 % 4) == 0)), "sums of squares are read four at a time");
+  static_assert(((Matrix::kChunks % kKParts) == 0), "the parts are equal numbers of chunks");
   static_assert((false || ((Plan::kFfn % 2) == 0)), "two elements share a word");
   static_assert(((false || (Plan::kBatch == 1)) || ((256 % 2) == 0)), "every sequence's row is whole words");
 };
@@ -421,14 +431,18 @@ struct S17 {
   static __device__ __forceinline__ amk::Tagged<amk::bf16> h(const Ctx& c) { return {c.globals.b_h_out, static_cast<amk::u32>(1 + c.l + 2 * c.epoch)}; }
   static __device__ __forceinline__ amk::Plain<float> norm(const Ctx& c) { return {c.globals.b_norm}; }
   static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 4992); }
+  static constexpr int kKPart = 0;
+  static constexpr int kKParts = 1;
   static_assert(((Plan::kBatch == 1) || (!kHasScales && !kHasAlso)), "a batch is staged in bf16");
   static_assert((kHasScales || true), "a vector in blocks has scales");
   static_assert((!kHasAlso || kHasScales), "a second layout has scales");
   static_assert((!kHasSums || (kHasScales && (false || false))), "sums are those of blocks of digits");
   static_assert(((Plan::kBatch == 1) || ((256 % 8) == 0)), "every sequence's row of x is whole 16 bytes");
-  static_assert(((Plan::kHidden % 4) == 0), "the vector is whole fetches");
-  static_assert((kHasScales || ((Plan::kHidden % (4 * kAgents)) == 0)), "every warp's share is whole fetches");
+  static_assert((((Plan::kHidden / kKParts) % 4) == 0), "the vector is whole fetches");
+  static_assert((kHasScales || (((Plan::kHidden / kKParts) % (4 * kAgents)) == 0)), "every warp's share is whole fetches");
   static_assert(((Plan::kBatch == 1) || ((128 % 4) == 0)), "every sequence's row is whole fetches");
+  static_assert(((Plan::kHidden % kKParts) == 0), "the parts of the columns are equal");
+  static_assert((kKPart < kKParts), "the part is one of them");
 };
 struct S18 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -461,8 +475,10 @@ struct S19 {
   static __device__ __forceinline__ amk::Plain<float> logits(const Ctx& c) { return {c.globals.b_logits}; }
   static __device__ __forceinline__ amk::Tagged<float> best_value(const Ctx& c) { return {c.globals.b_best_value, static_cast<amk::u32>(1 + c.epoch)}; }
   static __device__ __forceinline__ amk::Tagged<int> best_index(const Ctx& c) { return {c.globals.b_best_index, static_cast<amk::u32>(1 + c.epoch)}; }
+  static constexpr int kKParts = 1;
   static_assert(((!((kSsqAgents % 4) == 0) || (Plan::kBatch == 1)) || ((8 % 4) == 0)), "sums of squares are read four at a time");
   static_assert((kHasSsq == true), "rows are divided by the root mean square if and only if the norm leaves that to them");
+  static_assert(((Matrix::kChunks % kKParts) == 0), "the parts are equal numbers of chunks");
   static_assert(((Plan::kBatch == 1) || (32 == 32)), "a candidate has one place");
 };
 struct S20 {
