@@ -37,7 +37,7 @@ def _in_place(site: Site) -> bool:
     assert isinstance(op, AttendOp)
     if op.partial != op.q:
         return True
-    tiles = geo.rows_each > 1 and 0 < queries(geo) and queries(geo) % QUERY_TILE == 0
+    tiles = geo.rows_each > 1 and queries(geo) > 0 and queries(geo) % QUERY_TILE == 0
     return tiles and sharing(geo, geo.role_size[op.role]) == 1 and query_width(geo, op.q) == partial_width(geo)
 
 
