@@ -44,7 +44,8 @@ CASES: dict[str, tuple[ModelSpec, int, dict[str, Any]]] = {
     ),
     "down in parts": (tiny_model(ffn=128), 2, {"workers": 5, "k_parts": 4}),
     "all in parts": (
-        tiny_model(ffn=128), 3, {"workers": 4, "k_parts": 4, "x_parts": 2, "handoff": "mixed", "warps": 2},
+        tiny_model(ffn=256), 8,
+        {"workers": 4, "warps": 2, "kv_block": 8, "k_parts": 4, "x_parts": 2, "handoff": "mixed"},
     ),
     "fp8 cache": (tiny_model(), 2, {"workers": 4, "kv_dtype": "fp8"}),
     "sums of lm_head in global memory": (tiny_model(), 4, {"workers": 5, "head_sums": "global"}),
@@ -97,14 +98,20 @@ def test_a_schedule_of_one_row_says_nothing_of_rows() -> None:
 def test_rows_are_safe(name: str) -> None:
     schedule = planned(name)
     assert verify(schedule).safe
-    if name in ("tagged words", "fenced counters, two splits", "bias, a group of three", "sixteen rows"):
+    if name in (
+        "tagged words",
+        "fenced counters, two splits",
+        "bias, a group of three",
+        "sixteen rows",
+        "all in parts",
+    ):
         assert (
             check_certificate(schedule, schedule_hash(schedule), certify_schedule(schedule, checked=False)).reason == ""
         )
 
 
 @pytest.mark.turns(2)
-@pytest.mark.parametrize("name", ["rows across blocks", "bias, a group of three"])
+@pytest.mark.parametrize("name", ["rows across blocks", "bias, a group of three", "all in parts"])
 def test_no_run_refutes_rows(name: str) -> None:
     assert judge(planned(name, max_tokens=4), most=cases(2, 4)).status == "not refuted"
 
