@@ -44,8 +44,8 @@ MEANS = [
         "14 wait moved away from its load",
         "parts",
         "AMK302",
-        "the first layer reads the embedding while others still write it, later ones the layer's end",
-        drop(lambda s: waiting(s, "h_out")),
+        "the first layer reads the embedding while others still write it",
+        drop(lambda s: waiting(s, "embedded")),
     ),
     Recipe(
         "embedding-not-announced",
@@ -53,7 +53,7 @@ MEANS = [
         "parts",
         "AMK202",
         "nobody says that the embedding is there, and the first layer waits for it",
-        drop(lambda s: signalling(s, "h_out")),
+        drop(lambda s: signalling(s, "embedded")),
     ),
     Recipe(
         "part-overwritten",

@@ -98,13 +98,16 @@ MADE: dict[str, Callable[[], Json]] = {
         workers=4,
     ),
     "sixteen rows": lambda: _made(replace(TAGGED, rows=16, handoff="mixed", head_sums="global"), layers=1),
+    "rows, all in parts": lambda: _made(
+        replace(FAST, handoff="mixed", warps=2, rows=8, chunk_bytes=512, x_parts=2, k_parts=2), layers=1, hidden=64
+    ),
     "slice of layers": lambda: _made(TAGGED, layers=1, slice=LayerSlice(first=1, of=3)),
 }
 
 WHOLE = (
     "slice of layers", "sm_80", "refills held back", "fenced, heads apart", "int8, fp8 cache", "int4 with zeros",
     "LayerNorm, parallel", "rows", "batch, parts of down", "live batch, fenced, head norms", "fp8, scales apart",
-    "two programs", "layers of two kinds", "drawing, fenced", "batch of codes",
+    "two programs", "layers of two kinds", "drawing, fenced", "batch of codes", "rows, all in parts",
 )  # fmt: skip
 """Those that together have every op, hand-off and format; the recorded run makes all of their edits."""
 
