@@ -26,10 +26,11 @@ from amk.weights.quantised import round_e4m3
 Numerics = Literal["exact", "device"]
 Array = NDArray[Any]
 
-DEVICE_ROUNDING: dict[str, Callable[[Array], F32]] = {
+DEVICE_ROUNDING: dict[str, Callable[..., F32]] = {
     "bf16": round_bf16, "digits": round_digits, "halves": round_halves,
 }  # fmt: skip
-"""What a write to a buffer of that type keeps; the last two are written in whole blocks."""
+"""What a write to a buffer of that type keeps; the last two are written in whole blocks, and
+also take how many of them share a scale."""
 
 POISON_BITS = np.uint32(0x7FE5DEAD)
 POISON_FLOAT = np.uint32(0x7FE5DEAD).reshape(1).view(np.float32)[0]
@@ -154,12 +155,14 @@ class View:
             raise PoisonRead(f"reads {buffer}[{lo}:{hi}], element {at} was never written")
         return data.astype(np.int64)
 
-    def write(self, buffer: str, lo: int, data: Any) -> None:
+    def write(self, buffer: str, lo: int, data: Any, run: int = 1) -> None:
         if buffer in self._constant:
             raise Fault(f"writes {buffer}, a launch constant")
         values = np.asarray(data)
         target = self._slice(buffer, lo, lo + values.size)
-        target[:] = self._rounded[buffer](values) if buffer in self._rounded else values
+        if (rounded := self._rounded.get(buffer)) is not None:
+            values = rounded(values) if run == 1 else rounded(values, run)
+        target[:] = values
         if buffer in self._tagged:
             self._storage.woken += self._tagged[buffer].write(lo, lo + values.size, self.tags[buffer])
         if buffer in self._aliases:

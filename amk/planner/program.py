@@ -69,7 +69,10 @@ class Author(Writer):
         act, fields = self.own("act"), self.written_for(node.matrix)
         whole = self.act_delta is None
         ready = self.wait(act, (LAYER,)) if whole else self.wait(act, (LAYER, part), self.act_delta)
-        stage = Step(op=StageOp(role="all", layer=self.layer, act=act, k_part=part, k_parts=parts, **fields))
+        op = StageOp(
+            role="all", layer=self.layer, act=act, k_part=part, k_parts=parts, **self.scaled(fields), **fields
+        )  # fmt: skip
+        stage = Step(op=op)
         return [
             *(() if whole and part else ready),
             *self.staged(held, stage),
@@ -183,8 +186,9 @@ class Author(Writer):
         )
         combine = CombineOp(role="all", layer=self.layer, heads=heads, mix="mix", **self.splits_at(), **fields)
         staged = StageAttentionOp(
-            role="all", layer=self.layer, attn=self.own("attn"), k_part=part, k_parts=self.parts(name), **fields
-        )
+            role="all", layer=self.layer, attn=self.own("attn"), k_part=part, k_parts=self.parts(name),
+            **self.scaled(fields), **fields,
+        )  # fmt: skip
         stage = Step(op=combine if self.splits is None else staged)
         if part:
             return [stage]
@@ -197,8 +201,10 @@ class Author(Writer):
 
     def normed(self, index: Expr, h: str, fields: Written, part: int = 0) -> Step:
         """Stage a part of a norm."""
-        parts = self.settings.x_parts
-        op = StageNormOp(role="all", index=index, h=h, norm="norm", ssq="ssq", k_part=part, k_parts=parts, **fields)
+        parts, scaled = self.settings.x_parts, self.scaled(fields)
+        op = StageNormOp(
+            role="all", index=index, h=h, norm="norm", ssq="ssq", k_part=part, k_parts=parts, **scaled, **fields
+        )
         return Step(op=op)
 
     def end(self, held: MatrixName | None) -> list[Step]:

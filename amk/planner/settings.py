@@ -9,6 +9,7 @@ from amk.models.matrices import MatrixName, matrices_of, matrix
 from amk.models.model_spec import ModelSpec
 from amk.schedule_ir.ops.attention import QUERY_TILE, sharers, tile_columns
 from amk.schedule_ir.ops.reduce_splits import sliceable
+from amk.schedule_ir.ops.staging import ScaleBlocks
 from amk.schedule_ir.sampling import Mode
 from amk.schedule_ir.schedule import CacheDtype
 from amk.targets.target import Target
@@ -63,6 +64,8 @@ class Settings:
     pollers: one warp of a worker looks whether tagged words are worth looking for, and the others meet it at a barrier;
     or all warps look for hidden states and activations, and none waits for another.
 
+    scale_blocks: neighbouring blocks of a staged vector, in a warp's share, that have one scale.
+
     head_sums: where the partial sums of lm_head lie. In shared memory they take several times what those of a layer do,
     for each sequence, bytes that rings lack in all layers; in global memory they stay in L2.
     """
@@ -107,6 +110,7 @@ class Settings:
     pollers: Literal["one", "all"] = "one"
     hint_at: Literal["published", "summed", "drained"] = "published"
     head_sums: Literal["shared", "global"] = "shared"
+    scale_blocks: ScaleBlocks = 1
 
     @property
     def vectors(self) -> int:

@@ -17,6 +17,7 @@ from amk.schedule_ir.ops import AnyOp, BarrierOp, SignalOp, WaitOp
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.ops.prefetch_cache import PrefetchCacheOp
 from amk.schedule_ir.ops.refill import RefillOp
+from amk.schedule_ir.ops.staging import ScaleBlocks
 from amk.schedule_ir.schedule import Signal, Step, Wait
 from amk.weights.weight_format import Staged, WeightFormat, weight_format
 
@@ -46,6 +47,12 @@ class Squares(TypedDict):
 
     ssq: str | None
     ssq_agents: int
+
+
+class Scaled(TypedDict):
+    """Fields of the ops that stage runs of blocks."""
+
+    scale_blocks: ScaleBlocks
 
 
 @dataclass(frozen=True)
@@ -121,6 +128,10 @@ class Writer:
     def apart(self, name: MatrixName) -> bool:
         """Whether the product of a matrix has arrays of its own."""
         return name == "down" and down_apart(self.model, self.settings)
+
+    def scaled(self, written: Written) -> Scaled:
+        """How many blocks share a scale where the vector has scales."""
+        return Scaled(scale_blocks=1 if written["scales"] is None else self.settings.scale_blocks)
 
     def barrier(self) -> Step:
         return Step(op=BarrierOp(role="all", id=1, agents=self.settings.warps))

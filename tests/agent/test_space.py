@@ -62,8 +62,8 @@ def test_encoding_separates_points() -> None:
 @pytest.mark.turns(2)
 def test_every_knob_changes_the_lowered_kernel(workshop: Workshop) -> None:
     """On a model whose workers all own rows of every matrix; hints of the small one have no slack. Tagged words leave
-    no choice of what crosses SMs, so that knob is tried with fences, and only codes have scales to stand apart. Pacing
-    needs a QKV of several rings of chunks.
+    no choice of what crosses SMs, so that knob is tried with fences, and only codes have scales, to stand apart or to
+    share. Pacing needs a QKV of several rings of chunks.
     """
     large = Workshop(load_model("llama3.2-1b"), workshop.target, workshop.context)
     longer = Workshop(load_model("llama3-8b"), large.target, large.context, formats("int8"))
@@ -71,7 +71,7 @@ def test_every_knob_changes_the_lowered_kernel(workshop: Workshop) -> None:
     fast = replace(FAST, plan="search")
     for knob in knobs_of(fast):
         base = replace(fast, handoff="fenced") if knob.name == "handoff_dtype" else fast
-        maker = {"scales_apart": coded, "paced": longer}.get(knob.name, large)
+        maker = {"scales_apart": coded, "scale_blocks": coded, "paced": longer}.get(knob.name, large)
         made = [maker.make(replace(base, **{knob.name: value})) for value in knob.values]
         assert len({m.key for m in made if isinstance(m, Candidate)}) > 1, f"{knob.name} changes nothing"
 

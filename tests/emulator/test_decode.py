@@ -40,6 +40,11 @@ CASES: dict[str, tuple[Any, str, FormatName, int, dict[str, Any]]] = {
         PLAIN, "h200", "int8", 4, WIDE | {"carried": 0.75, "held_refills": 0.75, "first_refills": 0.0},
     ),
     "int4 with zeros sm_89": (PLAIN, "l4", "int4-g64-zp", 4, WIDE),
+    "int4 sm_90a, runs of blocks with one scale": (
+        tiny_model(ffn=1280), "h200", "int4-g128", 4, WIDE | {"warps": 2, "scale_blocks": 4},
+    ),
+    "int4 with zeros sm_80, likewise": (PLAIN, "a100", "int4-g64-zp", 4, WIDE | {"scale_blocks": 16}),
+    "fp8 sm_90a, likewise": (PLAIN, "h200", "fp8", 4, WIDE | {"scale_blocks": 8, "handoff_dtype": "f32"}),
     "fp8 sm_80, by software": (PLAIN, "a100", "fp8", 4, WIDE),
     "batch of 4, sm_89": (tiny_model(), "l4", "bf16", 8, {"batch": 4}),
     "four rows across blocks, sm_90a": (

@@ -59,6 +59,10 @@ CASES: dict[str, tuple[ModelSpec, dict[str, Any]]] = {
         tiny_model(ffn=160),
         {"wanted": formats("int8-g64", "bf16"), "chunk_bytes": 1024} | MANY,
     ),
+    "int4 with zeros, a scale for a share": (
+        tiny_model(ffn=256),
+        {"wanted": formats("int4-g128-zp"), "chunk_bytes": 1024, "scale_blocks": 16} | MANY,
+    ),
     "int4 with zeros": (tiny_model(), {"wanted": formats("int4-g128-zp"), "chunk_bytes": 1024} | MANY),
     "fp8, lm_head int8": (tiny_model(qkv_bias=True), {"wanted": formats("fp8", "int8")} | MANY),
     "fp8, copies of whole lines": (tiny_model(ffn=1024), {"wanted": formats("fp8"), "chunk_bytes": 4096} | MANY),

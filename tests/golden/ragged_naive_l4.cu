@@ -300,6 +300,7 @@ struct S10 {
   static constexpr bool kHasAlso = false;
   static constexpr bool kHasScales = false;
   static constexpr bool kHasSums = false;
+  static constexpr int kScaleBlocks = 1;
   static __device__ __forceinline__ int index(const Ctx& c) { return 2 * c.l + 1; }
   static __device__ __forceinline__ amk::Plain<float> h(const Ctx& c) { return {c.globals.b_h_mid}; }
   static __device__ __forceinline__ amk::Plain<float> norm(const Ctx& c) { return {c.globals.b_norm}; }
@@ -316,6 +317,7 @@ struct S10 {
   static_assert(((Plan::kBatch == 1) || ((192 % 4) == 0)), "every sequence's row is whole fetches");
   static_assert(((Plan::kHidden % kKParts) == 0), "the parts of the columns are equal");
   static_assert((kKPart < kKParts), "the part is one of them");
+  static_assert(((kScaleBlocks == 1) || (kHasScales && (((kScaleBlocks * 2) % 4) == 0))), "blocks that share a scale are whole fetches of a warp");
 };
 struct S11 {
   static constexpr int kFirst = 0, kAgents = 4;
@@ -359,6 +361,7 @@ struct S13 {
   static constexpr bool kHasAlso = false;
   static constexpr bool kHasScales = false;
   static constexpr bool kHasSums = false;
+  static constexpr int kScaleBlocks = 1;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
   static __device__ __forceinline__ amk::Plain<amk::bf16> act(const Ctx& c) { return {c.globals.b_act}; }
   static constexpr int kKPart = 0;
@@ -373,6 +376,7 @@ struct S13 {
   static_assert(((Plan::kBatch == 1) || ((352 % 4) == 0)), "every sequence's row is whole fetches");
   static_assert(((Plan::kFfn % kKParts) == 0), "the parts of the columns are equal");
   static_assert((kKPart < kKParts), "the part is one of them");
+  static_assert(((kScaleBlocks == 1) || (kHasScales && (((kScaleBlocks * 2) % 4) == 0))), "blocks that share a scale are whole fetches of a warp");
   static_assert(((Plan::kFfn % 2) == 0), "two elements share a word");
 };
 struct S14 {
@@ -419,6 +423,7 @@ struct S16 {
   static constexpr bool kHasAlso = false;
   static constexpr bool kHasScales = false;
   static constexpr bool kHasSums = false;
+  static constexpr int kScaleBlocks = 1;
   static __device__ __forceinline__ int index(const Ctx& c) { return 2 * c.l + 2; }
   static __device__ __forceinline__ amk::Plain<float> h(const Ctx& c) { return {c.globals.b_h_out}; }
   static __device__ __forceinline__ amk::Plain<float> norm(const Ctx& c) { return {c.globals.b_norm}; }
@@ -435,6 +440,7 @@ struct S16 {
   static_assert(((Plan::kBatch == 1) || ((192 % 4) == 0)), "every sequence's row is whole fetches");
   static_assert(((Plan::kHidden % kKParts) == 0), "the parts of the columns are equal");
   static_assert((kKPart < kKParts), "the part is one of them");
+  static_assert(((kScaleBlocks == 1) || (kHasScales && (((kScaleBlocks * 2) % 4) == 0))), "blocks that share a scale are whole fetches of a warp");
 };
 struct S17 {
   static constexpr int kFirst = 0, kAgents = 4;

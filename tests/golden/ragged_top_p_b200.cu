@@ -318,6 +318,7 @@ struct S11 {
   static constexpr bool kHasAlso = false;
   static constexpr bool kHasScales = false;
   static constexpr bool kHasSums = false;
+  static constexpr int kScaleBlocks = 1;
   static __device__ __forceinline__ int index(const Ctx& c) { return 2 * c.l + 1; }
   static __device__ __forceinline__ amk::Tagged<amk::bf16> h(const Ctx& c) { return {c.globals.b_h_mid, static_cast<amk::u32>(1 + c.l + 2 * c.epoch)}; }
   static __device__ __forceinline__ amk::Plain<float> norm(const Ctx& c) { return {c.globals.b_norm}; }
@@ -334,6 +335,7 @@ struct S11 {
   static_assert(((Plan::kBatch == 1) || ((192 % 4) == 0)), "every sequence's row is whole fetches");
   static_assert(((Plan::kHidden % kKParts) == 0), "the parts of the columns are equal");
   static_assert((kKPart < kKParts), "the part is one of them");
+  static_assert(((kScaleBlocks == 1) || (kHasScales && (((kScaleBlocks * 2) % 4) == 0))), "blocks that share a scale are whole fetches of a warp");
 };
 struct S12 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -377,6 +379,7 @@ struct S14 {
   static constexpr bool kHasAlso = false;
   static constexpr bool kHasScales = false;
   static constexpr bool kHasSums = false;
+  static constexpr int kScaleBlocks = 1;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
   static __device__ __forceinline__ amk::Tagged<amk::bf16> act(const Ctx& c) { return {c.globals.b_act, static_cast<amk::u32>(1 + c.l + 2 * c.epoch)}; }
   static constexpr int kKPart = 0;
@@ -391,6 +394,7 @@ struct S14 {
   static_assert(((Plan::kBatch == 1) || ((352 % 4) == 0)), "every sequence's row is whole fetches");
   static_assert(((Plan::kFfn % kKParts) == 0), "the parts of the columns are equal");
   static_assert((kKPart < kKParts), "the part is one of them");
+  static_assert(((kScaleBlocks == 1) || (kHasScales && (((kScaleBlocks * 2) % 4) == 0))), "blocks that share a scale are whole fetches of a warp");
   static_assert(((Plan::kFfn % 2) == 0), "two elements share a word");
 };
 struct S15 {
@@ -437,6 +441,7 @@ struct S17 {
   static constexpr bool kHasAlso = false;
   static constexpr bool kHasScales = false;
   static constexpr bool kHasSums = false;
+  static constexpr int kScaleBlocks = 1;
   static __device__ __forceinline__ int index(const Ctx& c) { return 2 * c.l + 2; }
   static __device__ __forceinline__ amk::Tagged<amk::bf16> h(const Ctx& c) { return {c.globals.b_h_out, static_cast<amk::u32>(1 + c.l + 2 * c.epoch)}; }
   static __device__ __forceinline__ amk::Plain<float> norm(const Ctx& c) { return {c.globals.b_norm}; }
@@ -453,6 +458,7 @@ struct S17 {
   static_assert(((Plan::kBatch == 1) || ((192 % 4) == 0)), "every sequence's row is whole fetches");
   static_assert(((Plan::kHidden % kKParts) == 0), "the parts of the columns are equal");
   static_assert((kKPart < kKParts), "the part is one of them");
+  static_assert(((kScaleBlocks == 1) || (kHasScales && (((kScaleBlocks * 2) % 4) == 0))), "blocks that share a scale are whole fetches of a warp");
 };
 struct S18 {
   static constexpr int kFirst = 0, kAgents = 8;

@@ -267,7 +267,7 @@ def test_a_whole_share_is_what_the_reference_computes(chunk_k: int) -> None:
         def read(self, buffer: str, lo: int, hi: int) -> Any:
             return self.arrays[buffer][lo:hi].astype(np.float32)
 
-        def write(self, buffer: str, lo: int, data: Any) -> None:
+        def write(self, buffer: str, lo: int, data: Any, run: int = 1) -> None:
             self.arrays[buffer][lo : lo + len(data)] = data
 
         def tile(self, stream: str, name: Any, layer: int, group: int, k_chunk: int) -> Any:

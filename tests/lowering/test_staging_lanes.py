@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -15,13 +16,14 @@ import pytest
 from numpy.typing import NDArray
 
 from amk.weights.bfloat import F32, from_bf16_bits, to_bf16_bits
-from amk.weights.block_point import BLOCK, block_scales, block_sums, round_digits, whole_blocks
+from amk.weights.block_point import BLOCK, block_scales, whole_blocks
 
 HERE = Path(__file__).parent / "host_warp"
 HEADERS = ("ablation", "context", "cells", "fetches", "block_point", "staged")
 UNTOUCHED = 0x5A
-SHAPES = ((14336, 8), (4096, 12), (896, 8), (4864, 14), (28672, 12), (100, 3))
-"""(elements, agents): equal shares, shares a block apart, two rounds, an agent without a block, a block cut short."""
+SHAPES = ((14336, 8, 16), (4096, 12, 4), (896, 8, 16), (4864, 14, 2), (28672, 12, 8), (100, 3, 16))
+"""(elements, agents, blocks of a run): equal shares, shares a block apart, two rounds, an agent without a block, a
+block cut short; runs of a share, of part of it, and longer than it."""
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
 
@@ -38,10 +40,11 @@ class Left:
 
 @dataclass(frozen=True)
 class Program:
-    """Elements and agents, and the command that stages so many."""
+    """Elements, agents and blocks of a run, and the command that stages so many."""
 
     count: int
     agents: int
+    run: int
     command: tuple[str, str]
 
 
@@ -55,9 +58,10 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy(cuda / f"{name}.cuh", folder / "amk")
     lines = ["#include <cstdio>", "#include <cstdlib>", "#include <mutex>", "#include <string>"]
     lines += ['#include "amk/staged.cuh"', "#define main staged"]
-    for number, (count, agents) in enumerate(SHAPES):
-        lines += [f"#define COUNT {count}", f"#define AGENTS {agents}", f"namespace shape_{number} {{"]
-        lines += ['#include "staging.cpp"', "}", "#undef COUNT", "#undef AGENTS"]
+    for number, (count, agents, run) in enumerate(SHAPES):
+        lines += [f"#define COUNT {count}", f"#define AGENTS {agents}", f"#define RUN {run}"]
+        lines += [f"namespace shape_{number} {{", '#include "staging.cpp"', "}"]
+        lines += ["#undef COUNT", "#undef AGENTS", "#undef RUN"]
     lines += ["#undef main", "int main(int count, char** words) {", "  switch (atoi(words[1])) {"]
     lines += [
         f"    case {number}: return shape_{number}::staged(count - 1, words + 1);" for number in range(len(SHAPES))
@@ -68,13 +72,13 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "staging"
 
 
-@pytest.fixture(params=range(len(SHAPES)), ids=lambda number: "{}-by-{}".format(*SHAPES[number]))
+@pytest.fixture(params=range(len(SHAPES)), ids=lambda number: "{}-by-{}".format(*SHAPES[number][:2]))
 def staging(request: pytest.FixtureRequest, program: Path) -> Program:
     return Program(*SHAPES[request.param], (str(program), str(request.param)))
 
 
-def run(program: Program, layout: str, source: str, values: F32) -> Left:
-    command = [*program.command, layout, source]
+def run(program: Program, layout: str, source: str, values: F32, blocks_of_run: int = 1) -> Left:
+    command = [*program.command, layout, source, str(blocks_of_run)]
     out = subprocess.run(command, input=values.tobytes(), capture_output=True, check=True, timeout=120).stdout
     blocks = whole_blocks(values.size) + 4
     x, also, rest = np.split(np.frombuffer(out, np.uint8), [blocks * 128, blocks * 256])
@@ -99,17 +103,24 @@ def places(count: int) -> NDArray[np.int64]:
     return i + np.choose(i // 2 % 4, [0, 2, -2, 0])
 
 
+def scales_of(staging: Program, padded: F32, run: int) -> F32:
+    """The scales of every agent's share, of runs from its first block on."""
+    ends = [whole_blocks(staging.count) * agent // staging.agents * BLOCK for agent in range(staging.agents + 1)]
+    return np.concatenate([block_scales(padded[a:b], run) for a, b in pairwise(ends) if a < b])
+
+
+@pytest.mark.parametrize("of_runs", [False, True], ids=["blocks", "runs"])
 @pytest.mark.parametrize("source", ["tagged-bf16", "tagged-f32", "plain"])
 @pytest.mark.parametrize("layout", ["digits", "halves"])
-def test_blocks_are_those_of_the_interpreter(staging: Program, layout: str, source: str) -> None:
-    count = staging.count
+def test_blocks_are_those_of_the_interpreter(staging: Program, layout: str, source: str, of_runs: bool) -> None:
+    count, run_of = staging.count, staging.run if of_runs else 1
     x = drawn(count, 3)
-    left = run(staging, layout, source, x)
+    left = run(staging, layout, source, x, run_of)
     stored = from_bf16_bits(to_bf16_bits(x)) if source == "tagged-bf16" else x
     blocks = whole_blocks(count)
     padded = np.zeros(blocks * BLOCK, np.float32)
     padded[:count] = stored
-    scales = block_scales(padded)
+    scales = scales_of(staging, padded, run_of)
     finite = np.isfinite(scales)
     np.testing.assert_array_equal(left.scales[:blocks].view(np.float32), scales)
     with np.errstate(invalid="ignore"):
@@ -118,10 +129,8 @@ def test_blocks_are_those_of_the_interpreter(staging: Program, layout: str, sour
         numbers = np.rint(units).astype(np.int64)
         high = numbers + 128 >> 8
         expected = np.concatenate([numbers - 256 * high, high], axis=1).astype(np.int8).view(np.uint8)
-        with np.errstate(invalid="ignore"):
-            sums = block_sums(padded)
-            assert np.isfinite(round_digits(padded).reshape(-1, BLOCK)[finite]).all()
-        np.testing.assert_array_equal(left.sums[:blocks].view(np.float32)[finite], sums[finite])
+        sums = numbers.sum(axis=1) * scales[finite].astype(np.float64)
+        np.testing.assert_array_equal(left.sums[:blocks].view(np.float32)[finite], sums.astype(np.float32))
         assert np.isnan(left.sums[:blocks].view(np.float32)[~finite]).all()
     else:
         expected = units.astype(np.float32).astype(np.float16).view(np.uint8)
@@ -133,14 +142,17 @@ def test_blocks_are_those_of_the_interpreter(staging: Program, layout: str, sour
         assert (behind == UNTOUCHED).all()
 
 
-@pytest.mark.parametrize("layout", ["digits", "bare"])
-def test_half_a_share_is_used_before_the_words_of_the_other_are_there(staging: Program, layout: str) -> None:
+@pytest.mark.parametrize(("layout", "of_runs"), [("digits", False), ("digits", True), ("bare", False)])
+def test_half_a_share_is_used_before_the_words_of_the_other_are_there(
+    staging: Program, layout: str, of_runs: bool
+) -> None:
     """The program aborts unless that is so, and unless nothing is used early where warps have not met ("bare")."""
     count = staging.count
-    if (count, staging.agents) != SHAPES[0]:
+    if (count, staging.agents) != SHAPES[0][:2]:
         pytest.skip("shares of few fetches, or of several rounds, are used as a whole")
     x = drawn(count, 5)
-    left, expected = run(staging, layout, "late", x), run(staging, "digits", "tagged-bf16", x)
+    run_of = staging.run if of_runs else 1
+    left, expected = run(staging, layout, "late", x, run_of), run(staging, "digits", "tagged-bf16", x, run_of)
     for name in ("x", "also", "scales", "sums"):
         np.testing.assert_array_equal(getattr(left, name), getattr(expected, name))
 

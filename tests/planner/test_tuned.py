@@ -55,6 +55,7 @@ def test_kinds_of_models(
     early = (layers == {"bf16"} and name != "smollm2-135m") or (name, layers) == ("llama3.2-1b", {"int8"})
     assert found.hint_at == ("drained" if early else "published")
     assert found.carried == (1 / 3 if (name, layers) == ("llama3.2-1b", {"int8"}) else None)
+    assert found.scale_blocks == (1 if layers == {"bf16"} else 16)
 
 
 @pytest.mark.parametrize("settings", [NAIVE, PHASED, UNTUNED, replace(FAST, warps=4)])

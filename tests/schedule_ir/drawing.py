@@ -31,7 +31,7 @@ class Memory:
     def read_int(self, buffer: str, lo: int, hi: int) -> Array:
         return self.arrays[buffer][lo:hi].astype(np.int64)
 
-    def write(self, buffer: str, lo: int, data: Any) -> None:
+    def write(self, buffer: str, lo: int, data: Any, run: int = 1) -> None:
         self.arrays[buffer][lo : lo + np.asarray(data).size] = data
 
     def tile(self, *_: Any) -> Array:

@@ -137,7 +137,7 @@ class Recorder:
 
     read_int = read
 
-    def write(self, buffer: str, lo: int, data: Any) -> None:
+    def write(self, buffer: str, lo: int, data: Any, run: int = 1) -> None:
         values = np.asarray(data)
         assert 0 <= lo <= lo + values.size <= self.arrays[buffer].size
         self.writes.setdefault(buffer, set()).update(range(lo, lo + values.size))

@@ -51,6 +51,20 @@ def test_every_element_is_within_its_bound(name: str) -> None:
     assert (np.abs(round_halves(VECTORS[name]).reshape(x.shape) - x) <= np.maximum(np.abs(x) * 2.0**-11, small)).all()
 
 
+@pytest.mark.parametrize("run", [4, 16])
+@pytest.mark.parametrize("name", VECTORS)
+def test_runs_of_blocks_with_one_scale_are_closer_than_bf16_and_within_their_bound(name: str, run: int) -> None:
+    x = VECTORS[name]
+    rounding, found = distance(round_bf16(x), x), round_digits(x, run)
+    assert distance(found, x) < rounding
+    assert distance(round_halves(x, run), x) < rounding / 3
+    for part, near in zip(np.split(x, COUNT // BLOCK // run), np.split(found, COUNT // BLOCK // run), strict=True):
+        assert distance(near, part) <= np.sqrt(part.size) / 32512 * np.linalg.norm(part.astype(np.float64))
+    scales = block_scales(x, run).reshape(-1, run)
+    assert (scales == scales[:, :1]).all() and (scales >= block_scales(x).reshape(-1, run)).all()
+    assert (scales[:, 0] == block_scales(x).reshape(-1, run).max(axis=1)).all()
+
+
 def test_numbers_fit_two_digits_and_scales_are_powers_of_two() -> None:
     x = np.concatenate([VECTORS["heavy tails"], np.repeat(np.float32([2 - 2.0**-22, 1, 1.9921875, 1.984375]), BLOCK)])
     scales = block_scales(x)

@@ -1,7 +1,7 @@
 // Vectors in shared memory as products read them: how a lane writes its elements.
 //
 // bf16: in the order of x_place. For weights that are codes, 16-bit numbers in blocks of 64 elements, in order, that share a
-// power of two: x = number * scales[block], and sums[block] = sum of x where the weights have an offset. `digits`: the
+// power of two, as may several neighbouring blocks: x = number * scales[block], and sums[block] = sum of x where the weights have an offset. `digits`: the
 // number n, |n| < 32640, is 256 high + low, two signed bytes: 64 low ones, then 64 high ones. __half: the number rounded to 11
 // bits. A block whose largest element is below 2^-112 is rounded to multiples of 2^-126; one with an element that is not
 // finite, or as large as 2^127, has a scale that is not a number.
@@ -22,6 +22,7 @@ inline constexpr int kBlock = 64;
 // 2^e, with which a block's elements are below 32512, and 2^-e: e from the upper half of the bits of the largest magnitude.
 struct BlockScale {
   u32 exponent;
+  BlockScale() = default;
   __device__ __forceinline__ explicit BlockScale(u32 top) : exponent(max((top + 0x20000u) >> 23, 15u)) {}
   __device__ __forceinline__ float up() const { return __uint_as_float((268u - exponent) << 23); }
   __device__ __forceinline__ float down() const {

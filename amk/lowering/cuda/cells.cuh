@@ -29,6 +29,14 @@ __device__ __forceinline__ u32 larger_pair(u32 a, u32 b) {
   return reinterpret_cast<const u32&>(c);
 }
 
+// The largest of `top` and the magnitudes of two pairs of bf16, each half by itself, likewise.
+__device__ __forceinline__ u32 largest_pair(u32 top, u32 a, u32 b) {
+  using Pair = __nv_bfloat162;
+  const Pair x = __habs2(reinterpret_cast<const Pair&>(a)), y = __habs2(reinterpret_cast<const Pair&>(b));
+  const Pair c = __hmax2_nan(reinterpret_cast<const Pair&>(top), __hmax2_nan(x, y));
+  return reinterpret_cast<const u32&>(c);
+}
+
 // The largest magnitudes of kWide floats, cut to the upper halves of their bits: of those with even, and with odd number.
 template <int kWide>
 __device__ __forceinline__ u32 magnitudes(const float (&v)[kWide]) {
@@ -39,6 +47,13 @@ __device__ __forceinline__ u32 magnitudes(const float (&v)[kWide]) {
     top = k == 0 ? pair : larger_pair(top, pair);
   }
   return top;
+}
+
+// The largest of `top` and the magnitudes of kWide floats, likewise.
+template <int kWide>
+__device__ __forceinline__ u32 largest_of(u32 top, const float (&v)[kWide]) {
+  const u32 first = __byte_perm(__float_as_uint(v[0]), __float_as_uint(v[1]), 0x7632u);
+  return largest_pair(top, first, kWide == 2 ? 0u : __byte_perm(__float_as_uint(v[kWide - 2]), __float_as_uint(v[kWide - 1]), 0x7632u));
 }
 
 // A pair of floats as two bf16 pairs that add up to it: 16 bits of mantissa.
@@ -108,6 +123,15 @@ struct Plain {
       float v[kWide];
       values(raw, v);
       return magnitudes(v);
+    }
+  }
+  __device__ __forceinline__ static u32 largest(u32 top, const Raw& raw) {
+    if constexpr (sizeof(T) == 2) {
+      return largest_pair(top, raw.x, raw.y);
+    } else {
+      float v[kWide];
+      values(raw, v);
+      return largest_of(top, v);
     }
   }
   // The same, rounded to pairs of bf16.
@@ -182,6 +206,15 @@ struct Tagged {
       float v[kWide];
       values(raw, v);
       return magnitudes(v);
+    }
+  }
+  __device__ __forceinline__ static u32 largest(u32 top, const Raw& raw) {
+    if constexpr (kPerWord == 2) {
+      return largest_pair(top, sync::value_of(raw.first), sync::value_of(raw.second));
+    } else {
+      float v[kWide];
+      values(raw, v);
+      return largest_of(top, v);
     }
   }
   __device__ __forceinline__ static void pairs(const Raw& raw, u32 (&out)[kWide / 2]) {

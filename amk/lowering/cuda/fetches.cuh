@@ -55,7 +55,7 @@ template <class Batch, int kApart, class Cell, class C, class Use>
 __device__ __forceinline__ void for_each_batch(const C& c, const Cell& cell, int rows, int lo, int hi, Use use) {
   constexpr int kPieces = Batch::kPieces, kStride = Batch::kStride;
 #pragma unroll 1
-  for (int from = lo; from < hi; from += Batch::kAll) {
+  for (int from = lo; (Batch::kOnce && Batch::kSure > 0) || from < hi; from += Batch::kAll) {
     Batch batch;
     batch.base = from + c.lane * Cell::kWide, batch.hi = hi, batch.rows = rows;
     const Cell mine = cell.from(batch.base);
@@ -82,12 +82,24 @@ __device__ __forceinline__ void for_each_batch(const C& c, const Cell& cell, int
   }
 }
 
-// As for_each_batch for one row that is one batch, but in groups of kGroup fetches: use(group, batch) once all lanes have
-// the group fresh, while the others are being read again. All lanes call, and use() may make them meet.
+// A number that is known where code is made.
+template <int kValue>
+struct Known {};
+
+// use(Known<first fetch>, batch) for each group from fetch kFirst on whose bit is set.
+template <int kGroup, int kFirst = 0, class Batch, class Use>
+__device__ __forceinline__ void use_ready(u32 ready, const Batch& batch, Use use) {
+  if ((ready & 1) != 0) use(Known<kFirst>{}, batch);
+  if constexpr (kFirst + kGroup < Batch::kPieces) use_ready<kGroup, kFirst + kGroup>(ready >> 1, batch, use);
+}
+
+// As for_each_batch for one row that is one batch, but in groups of kGroup fetches, of which the last may be smaller:
+// use(Known<first fetch>, batch) once all lanes have the group fresh, while the others are being read again. All lanes call, and
+// use() may make them meet.
 template <class Batch, int kGroup, class Cell, class C, class Use>
 __device__ __forceinline__ void for_each_group(const C& c, const Cell& cell, int lo, int hi, Use use) {
-  constexpr int kPieces = Batch::kPieces, kGroups = kPieces / kGroup;
-  static_assert(Batch::kOnce && Batch::kMaxRows == 1 && kGroups <= 31 && kPieces % kGroup == 0, "one batch, a bit for each group");
+  constexpr int kPieces = Batch::kPieces, kGroups = (kPieces + kGroup - 1) / kGroup;
+  static_assert(Batch::kOnce && Batch::kMaxRows == 1 && kGroups <= 31, "one batch, a bit for each group");
   Batch batch;
   batch.base = lo + c.lane * Cell::kWide, batch.hi = hi, batch.rows = 1;
   const Cell mine = cell.from(batch.base);
@@ -101,17 +113,14 @@ __device__ __forceinline__ void for_each_group(const C& c, const Cell& cell, int
     for (int k = 0; k < kPieces; ++k) {
       if ((missing >> k / kGroup & 1) != 0) batch.ask(mine, 0, k, 0);
     }
-#pragma unroll
-    for (int group = 0; group < kGroups; ++group) {
-      if ((ready >> group & 1) != 0) use(group, batch);
-    }
+    use_ready<kGroup>(ready, batch, use);
     if (missing == 0) return;
     u32 fresh = 0;
 #pragma unroll
     for (int group = 0; group < kGroups; ++group) {
       u32 stale = 0;
 #pragma unroll
-      for (int k = group * kGroup; k < (group + 1) * kGroup; ++k) {
+      for (int k = group * kGroup; k < kPieces && k < (group + 1) * kGroup; ++k) {
         stale |= batch.live(0, k) ? cell.stale(batch.raw[0][k]) : 0;
       }
       if (__any_sync(0xffffffffu, stale != 0) == 0) fresh |= 1u << group;

@@ -9,18 +9,19 @@ from amk.schedule_ir.expr import Env, Expr
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import Access, Geometry, Memory
 from amk.schedule_ir.ops.precondition import FFN, MAX_PARTS, Need
-from amk.schedule_ir.ops.staging import Staging, in_parts
+from amk.schedule_ir.ops.staging import RunStaging, in_parts, whole_runs
 
 
-class StageOp(Staging):
+class StageOp(RunStaging):
     """x[i] = act[first + i] for this agent's share of `size` elements of each sequence's row.
 
     first and size are those of the columns of part k_part of k_parts, as in `gemv`; all ffn of them unless parted.
     """
 
     needs: ClassVar[tuple[Need, ...]] = (
-        *Staging.needs,
+        *RunStaging.needs,
         *in_parts(FFN, "act"),
+        whole_runs("act"),
         Need("pairs", FFN.multiple_of(2), "two elements share a word"),
     )
     op: Literal["stage"] = "stage"

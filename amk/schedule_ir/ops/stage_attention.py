@@ -9,16 +9,16 @@ from amk.schedule_ir.expr import Env, Expr
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import Access, Geometry, Memory
 from amk.schedule_ir.ops.precondition import DIM, HEADS, MAX_PARTS, Need
-from amk.schedule_ir.ops.staging import Staging, in_parts
+from amk.schedule_ir.ops.staging import RunStaging, in_parts, whole_runs
 
 
-class StageAttentionOp(Staging):
+class StageAttentionOp(RunStaging):
     """x[i] = attn[first + i] for this agent's share of `size` elements of each sequence's row.
 
     first and size are those of the columns of part k_part of k_parts, as in `gemv`; all q_dim of them unless parted.
     """
 
-    needs: ClassVar[tuple[Need, ...]] = (*Staging.needs, *in_parts(HEADS * DIM, "attn"))
+    needs: ClassVar[tuple[Need, ...]] = (*RunStaging.needs, *in_parts(HEADS * DIM, "attn"), whole_runs("attn"))
     op: Literal["stage_attention"] = "stage_attention"
     layer: Expr
     attn: Name

@@ -11,10 +11,10 @@ from amk.schedule_ir.expr import Env, Expr
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import Access, Geometry, Memory, ValueKey
 from amk.schedule_ir.ops.precondition import HIDDEN, MAX_PARTS, Need
-from amk.schedule_ir.ops.staging import Staging, in_parts
+from amk.schedule_ir.ops.staging import RunStaging, in_parts, whole_runs
 
 
-class StageNormOp(Staging):
+class StageNormOp(RunStaging):
     """x[i] = h[i] * norm[index, i]; ssq[a] = sum of h[i]^2 over this agent's share of hidden elements.
 
     h, x and ssq have a row per sequence of the batch. index counts the norms of the model, of which the last is before
@@ -23,7 +23,7 @@ class StageNormOp(Staging):
     In parts, as in `gemv`, x[i] is that of element first + i, and ssq[a] adds up over the steps.
     """
 
-    needs: ClassVar[tuple[Need, ...]] = (*Staging.needs, *in_parts(HIDDEN, "h"))
+    needs: ClassVar[tuple[Need, ...]] = (*RunStaging.needs, *in_parts(HIDDEN, "h"), whole_runs("h"))
     leaves: ClassVar[str | None] = "ssq_agents"
     op: Literal["stage_norm"] = "stage_norm"
     index: Expr

@@ -7,11 +7,12 @@ which.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from amk.report.schema import unless
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import Access, Geometry, Memory, Op, ValueKey, split
@@ -95,6 +96,11 @@ class Staging(Op):
     scales: Name | None = None
     sums: Name | None = None
 
+    @property
+    def scale_run(self) -> int:
+        """Neighbouring blocks of an agent's share that have one scale, from its beginning on."""
+        return 1
+
     def by_rows(self, geo: Geometry) -> bool:
         return geo.vectors > 1
 
@@ -135,13 +141,37 @@ class Staging(Op):
             return
         values = np.asarray(values, np.float32)
         filled = np.pad(values, (0, -values.size % BLOCK))
+        run = self.scale_run
         for name in (self.x, self.also):
             if name is not None and geo.buffers[name].dtype != "bf16":
-                mem.write(name, geo.row(name, sequence) + lo, filled)
+                mem.write(name, geo.row(name, sequence) + lo, filled, run)
             elif name is not None:
                 for a, b in x_places(lo, lo + values.size):
                     mem.write(name, geo.row(name, sequence) + a, values[x_place(np.arange(a, b)) - lo])
         if self.scales is not None:
-            mem.write(self.scales, lo // BLOCK, block_scales(filled))
+            mem.write(self.scales, lo // BLOCK, block_scales(filled, run))
         if self.sums is not None:
-            mem.write(self.sums, lo // BLOCK, block_sums(filled))
+            mem.write(self.sums, lo // BLOCK, block_sums(filled, run))
+
+
+ScaleBlocks = Literal[1, 2, 4, 8, 16]
+
+
+def whole_runs(field: str) -> Need:
+    """What an op relies on whose fetches of `field` are runs of blocks with one scale."""
+    runs = own("scale_blocks")
+    whole = has("scales") & (runs * 2).multiple_of(wide(field))
+    return Need("runs-of-blocks", runs.equals(1) | whole, "blocks that share a scale are whole fetches of a warp")
+
+
+class RunStaging(Staging):
+    """An op that stages what it fetches, several neighbouring blocks at a time.
+
+    scale_blocks: of an agent's share so many blocks, from its beginning on, share a scale.
+    """
+
+    scale_blocks: ScaleBlocks = unless(1)
+
+    @property
+    def scale_run(self) -> int:
+        return self.scale_blocks

@@ -18,4 +18,9 @@ inline __nv_bfloat16 larger(__nv_bfloat16 a, __nv_bfloat16 b) {
   const float x = static_cast<float>(a), y = static_cast<float>(b);
   return __nv_bfloat16(std::isnan(x) || std::isnan(y) ? NAN : max(x, y));
 }
+inline __nv_bfloat16 magnitude(__nv_bfloat16 a) {
+  a.bits &= 0x7fff;
+  return a;
+}
+inline __nv_bfloat162 __habs2(__nv_bfloat162 a) { return {magnitude(a.x), magnitude(a.y)}; }
 inline __nv_bfloat162 __hmax2_nan(__nv_bfloat162 a, __nv_bfloat162 b) { return {larger(a.x, b.x), larger(a.y, b.y)}; }

@@ -1,4 +1,4 @@
-// Reads "stage LAYOUT SOURCE COUNT" of f32 from stdin, stages them as the agents of a worker do, writes what they left.
+// Reads "stage LAYOUT SOURCE RUN" and f32 from stdin, stages them as the agents of a worker do, writes what they left.
 //
 // Output: bytes of x, of the other array, f32 scales and sums. All begin as 0x5a; AGENTS and COUNT are constants of the compilation.
 #include <cstdio>
@@ -12,6 +12,7 @@ using namespace amk;
 constexpr int kBlocks = (COUNT + kBlock - 1) / kBlock + 4;  // and room behind
 constexpr int kAlso = kBlocks * 128, kScales = 2 * kAlso, kSums = kScales + kBlocks * 4, kAll = kSums + kBlocks * 4;
 constexpr u32 kTag = 7;
+constexpr int kRunOfBlocks = RUN;
 alignas(16) static char memory[kAll];
 alignas(16) static u64 words[COUNT + 4];
 alignas(16) static float values[COUNT + 4];
@@ -21,8 +22,9 @@ struct Ctx {
   sync::Watchdog& dog;
 };
 
-template <class X, bool kBlocked, bool kBehindBarrier = true>
+template <class X, bool kBlocked, int kRun = 1, bool kBehindBarrier = true>
 struct Step {
+  static constexpr int kScaleBlocks = kRun;
   static constexpr bool kMet = kBehindBarrier;
   static constexpr int kFirst = 0, kAgents = AGENTS;
   static constexpr bool kHasScales = kBlocked, kHasAlso = kBlocked;
@@ -54,13 +56,14 @@ void stage_from(const std::string& source) {
   }
 }
 
-// The words of the second half of each share are stored when a warp has looked for them in vain. By then it has used the first
+// The words of the second half of each share, or behind its first run, are stored when a warp has looked for them in vain. By then it has used the first
 // half, if it may, and nothing of the second.
 template <class S>
 void stage_late() {
   static sync::Watchdog dog;
   for (int agent = 0; agent < AGENTS; ++agent) {
-    const int lo = staged_begin<COUNT, true>(AGENTS, agent), hi = staged_begin<COUNT, true>(AGENTS, agent + 1), mid = (lo + hi) / 2;
+    const int lo = staged_begin<COUNT, true>(AGENTS, agent), hi = staged_begin<COUNT, true>(AGENTS, agent + 1);
+    const int mid = S::kScaleBlocks == 1 ? (lo + hi) / 2 : lo + S::kScaleBlocks * kBlock;
     const auto store = [](int from, int to) {
       for (int i = from; i < to; i += 2) sync::store_tagged(words + i / 2, pack_bf16(values[i], values[i + 1]), kTag);
     };
@@ -84,13 +87,17 @@ int main(int, char** arguments) {
   shared_memory = memory;
   memset(memory, 0x5a, sizeof memory);
   if (fread(values, 4, COUNT, stdin) != COUNT) return 1;
-  const std::string layout = arguments[1], source = arguments[2];
+  const std::string layout = arguments[1], source = arguments[2], run = arguments[3];
   if (source == "late") {
-    layout == "bare" ? stage_late<Step<digits, true, false>>() : stage_late<Step<digits, true>>();
+    if (run != "1") {
+      stage_late<Step<digits, true, kRunOfBlocks>>();
+    } else {
+      layout == "bare" ? stage_late<Step<digits, true, 1, false>>() : stage_late<Step<digits, true>>();
+    }
     return fwrite(memory, 1, kAll, stdout) == kAll ? 0 : 1;
   }
-  if (layout == "digits") stage_from<Step<digits, true>>(source);
-  if (layout == "halves") stage_from<Step<__half, true>>(source);
+  if (layout == "digits") run == "1" ? stage_from<Step<digits, true>>(source) : stage_from<Step<digits, true, kRunOfBlocks>>(source);
+  if (layout == "halves") run == "1" ? stage_from<Step<__half, true>>(source) : stage_from<Step<__half, true, kRunOfBlocks>>(source);
   if constexpr (COUNT % (4 * AGENTS) == 0) {
     if (layout == "bf16") stage_from<Step<bf16, false>>(source);
   }

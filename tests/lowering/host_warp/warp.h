@@ -57,6 +57,14 @@ inline unsigned __shfl_xor_sync(unsigned, unsigned value, int offset) {
 inline float __shfl_xor_sync(unsigned mask, float value, int offset) {
   return __uint_as_float(__shfl_xor_sync(mask, __float_as_uint(value), offset));
 }
+inline unsigned __reduce_max_sync(unsigned, unsigned value) {
+  static unsigned of_lane[32];
+  of_lane[warp_lane] = value;
+  warp_meets.arrive_and_wait();
+  const unsigned largest = *std::max_element(of_lane, of_lane + 32);
+  warp_meets.arrive_and_wait();
+  return largest;
+}
 inline int __any_sync(unsigned, int holds) {
   static int of_lane[32];
   of_lane[warp_lane] = holds;

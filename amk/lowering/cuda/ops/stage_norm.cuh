@@ -38,18 +38,18 @@ __device__ __forceinline__ void stage_norm_cells(C& c) {
   constexpr bool kBlocks = S::kHasScales;
   constexpr int kMost = kStagedMost<kCount, kBlocks, S::kAgents>;
   static_assert(kCount % kWide == 0 && (kBlocks || kCount % (kWide * S::kAgents) == 0), "shares are whole fetches");
-  const float* norm = S::norm(c).data + S::index(c) * P::kHidden + kFrom;
   const int lo = staged_begin<kCount, kBlocks>(S::kAgents, agent);
   const int hi = staged_begin<kCount, kBlocks>(S::kAgents, agent + 1);
-  // The norm is launch-constant: its loads go out with those of h, or before them while the words are not fresh yet.
   constexpr int kLeast = staged_least<kCount, kBlocks, S::kAgents>();
   constexpr int kStride = 32 * kWide, kPieces = pieces_of<kMost, Cell>();
   static_assert(kMost <= kPieces * kStride && kPieces <= 8, "one batch");
+  // The norm is launch-constant: its loads go out with those of h, or before them while the words are not fresh yet.
   float weight[kPieces][kWide] = {};
+  const int first = lo + c.lane * kWide;
+  const float* norm = S::norm(c).data + static_cast<u32>(S::index(c) * P::kHidden + kFrom + first);
 #pragma unroll
   for (int piece = 0; piece < kPieces; ++piece) {
-    const int i = lo + (piece * 32 + c.lane) * kWide;
-    if ((piece + 1) * kStride <= kLeast || i < hi) load_floats(norm + i, weight[piece]);
+    if ((piece + 1) * kStride <= kLeast || first + piece * kStride < hi) load_floats(norm + piece * kStride, weight[piece]);
   }
   if constexpr (P::kBatch == 1) {
     float squares = 0.f;
@@ -63,9 +63,10 @@ __device__ __forceinline__ void stage_norm_cells(C& c) {
 #pragma unroll
         for (int k = 0; k < kWide; ++k) v[piece][k] *= weight[piece][k];
       }
-      put_share<S, kWide, kPieces, kLeast>(c, batch.base - c.lane * kWide, hi, v);
+      // The warp's sum of squares takes five exchanges in a row, beside which the share is written.
+      const auto meanwhile = [&] { squares = warp_sum(squares); };
+      put_share<S, kWide, kPieces, kLeast, S::kScaleBlocks>(c, batch.base - c.lane * kWide, hi, v, meanwhile);
     });
-    squares = warp_sum(squares);
     if (c.lane == 0) S::ssq(c)[agent] = S::kKPart > 0 ? S::ssq(c)[agent] + squares : squares;
   } else {
     static_assert(!kBlocks && !S::kHasAlso, "a batch is staged in bf16");
@@ -109,8 +110,7 @@ __device__ __forceinline__ void stage_norm(C& c) {
     constexpr bool kRows = kRowsOf<S, kCount, P::kBatch, S::kKParts == 1>;
     if constexpr (kPlainRows<decltype(S::h(c))> && kRows && S::kHRow % kUnit == 0) {
       const bf16* rows = S::h(c).data + kFrom;
-      const float* norm = S::norm(c).data + S::index(c) * P::kHidden + kFrom;
-      norm_rows<S, kCount, P::kBatch, (S::kKPart > 0)>(c, [&](int s) { return rows + s * S::kHRow; }, norm);
+          norm_rows<S, kCount, P::kBatch, (S::kKPart > 0)>(c, [&](int s) { return rows + s * S::kHRow; }, norm);
       return;
     }
   }
