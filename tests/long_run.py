@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from amk.bench.provenance import commit as commit_now
+from tests import run_folder
 from tests.slice_workers import Measured, Slice, SliceWorkers
 
 commit = cache(commit_now)
@@ -199,6 +200,11 @@ def go(runs: list[Run], options: argparse.Namespace) -> int:
     Slices under way when the time is over are lost; one whose process dies is begun once more, and is a difference if
     that dies too."""
     os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    with run_folder.shared():
+        return _gone(runs, options)
+
+
+def _gone(runs: list[Run], options: argparse.Namespace) -> int:
     began = told = time.monotonic()
     workers = SliceWorkers(options.jobs)
     died: set[tuple[str, int]] = set()

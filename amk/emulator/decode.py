@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,8 @@ from amk.weights.quantised import Quantiser, nearest
 
 LOG_RECORDS = 64
 STALL_NS = 2_000_000_000
+SHOWN = ("state", "output", "logits", "hidden_in", "hidden_out", "position")
+"""What is read or written between launches."""
 
 
 @dataclass
@@ -155,15 +158,27 @@ class EmulatedEngine:
         self.machine.write("k_cache", keys)
         self.machine.write("v_cache", values)
 
+    def fingerprint(self) -> bytes:
+        """Before the first launch: engines of the same PTX for which it is equal show the same under equal launches."""
+        logits = self.buffers["logits"].elements if "logits" in self.buffers else 0
+        read = (self.schedule.state_words, self.schedule.vectors, logits)
+        places = [(name, self.machine.memory.addresses.get(name)) for name in SHOWN]
+        told = repr((read, places, self._argument(1), self._argument(2)))
+        return sha256(self.machine.fingerprint() + told.encode()).digest()
+
     def launch(self, tokens: int, order: Order | None = None) -> Outcome:
         """One launch of `tokens` tokens."""
+        return self.machine.launch(self._argument(tokens), order)
+
+    def _argument(self, tokens: int) -> bytes:
+        """The kernel's one parameter."""
         places = self.machine.memory.addresses
         values = {member(name): at for name, at in places.items()}
         values |= {
             "counters": places[COUNTERS], "watchdog_log": places[LOG], "abort_word": places[ABORT],
             "stall_ns": STALL_NS, "tokens": tokens, "trace": 0,
         }  # fmt: skip
-        return self.machine.launch(self.abi.pack(values).tobytes(), order)
+        return bytes(self.abi.pack(values).tobytes())
 
     def output(self, tokens: int) -> NDArray[np.int32]:
         words = self.machine.read("output", np.int32, tokens * self.schedule.vectors)

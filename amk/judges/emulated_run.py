@@ -2,13 +2,13 @@
 
 Accesses that nothing orders, between warps or between lanes of one, refute it also where its values are right. It
 shares neither `accesses` nor `reference` with what it judges; it shares what the host does before a launch (packed
-weights, constants, argument block). Equal PTX under an equal request is run once.
+weights, constants, argument block). Equal PTX is run once for an equal request if the host prepares equal bytes for it.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,11 +33,13 @@ Printed = Callable[[Schedule], str]
 
 class EmulatedKernel:
     """A `judge.Machine`. orders: `random:SEED`, `priorities:SEED` are drawn, `early-copies` lands copies at once, any
-    other lets warps take turns and copies land late."""
+    other lets warps take turns and copies land late. known: what runs have shown, for several to share. runs, shared:
+    how many it made, and how many it found there."""
 
-    def __init__(self, printed: Printed) -> None:
+    def __init__(self, printed: Printed, known: MutableMapping[str, Shown | Broken] | None = None) -> None:
         self._printed = printed
-        self._known: dict[tuple[str, Request, str], Shown | Broken] = {}
+        self._known: MutableMapping[str, Shown | Broken] = {} if known is None else known
+        self.runs = self.shared = 0
 
     def __call__(
         self, schedule: Schedule, weights: RandomWeights, request: Request, order: str, before: Sequence[Rows] | None
@@ -46,21 +48,34 @@ class EmulatedKernel:
             ptx = self._printed(schedule)
         except AmkError as error:
             raise Refused(f"not printed: {error.diagnostics[0].code}") from None
-        key = hashlib.sha256(ptx.encode()).hexdigest(), request, order
-        if key not in self._known:
+        engine = _prepared(schedule, weights, request, before, ptx)
+        key = _key(engine, ptx, request, order)
+        found = self._known.get(key)
+        if found is None:
+            self.runs += 1
             try:
-                self._known[key] = _shown(schedule, weights, request, order, before, ptx)
+                found = _shown(engine, request, order)
             except Broken as broken:
-                self._known[key] = broken
-        found = self._known[key]
+                found = broken
+            self._known[key] = found
+        else:
+            self.shared += 1
         if isinstance(found, Broken):
             raise found
         return found
 
 
-def _shown(
-    schedule: Schedule, weights: RandomWeights, request: Request, order: str, before: Sequence[Rows] | None, ptx: str
-) -> Shown:
+def _key(engine: EmulatedEngine, ptx: str, request: Request, order: str) -> str:
+    """Equal for runs that show the same."""
+    model, batch = engine.schedule.model, engine.schedule.batch
+    asked = repr((request, order, model.vocab, model.hidden, batch))
+    return hashlib.sha256(ptx.encode() + b"\0" + asked.encode() + engine.fingerprint()).hexdigest()
+
+
+def _prepared(
+    schedule: Schedule, weights: RandomWeights, request: Request, before: Sequence[Rows] | None, ptx: str
+) -> EmulatedEngine:
+    """What the host does before the first launch."""
     try:
         engine = EmulatedEngine(schedule, weights, ptx, limits=LIMITS, races=True)
         drawn = [Sampling(d.temperature, d.top_k, d.top_p, d.seed) for d in request.drawings]
@@ -71,7 +86,11 @@ def _shown(
             _resume(engine, schedule, request, before)
     except (AmkError, KeyError, ValueError) as error:
         raise Refused(f"not started: {error}") from None
-    shown = Shown()
+    return engine
+
+
+def _shown(engine: EmulatedEngine, request: Request, order: str) -> Shown:
+    schedule, shown = engine.schedule, Shown()
     for number, count in enumerate(request.launches):
         if request.calls:
             engine.machine.write("hidden_in", hidden_state(schedule.model.hidden, number))

@@ -77,6 +77,9 @@ class Broken(Exception):
         super().__init__(f"{kind}: {message}")
         self.kind, self.message = kind, message
 
+    def __reduce__(self) -> tuple[type[Broken], tuple[str, str]]:
+        return Broken, (self.kind, self.message)
+
 
 def hidden_state(size: int, number: int) -> NDArray[np.float32]:
     """What a call of a slice is given: a function of its number."""

@@ -325,7 +325,6 @@ def test_a_slice_of_the_whole_run_counts_what_it_saw() -> None:
     found = counted("rows", lines)
     assert (found["edits"], found["holes"]) == (7, 1)
     assert found["bases"] == {"rows": {"edits": 7, "SAFE": 2, "UNSAFE": 2, "error": 2, "refused": 1}}
-    assert found["judged by everything"] == {"Wait.at_least": 1}
     assert found["not SAFE, certificate accepted"] == {"AMK103: Wait.at_least, far": 1}
     assert found["without a verdict"] == {"too long: rows": 1}
     assert len(found["differences"]) == 2 and "KeyError" in found["differences"][1]

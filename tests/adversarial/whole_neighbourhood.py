@@ -3,13 +3,16 @@
     python -m tests.validator.evidence --only neighbourhood splits --jobs 14 --seconds 1500 --records FOLDER
 
 A base has PARTS slices, each a part of its edits in an order that its name draws. The bases take turns, so that a
-run that is not done has looked at as much of each. Every edit that is SAFE, or that the checker alone accepts, is
-run, and so is every other that the judge can run; THOROUGH of the edits of each field of each base are, if SAFE,
-judged by everything. A *difference* is a hole, or a failure of the tool itself.
+run that is not done has looked at as much of each. Every edit that is SAFE, or that the checker alone accepts, runs on
+the numpy machine and as a kernel in the emulator (`emulated`), and every other on the numpy machine if that can run it.
+THOROUGH of the edits of each field of each base are, if SAFE, judged by everything, and so is the first SAFE one of
+each field that a run meets. Splits run on the numpy machine alone. A *difference* is a hole, or a failure of the tool
+itself.
 """
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from functools import lru_cache
 from random import Random
@@ -20,12 +23,14 @@ from amk.adversary.neighbourhood.bases import WHOLE, base
 from amk.adversary.neighbourhood.ledger import Line, counts, key_of
 from amk.adversary.neighbourhood.mutator import Change, Neighbourhood, schema_of_schedules
 from amk.adversary.neighbourhood.survey import EVERYTHING, TOO_MUCH, Care, Outcome, Survey
+from amk.schedule_ir.schedule import Schedule
+from tests.adversarial.emulated import Emulated
 
-PARTS = 64
+PARTS = 128
 SLICES = PARTS * len(WHOLE)
 SPLIT_PARTS = 128
 SPLIT_SLICES = SPLIT_PARTS * len(WHOLE)
-THOROUGH = 12
+THOROUGH = 6
 SHOWN = 300
 """Characters of an edit that a record repeats."""
 
@@ -49,25 +54,40 @@ def splits_of(name: str) -> tuple[list[Change], Counter[str], Survey]:
 def neighbourhood_slice(number: int) -> dict[str, Any]:
     """One part of the edits of one base."""
     name, part = WHOLE[number % len(WHOLE)], number // len(WHOLE)
-    return _judged(name, *edits_of(name), part, PARTS)
+    changes, of_field, survey = edits_of(name)
+    lines, emulated = [], Emulated()
+    for change in changes[part::PARTS]:
+        outcome = survey.outcome(change)
+        line = Line(name, key_of(name, change), change.field, change.kind, outcome, edits=change.key)
+        lines.append(line)
+        if outcome.verdict == "SAFE" or _accepted(outcome):
+            emulated.judge(_schedule(survey, change), _named(line), change.field, drawn(line.key, of_field[line.field]))
+    found = counted(name, lines)
+    found["differences"] += emulated.told
+    return found | {"emulated": emulated.as_json()}
 
 
 def splits_slice(number: int) -> dict[str, Any]:
     """One part of the splits of one base."""
     name, part = WHOLE[number % len(WHOLE)], number // len(WHOLE)
-    return _judged(name, *splits_of(name), part, SPLIT_PARTS)
-
-
-def _judged(
-    name: str, changes: list[Change], of_field: Counter[str], survey: Survey, part: int, parts: int
-) -> dict[str, Any]:
+    changes, of_field, survey = splits_of(name)
     lines = []
-    for change in changes[part::parts]:
+    for change in changes[part::SPLIT_PARTS]:
         key = key_of(name, change)
-        drawn = int(key[:8], 16) % max(1, of_field[change.field] // THOROUGH) == 0
-        outcome = survey.outcome(change, Care(safe=EVERYTHING if drawn else 1, other=1))
-        lines.append(Line(name, key, change.field, change.kind, outcome, edits=change.key))
-    return counted(name, lines)
+        care = Care(safe=EVERYTHING if drawn(key, of_field[change.field]) else 1)
+        lines.append(Line(name, key, change.field, change.kind, survey.outcome(change, care), edits=change.key))
+    found = counted(name, lines)
+    thorough = [line.field for line in lines if line.outcome.verdict == "SAFE" and line.outcome.asked == EVERYTHING]
+    return found | {"judged by everything": Counter(thorough)}
+
+
+def drawn(key: str, edits: int) -> bool:
+    """Of so many edits of a field of a base about THOROUGH are."""
+    return int(key[:8], 16) % max(1, edits // THOROUGH) == 0
+
+
+def _schedule(survey: Survey, change: Change) -> Schedule:
+    return Schedule.model_validate_json(json.dumps(survey.edited(change)))
 
 
 def counted(name: str, lines: list[Line]) -> dict[str, Any]:
@@ -75,7 +95,6 @@ def counted(name: str, lines: list[Line]) -> dict[str, Any]:
     outcomes = [line.outcome for line in lines]
     told = [line for line in lines if line.outcome.hole or _broken(line.outcome)]
     beside = [line for line in lines if line.outcome.verdict not in ("SAFE", "error") and _accepted(line.outcome)]
-    thorough = [line for line in lines if line.outcome.verdict == "SAFE" and line.outcome.asked == EVERYTHING]
     seconds: Counter[str] = Counter()
     for outcome in outcomes:
         seconds.update(outcome.seconds)
@@ -84,7 +103,6 @@ def counted(name: str, lines: list[Line]) -> dict[str, Any]:
         "holes": sum(bool(outcome.hole) for outcome in outcomes),
         "bases": {name: {"edits": len(lines)} | Counter(outcome.verdict for outcome in outcomes)},
         "fields": counts(lines),
-        "judged by everything": Counter(line.field for line in thorough),
         "account": {row.code: row.as_json() for row in account(lines)},
         "not SAFE, certificate accepted": Counter(
             f"{' '.join(line.outcome.codes)}: {line.field}, {line.kind}" for line in beside
@@ -106,4 +124,8 @@ def _broken(outcome: Outcome) -> bool:
 def _said(line: Line) -> str:
     outcome = line.outcome
     what = f"passes {outcome.hole}, {outcome.judge}" if outcome.hole else "error"
-    return f"{line.base}: {line.field}, {line.kind}: {what}: {outcome.why[:SHOWN]}: {line.edits[:SHOWN]}"
+    return f"{_named(line)}: {what}: {outcome.why[:SHOWN]}"
+
+
+def _named(line: Line) -> str:
+    return f"{line.base}: {line.field}, {line.kind}: {line.edits[:SHOWN]}"
