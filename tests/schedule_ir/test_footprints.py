@@ -27,7 +27,7 @@ from amk.schedule_ir.expr import Env
 from amk.schedule_ir.ops import OPS, Geometry
 from amk.schedule_ir.ops.base import Access, Op
 from amk.schedule_ir.ops.begin import pos_register, token_register
-from amk.schedule_ir.ops.staging import x_places
+from amk.schedule_ir.ops.staging import Staging, x_places
 from amk.schedule_ir.sampling import Sampling
 from amk.schedule_ir.schedule import Node, Schedule, Step
 from tests.engine.tiny import NEOX, tiny_model, tiny_plan
@@ -385,3 +385,25 @@ def test_every_file_of_an_op_is_found_and_has_its_device_body() -> None:
     }
     bodies = {file.stem for file in (package.parent.parent / "lowering" / "cuda" / "ops").glob("*.cuh")}
     assert set(OPS) == declared == bodies | {"wait", "signal", "barrier"}
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_what_is_staged_has_one_order_in_each_dtype(name: str) -> None:
+    """The order of elements is no part of a content: a staged value is read by a product alone, as it was staged, and no
+    other bytes hold it, or are read as one."""
+    schedule = planned(name)
+    geo = schedule.geometry()
+    staged: set[tuple[str, str, str]] = set()
+    others: set[str] = set()
+    for op, env in events(schedule, POSITIONS[2]):
+        vectors = {getattr(op, field_) for field_ in ("x", "also") if getattr(op, field_, None) is not None}
+        for access in op.accesses(env, geo):
+            if access.buffer in vectors:
+                assert access.value is not None
+                staged.add((access.value[0], access.kind, "product" if op.op == "gemv" else "staging"))
+                assert op.op == "gemv" or isinstance(op, Staging)
+            elif access.value is not None:
+                others.add(access.value[0])
+    families = {family for family, _, _ in staged}
+    assert families and not families & others
+    assert staged == {(f, kind, who) for f in families for kind, who in (("write", "staging"), ("read", "product"))}
