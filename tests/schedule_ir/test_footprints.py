@@ -389,8 +389,8 @@ def test_every_file_of_an_op_is_found_and_has_its_device_body() -> None:
 
 @pytest.mark.parametrize("name", PLANS)
 def test_what_is_staged_has_one_order_in_each_dtype(name: str) -> None:
-    """The order of elements is no part of a content: a staged value is read by a product alone, as it was staged, and no
-    other bytes hold it, or are read as one."""
+    """The order of elements is no part of a content: a staged value is read by a product alone, as it was staged, and
+    no other bytes hold it, or are read as one."""
     schedule = planned(name)
     geo = schedule.geometry()
     staged: set[tuple[str, str, str]] = set()
