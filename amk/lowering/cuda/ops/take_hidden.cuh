@@ -9,7 +9,7 @@ namespace amk::ops {
 
 template <class S>
 struct FirstNorm : S {
-  static constexpr int kKParts = 1, kKPart = 0;
+  static constexpr int kKParts = 1, kKPart = 0, kScaleBlocks = 1;
   template <class C>
   static __device__ __forceinline__ auto h(const C& c) { return S::hidden_in(c); }
   template <class C>
