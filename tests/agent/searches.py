@@ -25,6 +25,7 @@ from amk.agent.gate.design import told as told_edits
 from amk.agent.journal.events import Measured
 from amk.agent.journal.state import START, State, Trial
 from amk.agent.journal.store import read_state
+from amk.agent.propose.singles import Singles
 from amk.agent.propose.together import combined, gained
 from amk.agent.report.edits_table import kinds_of
 from amk.agent.run.reports import candidate_of, context_of, workshop_of
@@ -66,12 +67,14 @@ def what_was_tried(state: State) -> dict[str, Any]:
     best = candidate_of(state, state.best)
     context = context_of(state)
     sums = list(combined(context))
-    rows = kinds_of(state, best.schedule) if best is not None else []
+    near = list(Singles().survey(context, decided=True)) if best is not None else []
     return {
         "of_the_best": told_edits(best.edits) if best is not None else [],
-        "by_kind": {row.name: {"drawn": row.places, "tried": row.tried, "proposals": row.proposals,
+        "single_changes": dict(Counter(each.outcome for each in near)),
+        "by_kind": {row.name: {"single_changes": dict(row.singles), "proposals": row.proposals,
                                "refused": row.refused, "measured": row.measured,
-                               "most_gained": None if row.best is None else row.best.gain_text} for row in rows},
+                               "most_gained": None if row.best is None else row.best.gain_text}
+                    for row in kinds_of(state, near)},
         "measured": sum(t.edited and bool(t.measured) for t in state.trials),
         "gained_without_a_keep": {change.told[:200]: round(gain, 5) for gain, change, _ in gained(context)},
         "combinations": {"proposed": sum(each.proposed for each in sums), "open": sum(not s.proposed for s in sums)},

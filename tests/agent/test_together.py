@@ -14,18 +14,17 @@ from amk.agent.decide.keep import MIN_GAIN
 from amk.agent.device.measure import Block, Job
 from amk.agent.device.noise import Noise
 from amk.agent.device.simulated import SimulatedBackend
-from amk.agent.gate.candidate import Candidate
-from amk.agent.gate.design import text_of
 from amk.agent.gate.gate import Ready
 from amk.agent.journal.inbox import Suggestion
+from amk.agent.propose import singles
 from amk.agent.propose.base import Context
 from amk.agent.propose.combine import RIDGE
 from amk.agent.propose.replay import Replay
+from amk.agent.propose.singles import Singles
 from amk.agent.propose.together import Change, Together, combined, fitted, gained
 from amk.agent.report.edits_table import kinds_of, what_is_left
 from amk.agent.run.reports import report_of
-from amk.planner.settings import PHASED
-from amk.schedule_ir.edits.directed import KINDS, Hot, directed
+from amk.schedule_ir.edits.directed import KINDS
 from tests.agent.conftest import MakeLoop
 
 EDIT = {"do": "remove", "node": "decode/t/l/wait.qkv"}
@@ -146,17 +145,19 @@ def test_what_was_kept_is_built_upon(make_loop: MakeLoop) -> None:
 
 def test_the_report_tells_what_was_tried_and_what_was_not(make_loop: MakeLoop, tmp_path: Path) -> None:
     """Where a search ended by its budget: kinds of edits, changes that gained, and what they may come to."""
-    start = make_loop(folder=tmp_path / "start").gate.workshop.make(PHASED)
-    assert isinstance(start, Candidate)
-    drawn = directed(Hot(start.schedule, np.random.default_rng(1)), "remove barrier")
-    loop = make_loop(Replay((*POINTS, {"edits": list(map(text_of, drawn))})), device(), evals=5)
+    begun = make_loop(folder=tmp_path / "start")
+    single = next(each.single for each in Singles().survey(begun.context()) if each.single.kind == "remove barrier")
+    loop = make_loop(Replay((*POINTS, {"edits": list(single.edits)})), device(), evals=5)
     loop.run()
     context = loop.context()
-    rows = {row.name: row for row in kinds_of(loop.state, start.schedule)}
-    assert set(rows) == set(KINDS) and rows["remove barrier"].places > rows["remove barrier"].tried == 1
-    near = context.neighbourhood.survey(context, plans=0).event()
-    text = what_is_left(loop.state, start.schedule, gained(context), list(combined(context)), near)
-    assert re.search(r"not exhausted: \d+ plans of .* are open; \d+ of \d+ edits .* not tried; 4 combinations", text)
+    near = list(Singles().survey(context, decided=True))
+    rows = {row.name: row for row in kinds_of(loop.state, near)}
+    assert set(rows) == {*KINDS, singles.KNOB}
+    barriers = rows["remove barrier"].singles
+    assert barriers.total() - barriers["open"] == 1 and barriers["open"] > 1
+    survey = context.neighbourhood.survey(context, plans=0).event()
+    text = what_is_left(loop.state, near, gained(context), list(combined(context)), survey)
+    assert re.search(r"not exhausted: \d+ plans of .* open; \d+ of \d+ single changes .* not tried; 4 comb", text)
     assert "3 changes gained, and are not in the best, where a keep needs +0.50%" in text
     assert "0 were proposed and 4 were not: +0.69% at most" in text, "three, and each two of them"
     assert "wide_epilogue=16" in text and "Never proposed: " in text

@@ -13,7 +13,7 @@ help the best once they are merged. Designs that are further than WITHIN behind 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from amk.agent.decide.rulings import promised
@@ -125,6 +125,21 @@ def place(edit: kinds.Edit) -> tuple[str, ...]:
     group = "wait" if edit.do in ("set_wait", "drop_wait") else "signal" if "_signal" in edit.do else edit.do
     names = ("node", "counter", "nth", "of", "name", "field", "matrix", "worker")
     return (group, *(f"{name}={fields[name]}" for name in names if fields.get(name) is not None))
+
+
+def fresh(edits: Sequence[kinds.Edit], old: Sequence[str]) -> Iterator[kinds.Edit]:
+    """The edits, what they add under names that the old ones do not use."""
+    for edit in edits:
+        name = getattr(edit, "name", "")
+        if isinstance(name, str) and name.startswith("+"):
+            edit = edit.model_copy(update={"name": f"{name}{len(old)}"})
+        yield edit
+
+
+def replaced(old: Sequence[str], new: Sequence[str]) -> tuple[str, ...]:
+    """Without the edits that the new ones undo."""
+    undone = {place(edit_of(text)) for text in new}
+    return tuple(text for text in old if place(edit_of(text)) not in undone)
 
 
 def merged(one: Sequence[str], other: Sequence[str]) -> tuple[str, ...]:

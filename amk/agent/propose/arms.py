@@ -13,6 +13,9 @@ An arm that only settles what is near the best, whose next proposal is expected 
 takes a tenth of the cost while none of two arms earns anything. A search of 22 minutes on an H200 spent 215 of
 912 evaluations on pairs of knobs that were expected to lose, up to 28%, and left 201 of 332 edits of its best untried.
 
+What is near the best is settled by itself in the second half of a run's minutes: three of four proposals go to that
+until nothing is open, unless something was kept lately. Where nothing is found any more, the report can then say so.
+
 Credit is read from the journal, and no clock of the host is in it, so a run that is repeated or resumed deals as
 before. What was proposed and not measured yet counts as an evaluation. What the gate refuses took no device and costs
 an arm little: a proposal of which nothing was measured counts as JUDGEMENT of a mean measurement.
@@ -28,7 +31,7 @@ from amk.agent.device.measure import steps_of
 from amk.agent.journal.inbox import Suggestion
 from amk.agent.journal.state import State, Trial
 from amk.agent.propose.base import Context, Proposer, Settling
-from amk.agent.propose.portfolio import gains
+from amk.agent.propose.portfolio import STALLED, gains
 
 DISCOUNT = 0.88
 """Of what an evaluation says, with each later one: an arm stands for its latest eight or so."""
@@ -37,23 +40,32 @@ REWARD = 20.0
 """Of a log gain over everything before: 5% earns all."""
 JUDGEMENT = 0.1
 SETTLES = 1 / 3
+TURNS = 4
+"""One of so many proposals in the second half goes to the arms even while something near the best is open."""
 
 
 @dataclass(frozen=True)
 class Arms:
     """nested: the arm that has proposers of its own. Whatever no other proposed is its. What came from outside, or
-    from a language model beside them, is no arm's."""
+    from a language model beside them, is no arm's. settlers: those that go through what is near the best."""
 
     arms: tuple[Proposer, ...]
+    settlers: tuple[Proposer, ...] = ()
     nested: str = "knobs"
     name: str = "portfolio"
 
     def ask(self, context: Context) -> Sequence[Suggestion]:
         settling = [arm.name for arm in self.arms if isinstance(arm, Settling) and arm.settles(context)]
-        for arm in self.order(context.state, settling):
+        for arm in (*self._settlers(context.state), *self.order(context.state, settling)):
             if found := arm.ask(context):
                 return found
         return []
+
+    def _settlers(self, state: State) -> tuple[Proposer, ...]:
+        """Who comes before the arms."""
+        minutes, last = state.limits.minutes, state.curve[-1].evals if state.curve else 0
+        late = minutes is not None and state.elapsed >= 30 * minutes and state.evals - last >= STALLED
+        return self.settlers if late and len(state.trials) % TURNS else ()
 
     def order(self, state: State, settling: Collection[str] = ()) -> list[Proposer]:
         """By upper confidence bound, best first, and in their order while nothing is known of any. settling: the names

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import exp, log, sqrt
 
@@ -26,14 +26,13 @@ import numpy as np
 from amk.agent.decide.keep import MAX_LOSS, needed
 from amk.agent.decide.ranking import misleads
 from amk.agent.gate.candidate import Candidate
-from amk.agent.gate.design import MAX_EDITS, Design, edit_of, text_of, told
+from amk.agent.gate.design import MAX_EDITS, Design, text_of, told
 from amk.agent.journal.inbox import Suggestion
-from amk.agent.propose.archive import WITHIN, Archive, Elite, family, looked, merged, place, scores
+from amk.agent.propose.archive import WITHIN, Archive, Elite, family, fresh, looked, merged, replaced, scores
 from amk.agent.propose.base import Context
 from amk.agent.propose.edit_history import WITH, beside_the_best, had, paying, refused
 from amk.planner.settings import Settings
 from amk.report.diagnostic import AmkError
-from amk.schedule_ir.edits import kinds
 from amk.schedule_ir.edits.apply import apply
 from amk.schedule_ir.edits.directed import KINDS, Hot, directed
 from amk.simulator.predict import step_ms
@@ -267,11 +266,11 @@ class Structure:
             made = apply(base.schedule, parent.design.parsed)
             times = self.archive.times(context, parent.index)
             hot = Hot(made.schedule, rng, times.us, made.roots)
-            new = [text_of(edit) for edit in fresh(directed(hot, kind), parent)]
+            new = [text_of(edit) for edit in fresh(directed(hot, kind), parent.design.edits)]
             for _ in range(0 if self._sure(context) else UNTRIED):
                 if not had(context).issuperset(new):
                     break
-                new = [text_of(edit) for edit in fresh(directed(hot, kind), parent)]
+                new = [text_of(edit) for edit in fresh(directed(hot, kind), parent.design.edits)]
         except (LookupError, AmkError):
             return None
         if any(text in refused(context) for text in new):
@@ -338,21 +337,6 @@ def advised(context: Context) -> bool:
     """Whether the simulator is asked about children."""
     run = context.state.run
     return run is not None and run.prior and (run.simulated or not misleads(context.state))
-
-
-def fresh(edits: Sequence[kinds.Edit], parent: Elite) -> Iterator[kinds.Edit]:
-    """The edits, what they add under names that the parent's edits do not use."""
-    for edit in edits:
-        name = getattr(edit, "name", "")
-        if isinstance(name, str) and name.startswith("+"):
-            edit = edit.model_copy(update={"name": f"{name}{len(parent.design.edits)}"})
-        yield edit
-
-
-def replaced(old: Sequence[str], new: Sequence[str]) -> tuple[str, ...]:
-    """Without the edits that the new ones undo."""
-    undone = {place(edit_of(text)) for text in new}
-    return tuple(text for text in old if place(edit_of(text)) not in undone)
 
 
 def _merge(context: Context, parent: Elite, rng: np.random.Generator) -> Child | None:

@@ -1,12 +1,13 @@
 """Whether what is near the best is exhausted, said plainly, with the error of what was measured.
 
-Near the best are plans one and two knobs away (`decide/neighbourhood.py`), single edits as far as draws show them, and
-combinations of the changes that gained. A screen drops most of what is measured, so the report says how often it drops
-what a keep asks for.
+Near the best are plans one and two knobs away (`decide/neighbourhood.py`), its single changes
+(`propose/singles.py`), and combinations of the changes that gained. A screen drops most of what is measured, so the
+report says how often it drops what a keep asks for.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from html import escape
 from math import erf, sqrt
@@ -15,6 +16,7 @@ from amk.agent.decide.keep import SCREEN_SHARE, needed, percent
 from amk.agent.device.measure import ROUNDS
 from amk.agent.journal.events import Surveyed
 from amk.agent.journal.state import State
+from amk.agent.propose.singles import DRAWS, Outcome
 from amk.agent.propose.together import Sum
 
 SIGMA = 1.4826
@@ -31,21 +33,27 @@ def overlooked(mad: float) -> float:
     return 0.5 * (1.0 - erf((1.0 - SCREEN_SHARE) * needed(mad) / error / sqrt(2.0)))
 
 
-def said(state: State, survey: Surveyed | None, drawn: int, tried: int, sums: Sequence[Sum]) -> str:
-    """drawn, tried: distinct edits of the best that draws showed, and those of them that were proposed; sums: what the
-    changes that gained may come to together."""
+def said(state: State, survey: Surveyed | None, singles: Counter[Outcome], sums: Sequence[Sum]) -> str:
+    """singles: the single changes of the best, by what became of them; sums: what the changes that gained may come to
+    together."""
     new = [each.total for each in sums if not each.proposed]
     left = [
         "plans near the best were not looked at" if survey is None else "",
         f"{survey.open} plans of one or two changed knobs are open" if survey is not None and survey.open else "",
-        f"{drawn - tried} of {drawn} edits that draws make to the best were not tried" if tried < drawn else "",
+        f"{singles['open']} of {singles.total()} single changes of the best were not tried" if singles["open"] else "",
         f"{len(new)} combinations of what gained were not tried, {percent(max(new))} at most" if new else "",
     ]
     left = [each for each in left if each]
     what = f"What is near the best is not exhausted: {'; '.join(left)}." if left else (
-        f"What is near the best is exhausted: every plan of one or two changed knobs is settled, all {drawn} edits "
-        f"that draws make to the best were tried, and so was every combination of what gained that may come to a keep."
+        f"What is near the best is exhausted: every plan of one or two changed knobs is settled, so are all "
+        f"{singles.total()} single changes of the best, and every combination of what gained that may come to a keep."
     )  # fmt: skip
+    what += (
+        f" Single changes are the distinct edits that {DRAWS} draws of each kind make to the best, and its knobs under "
+        f"its edits: {singles['measured']} were measured, {singles['refused']} the gate refused, {singles['known']} "
+        f"are kernels known before, {singles['avoided']} are values that the gate refused before, {singles['lost']} "
+        f"lost {percent(needed(state.noise))} or more alone beside an earlier best."
+    )
     mad = state.noise
     chance = overlooked(mad)
     share = "below 0.1%" if chance < 0.001 else f"{100 * chance:.1f}%"

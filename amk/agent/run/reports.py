@@ -12,6 +12,7 @@ from amk.agent.gate.design import Design
 from amk.agent.journal.inbox import write_whole
 from amk.agent.journal.state import START, State
 from amk.agent.propose.base import Context
+from amk.agent.propose.singles import Singles
 from amk.agent.propose.together import combined, gained
 from amk.agent.report.edits_table import what_is_left
 from amk.agent.report.html import middle, render
@@ -75,8 +76,8 @@ def report_of(state: State, whole: bool = True, workshop: Workshop | None = None
     survey = context.neighbourhood.survey(context, plans=0)
     best, start = candidate_of(state, state.best), candidate_of(state, START)
     alone = gained(context)
-    sums, schedule = list(combined(context, alone)), best.schedule if best is not None else None
-    edits = what_is_left(state, schedule, alone, sums, state.surveyed or survey.event())
+    sums, near = list(combined(context, alone)), list(Singles().survey(context, decided=True)) if best else []
+    edits = what_is_left(state, near, alone, sums, state.surveyed or survey.event())
     foreseen = None if best is None else predict(best.schedule, middle(state))
     changes: tuple[list[Ablated], int] = [], 0
     if best is not None and foreseen is not None and state.best != START:

@@ -32,6 +32,7 @@ from amk.agent.propose.portfolio import Portfolio
 from amk.agent.propose.prices import price_of
 from amk.agent.propose.random_draw import RandomDraw
 from amk.agent.propose.replay import Replay
+from amk.agent.propose.singles import Singles
 from amk.agent.propose.structure import Structure
 from amk.agent.propose.surrogate import Surrogate
 from amk.agent.propose.sweep import Sweep
@@ -86,12 +87,17 @@ def offline(
         "replay": lambda: Replay(recorded),
         "knobs": turned,
         "structure": Structure,
-        "portfolio": lambda: Arms(
-            (*((Transfer(lessons),) if lessons else ()), turned(), Structure(alone=False), Together())
-        ),
+        "portfolio": lambda: whole(lessons, turned()),
         "sweep": Sweep,
     }
     return simple[name]()
+
+
+def whole(lessons: tuple[Lesson, ...], knobs: Proposer) -> Proposer:
+    """All arms side by side."""
+    singles, together = Singles(), Together()
+    arms = (*((Transfer(lessons),) if lessons else ()), knobs, Structure(alone=False), singles, together)
+    return Arms(arms, (singles, Sweep(), together))
 
 
 def proposer_for(

@@ -1,0 +1,153 @@
+"""Single changes of the best, each once: what structural search draws at random is gone through, and comes to an end.
+
+Edits have no end, so those of the best are the distinct ones that DRAWS draws of each kind make to it, all places
+alike. Where the best has edits, its knobs are turned one at a time too; those of a plan without are the sweep's. A
+change is settled as one of:
+
+* measured, refused or known: it was made to the best, and was measured, or the gate says why not, or it is a kernel
+  that was proposed before;
+* avoided: a knob's value that the gate refused several times and never let pass;
+* lost: it was made alone to what was the best before, and lost there at least what a keep gains. Here it would have to
+  help by twice that.
+
+What gained before comes first, then what is not known, one of each kind in turn, then what lost little. Where the
+simulator measures and may be asked, structural search knows what it will say, and nothing is proposed here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+
+from amk.agent.decide.keep import needed
+from amk.agent.gate.candidate import Candidate
+from amk.agent.gate.design import Design, text_of, told
+from amk.agent.journal.inbox import Suggestion
+from amk.agent.journal.state import START, Trial
+from amk.agent.propose.archive import fresh, replaced
+from amk.agent.propose.base import Context
+from amk.planner.space import Value, moved
+from amk.report.diagnostic import AmkError
+from amk.schedule_ir.edits.apply import apply
+from amk.schedule_ir.edits.directed import KINDS, Hot
+
+DRAWS = 60
+KNOB = "knob"
+Outcome = Literal["measured", "refused", "known", "avoided", "lost", "open"]
+OUTCOMES: Final[tuple[Outcome, ...]] = ("measured", "refused", "known", "avoided", "lost", "open")
+
+
+@dataclass(frozen=True)
+class Single:
+    """kind: of the draw that it came from first, or KNOB; change: the knob that is turned, if one is; edits: those that
+    come."""
+
+    kind: str
+    change: tuple[str, Value] | None = None
+    edits: tuple[str, ...] = ()
+
+    def on(self, design: Design) -> Design:
+        """The design with it, without those of its edits that it undoes."""
+        settings = moved(design.settings, dict([self.change])) if self.change is not None else design.settings
+        return Design(settings, (*replaced(design.edits, self.edits), *self.edits))
+
+    @property
+    def told(self) -> str:
+        return "; ".join(told(self.edits)) if self.change is None else "{}={}".format(*self.change)
+
+
+@dataclass(frozen=True)
+class Settled:
+    """A single change of the best, and how it is settled. worth: the least log time that it took alone beside what was
+    the best before, 0 where that is not known; index: the trial that made it to the best, if one did."""
+
+    single: Single
+    outcome: Outcome
+    worth: float
+    index: int | None = None
+
+
+@dataclass
+class Singles:
+    """Remembers the changes of the best, which are a function of the trials so far."""
+
+    name: str = "singles"
+    _best: Design | None = None
+    _changes: tuple[Single, ...] = ()
+
+    def ask(self, context: Context) -> Sequence[Suggestion]:
+        run, best = context.state.run, context.state.best
+        if run is not None and run.simulated and run.prior:
+            return []
+        left = [each for each in self.survey(context) if each.outcome == "open"]
+        if not left:
+            return []
+        single = min(left, key=lambda each: each.worth).single
+        design = single.on(context.design(best))
+        why, edits = f"single changes of the best: {single.told}", tuple(map(json.loads, design.edits))
+        settings = dict(context.space.point(design.settings))
+        return [Suggestion(self.name, settings, why, parent=best, edits=edits, operator=single.kind)]
+
+    def survey(self, context: Context, decided: bool = False) -> Iterator[Settled]:
+        """Every single change of the best. What was proposed counts as settled; where only what is `decided` does, the
+        rest of it is open."""
+        best, state = context.design(context.state.best), context.state
+        if best != self._best:
+            self._best, self._changes = best, tuple(dict.fromkeys(changes(context)))
+        known = {design: index for index, design in reversed(list(enumerate(context.history.designs)))}
+        before = [(0.0, context.design(START)), *((mark.score, context.design(mark.index)) for mark in state.curve)]
+        for single in self._changes:
+            worth, index = _worth(context, known, before, single), known.get(single.on(best))
+            outcome: Outcome = "lost" if worth >= needed(state.noise) else "open"
+            if index is not None:
+                trial = state.trials[index]
+                outcome = _became(trial) if trial.closed or not decided else "open"
+            elif single.change is not None and context.history.hopeless(single.on(best).settings):
+                outcome = "avoided"
+            yield Settled(single, outcome, worth, index)
+
+
+def _became(trial: Trial) -> Outcome:
+    if trial.evaluated:
+        return "measured"
+    return "known" if trial.gated is not None and trial.gated.verdict == "duplicate" else "refused"
+
+
+def _worth(context: Context, known: dict[Design, int], before: Sequence[tuple[float, Design]], single: Single) -> float:
+    """before: the bests of the run with their scores."""
+    scores = [
+        score - was
+        for was, design in before
+        if (index := known.get(single.on(design))) is not None
+        and (score := context.state.trials[index].score) is not None
+    ]
+    return min(scores, default=0.0)
+
+
+def changes(context: Context) -> Iterator[Single]:
+    """Knobs under the edits of the best, then edits of it, one of each kind in turn."""
+    best = context.design(context.state.best)
+    base = context.workshop.make(best.settings)
+    if not isinstance(base, Candidate):
+        return
+    if best.edits:
+        for settings in context.space.neighbours(best.settings):
+            yield Single(KNOB, next(iter(context.space.changes(settings, best.settings).items())))
+    made = apply(base.schedule, best.parsed)
+    hot = Hot(made.schedule, np.random.default_rng(0), roots=made.roots)
+    drawn = {kind: list(_drawn(hot, kind, best)) for kind in KINDS}
+    for place in range(DRAWS):
+        for kind, found in drawn.items():
+            yield from (Single(kind, edits=edits) for edits in found[place : place + 1])
+
+
+def _drawn(hot: Hot, kind: str, best: Design) -> Iterator[tuple[str, ...]]:
+    for _ in range(DRAWS):
+        try:
+            yield tuple(map(text_of, fresh(KINDS[kind](hot), best.edits)))
+        except (LookupError, AmkError):
+            continue
