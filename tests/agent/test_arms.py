@@ -126,6 +126,34 @@ def test_what_only_settles_what_is_near_the_best_gets_a_tenth() -> None:
 
 
 @dataclass(frozen=True)
+class Asked(Arm):
+    def ask(self, context: Context) -> Sequence[Suggestion]:
+        return [Suggestion(self.name, {})]
+
+
+def test_what_is_near_the_best_is_settled_in_the_second_half(make_loop: MakeLoop) -> None:
+    """Three of four proposals, once nothing was kept for long; the arms are asked for the others, and before."""
+    arms, loop = Arms((Asked("arm"),), (Asked("near"),)), make_loop(evals=1)
+    context, state = loop.context(), loop.state
+    session = SessionStarted(session=1, device="d", backend="d", simulated=False, limits=Limits(minutes=10))
+
+    def who(seconds: float, evals: int) -> str:
+        state.elapsed, state.evals = seconds, evals
+        (asked,) = arms.ask(context)
+        return asked.proposer
+
+    state.apply(session, 0.0)
+    evaluated(state, "arm", 0.1)
+    assert who(299.0, 100) == "arm" and who(301.0, 100) == "near"
+    assert who(301.0, 10) == "arm", "something may have been kept a moment ago"
+    turns = []
+    for _ in range(8):
+        turns.append(who(400.0, 100))
+        refused(state, "arm")
+    assert turns.count("near") == 6
+
+
+@dataclass(frozen=True)
 class Settled(Arm):
     def settles(self, context: Context) -> bool:
         return True

@@ -59,6 +59,16 @@ class Hindering(Adding):
         return tuple(ms * exp(0.015 * both) for ms in super().times(job, ready))
 
 
+@dataclass
+class Helping(Adding):
+    """Of two knobs one loses alone and the other does nothing, and together they gain 0.4%."""
+
+    def times(self, job: Job, ready: Ready) -> Block:
+        settings = ready.candidate.settings
+        both = settings.head_handoff and settings.wide_epilogue == 64
+        return tuple(ms * exp(-0.007 * both) for ms in super().times(job, ready))
+
+
 def device() -> Adding:
     return Adding("h200", noise=QUIET, simulated=False)
 
@@ -117,6 +127,19 @@ def test_a_combination_that_lost_lowers_its_parts(make_loop: MakeLoop) -> None:
     worth = {change: gain for gain, change, _ in gained(loop.context())}
     assert UNAWAITED in worth and max(worth.get(AHEAD, 0.0), worth.get(WIDE, 0.0)) < 0.001 < worth[UNAWAITED]
     assert list(Together().ask(loop.context())) == []
+
+
+def test_two_that_help_each_other_are_a_change_by_themselves(make_loop: MakeLoop) -> None:
+    """What they gain together is not told by what they gain alone; with a third they come to a keep."""
+    points = (KNOB, WORSE, {"wide_epilogue": 64}, {**WORSE, "wide_epilogue": 64})
+    loop = make_loop(Replay(points), Helping("h200", noise=QUIET, simulated=False), evals=4)
+    loop.run()
+    assert not loop.state.curve
+    worth = {change: gain for gain, change, _ in gained(loop.context())}
+    pair = Change((("head_handoff", False, True), ("wide_epilogue", 0, 64)), ())
+    assert set(worth) == {AHEAD, pair} and worth[pair] == pytest.approx(0.004 / 1.3, abs=1e-4)
+    (asked,) = Together().ask(loop.context())
+    assert {name: asked.settings[name] for name in (*KNOB, *WORSE)} == {**KNOB, **WORSE}
 
 
 def test_a_change_is_of_the_value_that_it_was_measured_from(make_loop: MakeLoop) -> None:

@@ -4,7 +4,9 @@ Gains of separate changes nearly add up on a logarithmic scale, so two that miss
 That does not wait until everything else near the best was tried: whatever was measured to gain, knob or edit, is
 combined as soon as the sum is worth it, the greatest sum first; what gained over another plan, as knobs do beside a
 best that has edits, is made to the best alone, too. What a change is worth is fitted to all trials that have it, drawn
-towards zero: the luckiest of many measurements is no gain, and a combination that lost lowers each of its parts. Where
+towards zero: the luckiest of many measurements is no gain, and a combination that lost lowers each of its parts. One
+that gained clearly more than its parts is a change by itself: two knobs gained 2.3% together on an H200, of which one
+gained 0.3% alone and the other lost 0.5%. Where
 the simulator measures and may be asked, what it calls no faster than the best is left out.
 """
 
@@ -160,9 +162,11 @@ def fitted(count: int, rows: Sequence[tuple[float, list[int]]]) -> list[float]:
 
 def _measured(context: Context) -> tuple[dict[Change, int], list[tuple[float, list[int]]]]:
     """Changes with the first trial of each, and of every trial its log gain over its parent and which of the changes it
-    consists of. Trials whose parent is far behind the best say nothing of the best."""
+    consists of. What gained clearly more than its parts did alone is a change by itself: they help each other. Trials
+    whose parent is far behind the best say nothing of the best."""
     state, known, rows = context.state, dict[Change, int](), list[tuple[float, list[int]]]()
     largest: list[tuple[int, int, frozenset[object]]] = []
+    alone: list[list[float]] = []
     for trial in state.trials:
         gain, parent = fate(state, trial).gain, trial.proposed.parent
         if gain is None or (0.0 if parent == START else state.trials[parent].score or 0.0) > state.best_score + WITHIN:
@@ -170,9 +174,14 @@ def _measured(context: Context) -> tuple[dict[Change, int], list[tuple[float, li
         if (change := _change(context, trial.index, parent)) is None:
             continue
         parts = _parts(change, largest)
-        if not parts and len(change) <= FEW:
+        beyond = gain - sum(sum(alone[part]) / len(alone[part]) for part in parts)
+        new = change not in known and (not parts or beyond > needed(state.noise))
+        if new and len(change) <= FEW:
             insort(largest, (-len(change), len(known), change.whole))
             parts, known[change] = [len(known)], trial.index
+            alone.append([])
+        if len(parts) == 1:
+            alone[parts[0]].append(gain)
         rows += [(max(gain, -WITHIN), parts)] if parts else []
     return known, rows
 
