@@ -17,7 +17,7 @@ simulator measures and may be asked, structural search knows what it will say, a
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -71,61 +71,76 @@ class Settled:
     index: int | None = None
 
 
+@dataclass(frozen=True)
+class Made:
+    """A single change made to the best, and to what was the best before, with the score that this has."""
+
+    single: Single
+    here: Design
+    before: tuple[tuple[float, Design], ...]
+
+    def worth(self, context: Context, known: Mapping[Design, int]) -> float:
+        """The least log time that it took alone beside an earlier best, 0 where that is not known."""
+        trials = context.state.trials
+        scores = [
+            score - was
+            for was, design in self.before
+            if (index := known.get(design)) is not None and (score := trials[index].score) is not None
+        ]
+        return min(scores, default=0.0)
+
+
 @dataclass
 class Singles:
     """Remembers the changes of the best, which are a function of the trials so far."""
 
     name: str = "singles"
     _best: Design | None = None
-    _changes: tuple[Single, ...] = ()
+    _made: tuple[Made, ...] = ()
 
     def ask(self, context: Context) -> Sequence[Suggestion]:
-        run, best = context.state.run, context.state.best
+        run = context.state.run
         if run is not None and run.simulated and run.prior:
             return []
         left = [each for each in self.survey(context) if each.outcome == "open"]
         if not left:
             return []
         single = min(left, key=lambda each: each.worth).single
-        design = single.on(context.design(best))
+        design = single.on(context.design(context.state.best))
         why, edits = f"single changes of the best: {single.told}", tuple(map(json.loads, design.edits))
         settings = dict(context.space.point(design.settings))
-        return [Suggestion(self.name, settings, why, parent=best, edits=edits, operator=single.kind)]
+        return [Suggestion(self.name, settings, why, parent=context.state.best, edits=edits, operator=single.kind)]
 
     def survey(self, context: Context, decided: bool = False) -> Iterator[Settled]:
         """Every single change of the best. What was proposed counts as settled; where only what is `decided` does, the
         rest of it is open."""
-        best, state = context.design(context.state.best), context.state
-        if best != self._best:
-            self._best, self._changes = best, tuple(dict.fromkeys(changes(context)))
         known = {design: index for index, design in reversed(list(enumerate(context.history.designs)))}
-        before = [(0.0, context.design(START)), *((mark.score, context.design(mark.index)) for mark in state.curve)]
-        for single in self._changes:
-            worth, index = _worth(context, known, before, single), known.get(single.on(best))
-            outcome: Outcome = "lost" if worth >= needed(state.noise) else "open"
+        for made in self._of_the_best(context):
+            worth, index = made.worth(context, known), known.get(made.here)
+            outcome: Outcome = "lost" if worth >= needed(context.state.noise) else "open"
             if index is not None:
-                trial = state.trials[index]
+                trial = context.state.trials[index]
                 outcome = _became(trial) if trial.closed or not decided else "open"
-            elif single.change is not None and context.history.hopeless(single.on(best).settings):
+            elif made.single.change is not None and context.history.hopeless(made.here.settings):
                 outcome = "avoided"
-            yield Settled(single, outcome, worth, index)
+            yield Settled(made.single, outcome, worth, index)
+
+    def _of_the_best(self, context: Context) -> tuple[Made, ...]:
+        best = context.design(context.state.best)
+        if best != self._best:
+            marks = context.state.curve[:-1] if context.state.best != START else []
+            before = [(0.0, START), *((mark.score, mark.index) for mark in marks)]
+            earlier = [(score, context.design(index)) for score, index in before if index != context.state.best]
+            found = dict.fromkeys(changes(context))
+            self._made = tuple(Made(s, s.on(best), tuple((was, s.on(d)) for was, d in earlier)) for s in found)
+            self._best = best
+        return self._made
 
 
 def _became(trial: Trial) -> Outcome:
     if trial.evaluated:
         return "measured"
     return "known" if trial.gated is not None and trial.gated.verdict == "duplicate" else "refused"
-
-
-def _worth(context: Context, known: dict[Design, int], before: Sequence[tuple[float, Design]], single: Single) -> float:
-    """before: the bests of the run with their scores."""
-    scores = [
-        score - was
-        for was, design in before
-        if (index := known.get(single.on(design))) is not None
-        and (score := context.state.trials[index].score) is not None
-    ]
-    return min(scores, default=0.0)
 
 
 def changes(context: Context) -> Iterator[Single]:
