@@ -46,7 +46,6 @@ from amk.agent.gate.gate import Ready
 from amk.agent.journal.inbox import write_whole
 from amk.agent.journal.state import START
 from amk.agent.journal.store import Journal
-from amk.agent.run.compare import begun, true_curve
 from amk.agent.run.loop import Loop
 from amk.agent.run.session import offline
 from amk.bench.provenance import commit
@@ -55,6 +54,7 @@ from amk.planner.formats import formats
 from amk.planner.space import Space
 from amk.schedule_ir.schedule import Schedule
 from amk.targets.target import load_target
+from tests.agent.compare import begun, true_curve
 
 PROBLEMS = (
     ("smollm2-135m", "l4", "bf16"), ("llama3.2-1b", "h200", "int8"), ("llama3-8b", "h200", "bf16"),

@@ -12,11 +12,11 @@ from amk.agent.device.simulated import SimulatedBackend
 from amk.agent.gate.candidate import Candidate, Workshop
 from amk.agent.propose import beam, structure
 from amk.agent.propose.portfolio import Portfolio
-from amk.agent.run.compare import Perturbed, run_one, table
 from amk.agent.run.session import offline
 from amk.planner.settings import FAST, PHASED, Settings
 from amk.planner.space import Space
 from amk.simulator.predict import Simulator
+from tests.agent.compare import Perturbed, run_one, table
 from tests.agent.conftest import CONTEXT, MakeLoop, fences_kept
 
 INFORMED = ("local", "evolution", "surrogate", "beam", "combine", "leap", "knobs")

@@ -38,7 +38,6 @@ from amk.agent.gate.design import Design
 from amk.agent.gate.gate import Ready
 from amk.agent.journal.inbox import Suggestion, write_whole
 from amk.agent.propose.base import Context, Proposer
-from amk.agent.run.compare import Perturbed, Problem, Result, run_one, speedups
 from amk.agent.run.session import offline
 from amk.bench.provenance import commit
 from amk.models.model import load_model
@@ -47,6 +46,7 @@ from amk.planner.space import Knob, Space
 from amk.simulator.constants import constants_for
 from amk.simulator.predict import Simulator
 from amk.targets.target import load_target
+from tests.agent.compare import Perturbed, Problem, Result, run_one, speedups
 from tests.agent.rules import fences_kept
 
 GRID = Path(__file__).parents[1] / "records" / "search" / "search-grid.json"

@@ -10,8 +10,6 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-MAX_LINE = 256 * 2**20
-"""Questions carry a cubin."""
 MAX_ANSWER = 2**20
 
 Slot = Literal["a", "b"]
