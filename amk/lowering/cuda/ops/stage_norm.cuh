@@ -110,7 +110,8 @@ __device__ __forceinline__ void stage_norm(C& c) {
     constexpr bool kRows = kRowsOf<S, kCount, P::kBatch, S::kKParts == 1>;
     if constexpr (kPlainRows<decltype(S::h(c))> && kRows && S::kHRow % kUnit == 0) {
       const bf16* rows = S::h(c).data + kFrom;
-          norm_rows<S, kCount, P::kBatch, (S::kKPart > 0)>(c, [&](int s) { return rows + s * S::kHRow; }, norm);
+      const float* norm = S::norm(c).data + S::index(c) * P::kHidden + kFrom;
+      norm_rows<S, kCount, P::kBatch, (S::kKPart > 0)>(c, [&](int s) { return rows + s * S::kHRow; }, norm);
       return;
     }
   }
