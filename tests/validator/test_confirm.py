@@ -1,12 +1,11 @@
-"""What the two steps of a fault show by themselves, the flat system shows too; it is not made until somebody asks."""
+"""What is confirmed is what the flat system shows, by its definition."""
 
 from __future__ import annotations
 
-import gc
 import json
 from collections import Counter
 from contextlib import suppress
-from itertools import combinations
+from itertools import combinations, product
 from random import Random
 from typing import Any
 
@@ -14,27 +13,25 @@ import numpy as np
 import pytest
 
 from amk.adversary.edits import Edit, apply, steps
-from amk.adversary.recipe import TINY
-from amk.adversary.subjects import move, split_programs, users
+from amk.adversary.subjects import split_programs, users
 from amk.judges.replay import replay
 from amk.report.diagnostic import AmkError
+from amk.schedule_ir.references import check_references
 from amk.schedule_ir.schedule import Schedule
-from amk.validator.evidence import confirm, faults
-from amk.validator.evidence import explanation as evidence
-from amk.validator.evidence.confirm import Confirmer, Place, Touching, positions
+from amk.validator.evidence.confirm import Confirmer, Place, _local, clashes, confirmed_fault
+from amk.validator.evidence.explanation import _node, explain
 from amk.validator.evidence.flat_system import expand
-from amk.validator.memory.atoms import blocks, touches_of
 from amk.validator.memory.composition import Composition, compose
-from amk.validator.memory.dataflow import Fault, find_faults
-from amk.validator.memory.races import RaceReport
+from amk.validator.memory.dataflow import Fault
 from amk.validator.order.greedy_run import greedy
+from amk.validator.order.within_cta import NotComposable
+from amk.validator.program.system import WRITE, System
 from amk.validator.verify import STATIC, verify
-from tests.validator.one_edits import buffer, moved
-from tests.validator.plans import SMALL, from_document, small_plan
+from tests.validator.one_edits import KINDS, buffer, moved
+from tests.validator.plans import MODELS, SMALL, from_document, small_plan
 
 EDITS = 24
-ROW = 4 * TINY.head_dim
-"""Bytes of a split's part of one head."""
+SYNC = ("threshold", "amount", "no wait", "no signal", "relaxed", "no barrier", "moved step")
 
 
 def edited(document: Any, rng: Random) -> Schedule:
@@ -48,102 +45,47 @@ def edited(document: Any, rng: Random) -> Schedule:
 
 def places(result: Composition, fault: Fault) -> tuple[Place | None, Place | None]:
     """The reader (None: the end) and the writer of a fault."""
-    reader = evidence._node(result, fault.event) if fault.event >= 0 else None
-    return reader, evidence._node(result, fault.writer) if fault.writer is not None and fault.writer >= 0 else None
+    reader = _node(result, fault.event) if fault.event >= 0 else None
+    return reader, _node(result, fault.writer) if fault.writer is not None and fault.writer >= 0 else None
 
 
 @pytest.mark.turns(2)
 @pytest.mark.parametrize("preset", ["fast", "naive"])
-def test_evident_faults_are_in_the_flat_system_of_that_position(preset: str) -> None:
+def test_wrong_content_that_is_confirmed_replays(preset: str) -> None:
     document = json.loads(small_plan(SMALL[preset]).model_dump_json())
     rng, seen = Random(5), Counter[str]()
     for _ in range(EDITS):
-        changed = edited(document, rng)
-        result = compose(changed)
+        result = compose(edited(document, rng))
         if result.dataflow is None or result.dataflow.correct:
             continue
-        assert evidence.explain(result) is not None
-        for fault in result.dataflow.faults[:3]:
-            reader, writer = places(result, fault)
-            pos = positions(result, frozenset(place[1] for place in (reader, writer) if place))[0]
-            if faults._evident(result, fault, reader, writer, pos):
-                flat = expand(changed, pos, 2, "word")
-                events = faults._flat_events(flat, *reader) if reader else [-1]
-                run = greedy(flat.system)
-                found = find_faults(blocks(touches_of(run)), None).faults
-                assert run.complete and any(f.event in events and f.kind == fault.kind for f in found)
-                seen[fault.kind] += 1
+        assert explain(result) is not None
+        for fault in result.dataflow.faults[:2]:
+            if (found := confirmed_fault(result, fault, *places(result, fault))) is not None:
+                assert replay(found.system.to_json(), found.witness.to_json())
+                seen[found.kind] += 1
     assert sum(seen.values()) > 3, seen
 
 
-def test_no_fault_is_evident_where_something_races() -> None:
-    """Which access comes first is anybody's guess there."""
+def test_where_something_races_a_fault_may_be_of_one_order_only() -> None:
     document = json.loads(small_plan(SMALL["naive"]).model_dump_json())
     document = apply(document, split_programs(document, 2))[0]
     (wait,) = (path for path in users(document, "best")[0] if path[1] == 1)
     result = compose(from_document(apply(document, [Edit("remove", wait)])[0]))
-    assert result.live and not result.unraced and result.dataflow is not None
+    assert result.live and result.races is not None and result.races.racy and result.dataflow is not None
     found = [(fault, *places(result, fault)) for fault in result.dataflow.faults[:6]]
-    assert not any(faults.evident_fault(result, *fault) for fault in found)
-    assert not all(faults.confirmed_fault(result, *fault) for fault in found)
+    assert not all(confirmed_fault(result, *fault) for fault in found)
 
 
-def test_a_step_leaves_nothing_at_positions_where_it_does_not_write() -> None:
-    """The second split has no position but the last, so in a first token nobody reads or writes its part.
-
-    Each `combine` comes before the `merge` that it needs, so those of the second token find what the first one left.
-    The two also race, which is left aside here: what the steps show by themselves is looked at.
-    """
-    document = json.loads(
-        small_plan(SMALL["naive"], TINY.model_copy(update={"max_context": 9, "layers": 1})).model_dump_json()
-    )
-    merge, combine = (next(p for p, s in steps(document) if s["op"]["op"] == op) for op in ("merge", "combine"))
-    result = compose(from_document(apply(document, move(document, combine, merge[-1] - combine[-1]))[0]))
-    assert result.dataflow is not None and not result.unraced
-    result.races = result.overwritten = result.unseen = RaceReport(False, True, (), (), False)
-    seen = Counter[tuple[str, int, bool]]()
-    for fault in result.dataflow.faults[:16]:
-        reader, writer = places(result, fault)
-        tried = positions(result, frozenset(place[1] for place in (reader, writer) if place))
-        shown = any(faults._evident(result, fault, reader, writer, pos) for pos in tried)
-        assert result.schedule.buffers[fault.buffer].name == "split_partial"
-        seen[fault.kind, fault.lo // ROW % 2, shown] += 1
-    kinds = "stale", "uninitialised"
-    assert set(seen) == {(kind, split, split == 0) for kind in kinds for split in range(2)}, seen
-
-
-def test_an_evident_fault_costs_no_flat_system_until_its_witness_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    document = json.loads(small_plan(SMALL["fast"]).model_dump_json())
-    made: list[int] = []
-
-    def counted(*args: object, **named: object) -> object:
-        made.append(1)
-        return expand(*args, **named)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(faults, "expand", counted)
-    rng = Random(5)
-    while True:
-        verdict = verify(edited(document, rng))
-        if verdict.evidence is not None and verdict.evidence.kind in ("stale", "uninitialised") and not made:
-            break
-        made.clear()
-    assert replay(verdict.evidence.system.to_json(), verdict.evidence.witness.to_json())
-    assert made
-    assert "".join(verdict.evidence.json_parts("a hash")) == json.dumps(verdict.evidence.to_json("a hash"))
-
-
-def test_only_before_a_large_system_is_made_the_memory_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The search takes a quarter of a second in a process that judges many small schedules."""
+def test_evidence_is_written_piece_by_piece_as_it_is() -> None:
     document = json.loads(small_plan(SMALL["fast"]).model_dump_json())
     barriers = [path for path, step in steps(document) if step["op"]["op"] == "barrier"]
-    cases = (from_document(apply(document, [Edit("remove", path)])[0]) for path in barriers)
-    broken, searched = next(case for case in cases if verify(case).evidence is not None), list[int]()
-    monkeypatch.setattr(gc, "collect", lambda: searched.append(1))
-    for whole, times in ((confirm.WHOLE, 0), (1, 1)):
-        monkeypatch.setattr(confirm, "WHOLE", whole)
-        found = verify(broken).evidence
-        assert found is not None and found.system.events > 1
-        assert len(searched) == times
+    cases = (verify(from_document(apply(document, [Edit("remove", path)])[0])) for path in barriers)
+    found = next(verdict.evidence for verdict in cases if verdict.evidence is not None)
+    assert found.kind == "race" and replay(found.system.to_json(), found.witness.to_json())
+    assert found.to_json("a hash") == {
+        "format": "amk.evidence/1", "schedule": "a hash", "edges": found.edges, "pos": found.pos,
+        "system": found.system.to_json(), "witness": found.witness.to_json(),
+    }  # fmt: skip
 
 
 class Over(Exception):
@@ -172,24 +114,101 @@ def test_no_race_is_looked_at_when_the_time_is_over(looks: int) -> None:
 
 
 @pytest.mark.turns(2)
-def test_clashes_of_two_steps_are_those_of_every_position() -> None:
-    result, seen = compose(small_plan(SMALL["fast"])), Counter[tuple[bool, bool]]()
+@pytest.mark.parametrize("seed", range(2))
+def test_clashes_of_two_steps_are_their_accesses_to_a_common_byte(seed: int) -> None:
+    result, seen = compose(small_plan(SMALL["fast"])), Counter[bool]()
     trace = result.groups[0].order.trace
-    asked, plain = Confirmer(result, "word"), Confirmer(result, "word")
     some = [n for n, item in enumerate(trace.items) if item.step.op.op != "barrier"]
-    for i, j in Random(1).sample(list(combinations(some, 2)), 900):
+    flat = expand(result.schedule, seed, 2, "word", {0, 1}, sure=True)
+    for i, j in Random(seed).sample(list(combinations(some, 2)), 150):
         a, b = (trace, 0, i), (trace, j % 2, j)
-        tried = positions(result, frozenset((a[1], b[1])))
-        every = np.ones((len(confirm._warps(a)), len(confirm._warps(b))), bool)
-        sides = [(pos, plain._touching(a, pos), plain._touching(b, pos)) for pos in tried]
-        apart = [told(pos, *met) for pos, one, two in sides for met in confirm._meeting(one, two, every)]
-        assert [told(*met) for met in asked._met(a, b, every)] == apart
-        assert not asked._met(a, b, ~every)
-        differ = len({clash[1:] for clash in apart}) * len(tried) != len(apart)
-        seen[differ, asked._positional(a, tried[0]) or asked._positional(b, tried[0])] += bool(apart)
-    assert seen[False, False] > 9 and seen[True, True] > 9 and not seen[True, False], seen
+        every = np.ones((len(_local(a)), len(_local(b))), bool)
+        found = {(c.race.first, c.race.second): c for c in clashes(flat, a, b, every)}
+        sides = [flat.events_of(place[1], _local(place)).tolist() for place in (a, b)]
+        expected = {tuple(sorted(pair)): first_conflict(flat.system, *sorted(pair)) for pair in product(*sides)}
+        assert {pair: (c.race.buffer, c.race.lo, c.race.hi) for pair, c in found.items()} == {
+            pair: conflict for pair, conflict in expected.items() if conflict
+        }
+        for clash in found.values():
+            assert [flat.owner(event)[1] for event, *_ in clash.sides] == [p[1] for _, p, _ in clash.sides]
+            assert WRITE in (clash.race.first_kind, clash.race.second_kind)
+        assert not list(clashes(flat, a, b, ~every))
+        seen[bool(found)] += 1
+    assert min(seen[True], seen[False]) > 9, seen
 
 
-def told(pos: int, first: Touching, second: Touching) -> tuple[Any, ...]:
-    clash = confirm._clash(pos, first, second)
-    return pos, first.event, second.event, clash.buffer, clash.lo, clash.hi, clash.kinds
+def first_conflict(system: System, x: int, y: int) -> tuple[int, int, int] | None:
+    """(buffer, lo, hi) of the first rows of two events of different agents that touch a common byte, one writing."""
+    if system.agent_of[x] == system.agent_of[y]:
+        return None
+    columns = (system.access_buffer, system.access_lo, system.access_hi, system.access_kind)
+    one, two = (
+        [[int(column[k]) for column in columns] for k in range(*system.access_first[e : e + 2].tolist())]
+        for e in (x, y)
+    )
+    for (place, lo, hi, kind), (other, low, high, kind_) in product(one, two):
+        if place == other and max(lo, low) < min(hi, high) and WRITE in (kind, kind_):
+            return place, max(lo, low), min(hi, high)
+    return None
+
+
+def enabled(system: System, pair: tuple[int, int]) -> bool:
+    """The definition: where a greedy run that leaves both out stops, both could run."""
+    run = greedy(system, pair)
+    for event in pair:
+        span = slice(*system.wait_first[event : event + 2].tolist())
+        met = (run.values[system.wait_counter[span]] >= system.wait_threshold[span]).all()
+        if not met or run.cut[system.agent_of[event]] != system.index_of[event]:
+            return False
+    return True
+
+
+def disturbed(name: str, rng: Random) -> Schedule | None:
+    """A small plan with one edit of its synchronisation; None if it is not well-formed."""
+    document = json.loads(small_plan(SMALL[name], MODELS["qk-norm"]).model_dump_json())
+    try:
+        schedule = Schedule.model_validate_json(json.dumps(apply(document, KINDS[rng.choice(SYNC)](document, rng))[0]))
+        return None if check_references(schedule) else schedule
+    except (AmkError, IndexError, ValueError):
+        return None
+
+
+@pytest.mark.turns(2)
+@pytest.mark.parametrize("name", ["fast", "two-warps", "naive"])
+def test_what_the_composed_order_orders_is_never_enabled_together(name: str) -> None:
+    """So these pairs are not put to the flat system."""
+    rng, seen = Random(f"open {name}"), Counter[bool]()
+    for _ in range(16):
+        schedule = disturbed(name, rng)
+        if schedule is None:
+            continue
+        try:
+            result = compose(schedule, 2)
+        except NotComposable:
+            continue
+        if result.order is None:
+            continue
+        confirmer, group = Confirmer(result, "word"), result.groups[0]
+        flat = expand(schedule, 3, 2, "word", {0, 1}, sure=True)
+        data = [n for n, item in enumerate(group.order.trace.items) if item.step.op.op != "barrier"]
+        for at in (rng.randrange(len(data) - 3) for _ in range(6)):
+            a, b = (group.order.trace, 0, data[at]), (group.order.trace, 1, data[at + rng.randrange(4)])
+            open_ = confirmer._open(a, b)
+            sides = (flat.events_of(place[1], _local(place)).tolist() for place in (a, b))
+            for (i, x), (j, y) in product(*map(enumerate, sides)):
+                together = enabled(flat.system, (x, y))
+                assert bool(open_[i, j]) or not together
+                seen[together] += 1
+    assert min(seen[True], seen[False]) > 5, seen
+
+
+def test_a_confirmed_race_is_enabled_by_the_definition() -> None:
+    rng, confirmed = Random("confirmed"), 0
+    for _ in range(16):
+        schedule = disturbed("fast", rng)
+        verdict = None if schedule is None else verify(schedule)
+        if verdict is not None and verdict.evidence is not None and verdict.evidence.kind == "race":
+            events = verdict.evidence.witness.events
+            assert enabled(verdict.evidence.system, (events[0], events[1]))
+            confirmed += 1
+    assert confirmed > 2

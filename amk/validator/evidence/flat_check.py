@@ -14,7 +14,7 @@ Cost: three or four flat systems and their clocks per position; `EVENTS` bounds 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -119,8 +119,7 @@ class FlatCheck:
         result.outside, result.clashes = block.footprints.outside, block.footprints.clashes
         result.written_constants = frozenset(block.footprints.written_constants)
         result.private, result.weak = ("shared memory",), True
-        result.block = FlatRun(block, greedy(block.system))
-        result.complete = result.block.run.complete
+        result.complete = greedy(block.system).complete
         if not result.complete:
             return result
         word = self._order(self._flat(pos, "word", sure=False))
@@ -133,14 +132,6 @@ class FlatCheck:
         result.overwritten = found.overwritten(blocking)
         result.hints, result.fence = blocking.with_hints, fence
         return result
-
-
-@dataclass(frozen=True, eq=False)
-class FlatRun:
-    """A flat system and its greedy run."""
-
-    flat: Flat
-    run: Run
 
 
 def _rows(system: System) -> I64:

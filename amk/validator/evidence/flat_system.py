@@ -73,6 +73,13 @@ class Flat:
                 return trace_, worker + trace_.program.first, int(self.system.event_tag[event])
         raise IndexError(event)
 
+    def events_of(self, worker: int, local: I64) -> I64:
+        """Flat events of local ones of a worker, `GONE` where they are left out."""
+        programs = [t.program for t in self.traces]
+        group = next(g for g, p in enumerate(programs) if p.first <= worker < p.first + p.count)
+        found: I64 = self.event_id[group][worker - programs[group].first, local]
+        return found
+
     def waiter(self, event: int, counter: int) -> tuple[Trace, int, int]:
         """`owner` of a flat event's wait for this counter: an event that became one with the next one, or that one."""
         trace_, worker, last = self.owner(event)

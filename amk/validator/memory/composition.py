@@ -27,9 +27,8 @@ Witness: races and faults name composite nodes; `confirm` finds the flat events 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, Literal, Protocol
+from typing import Final, Literal
 
 import numpy as np
 
@@ -40,25 +39,17 @@ from amk.validator.memory.memory_check import Accesses, Blocking, accesses, boun
 from amk.validator.memory.position_abstraction import touched
 from amk.validator.memory.races import RaceReport
 from amk.validator.order.between_ctas import Edges, Group, InterCtaSystem
-from amk.validator.order.greedy_run import Run
 from amk.validator.order.intervals import IntervalOrder, Ordering
 from amk.validator.order.within_cta import local_order
 from amk.validator.program.counter_events import CounterEvents, Instances
-from amk.validator.program.flag_words import FlagWords, words, words_of_each
+from amk.validator.program.flag_words import FlagWords, words_of_each
 from amk.validator.program.footprint import Clash, Footprints
-from amk.validator.program.system import I64, READ
+from amk.validator.program.system import I64
 from amk.validator.program.trace import trace_of
 
 TOKENS: Final = 2
-Kept = Literal["most", "always", "sure"]
-"""Which reads of flag words count: all, those at every position, or all but those that depend on the data."""
-
-
-class Ran(Protocol):
-    """Something that has been run."""
-
-    @property
-    def run(self) -> Run: ...
+Kept = Literal["most", "always"]
+"""Which reads of flag words count: all, or those at every position."""
 
 
 @dataclass(eq=False)
@@ -70,8 +61,7 @@ class Composition:
     writes that fences do not order. outside, clashes, written_constants: see `Touched`.
     hints: the order with hints, if words alone do not keep the words. fence: the order of what is visible, if it is
     not `order`. at: the only position that was looked at. private: what the buffers behind the schedule's are, in
-    turn. block: what has the edges of `block`. complete: does every agent finish with them? rows: see `Touched`.
-    strict: strict inter-CTA systems; None if the flat system cannot tell the words apart.
+    turn. complete: does every agent finish with the edges of `block`? rows: see `Touched`.
     """
 
     schedule: Schedule
@@ -83,7 +73,6 @@ class Composition:
     written_constants: frozenset[str] = frozenset()
     stuck: tuple[str, ...] = ()
     never: list[Diagnostic] = field(default_factory=list)
-    block: Ran | None = None
     complete: bool = False
     order: Ordering | None = None
     races: RaceReport | None = None
@@ -97,7 +86,6 @@ class Composition:
     incidences: int = 0
     weak: bool = False
     at: int | None = None
-    strict: Callable[[Edges], InterCtaSystem] | None = None
     private: tuple[str, ...] = ("shared memory", "the key cache", "the value cache")
 
     @property
@@ -105,16 +93,11 @@ class Composition:
         return not self.stuck and not self.never and self.complete
 
     @property
-    def unraced(self) -> bool:
-        """Is it known that no two accesses race?"""
-        reports = self.races, self.overwritten, self.unseen
-        return self.races is not None and not any(r.racy for r in reports if r is not None)
-
-    @property
     def safe(self) -> bool:
         if self.races is None or self.dataflow is None or not self.dataflow.correct:
             return False
-        return self.live and self.unraced
+        reports = self.races, self.overwritten, self.unseen
+        return self.live and not any(report.racy for report in reports if report is not None)
 
 
 def groups_of(schedule: Schedule, tokens: int, instances: Instances) -> list[Group]:
@@ -139,7 +122,7 @@ class _Composer:
         self.footprints, schedule = footprints, footprints.schedule
         instances = Instances(schedule.counters)
         self.schedule, self.groups = schedule, groups_of(schedule, tokens, instances)
-        self.inter_ctas: dict[tuple[Edges, Kept, bool], InterCtaSystem] = {}
+        self.inter_ctas: dict[tuple[Edges, Kept], InterCtaSystem] = {}
         self.result = Composition(schedule, tokens, self.groups, instances)
 
     def run(self) -> Composition:
@@ -161,27 +144,16 @@ class _Composer:
         result.weak = not most.empty or any(bool(g.waits[:, 4].any() or g.signals[:, 4].any()) for g in self.groups)
         if result.never:
             return result
-        result.strict = None if most.doubled else self.strict
-        result.block = self._inter_cta("block")
-        result.complete = result.block.run.complete
+        result.complete = self._inter_cta("block").run.complete
         if result.complete:
             self._check_memory()
         return result
 
-    def _inter_cta(self, edges: Edges, words: Kept = "most", strict: bool = False) -> InterCtaSystem:
-        if (edges, words, strict) not in self.inter_ctas:
-            made = InterCtaSystem(self.groups, self.result.instances, self.words[words], edges, strict)
-            self.inter_ctas[edges, words, strict] = made
-        return self.inter_ctas[edges, words, strict]
-
-    def strict(self, edges: Edges) -> InterCtaSystem:
-        """With all words that a step looks for at some position, whatever the data say."""
-        if "sure" not in self.words:
-            rows = self.seen.most
-            perhaps = [[bool(item.step.op.perhaps) for item in items] for items in self.items]
-            sure = np.array([not perhaps[g][i] for g, i in rows[:, [0, 2]].tolist()], bool)
-            self.words["sure"] = words(self.schedule, self.items, rows[(rows[:, 4] != READ) | sure])
-        return self._inter_cta(edges, "sure", strict=True)
+    def _inter_cta(self, edges: Edges, words: Kept = "most") -> InterCtaSystem:
+        if (edges, words) not in self.inter_ctas:
+            made = InterCtaSystem(self.groups, self.result.instances, self.words[words], edges)
+            self.inter_ctas[edges, words] = made
+        return self.inter_ctas[edges, words]
 
     def _order(self, edges: Edges, words: Kept = "most") -> IntervalOrder:
         return IntervalOrder(self._inter_cta(edges, words))

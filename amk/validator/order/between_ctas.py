@@ -12,10 +12,10 @@ Kinds of edges:
     fence   what orders all memory: acquire waits on release signals.
 Weak signals on a counter that an acquire waits for still count, but come from an agent without a past.
 
-A *strict* inter-CTA system is one of whose runs every node is a run of the flat system too: a step happens as a
-whole, after everything that any part of it comes after, and each of its events after all that the step waits for
-(see `maximal_runs`). So is that of `block`: an event that signals does so after the words that its step reads, and
-words are written after what an event of their step waits for. As an order either would say too much.
+Of the system of `block` every run is one of the flat system too, node by node: a step happens as a whole, after
+everything that any part of it comes after, and each of its events after all that the step waits for. An event that
+signals does so after the words that its step reads, and words are written after what an event of their step waits for.
+As an order it would say too much.
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ from amk.validator.order.within_cta import Chains, LocalOrder, chains_of, group_
 from amk.validator.program.builder import by_event
 from amk.validator.program.counter_events import Instances
 from amk.validator.program.flag_words import FlagWords
-from amk.validator.program.system import I64, Bools, System
-from amk.validator.program.trace import Trace
+from amk.validator.program.system import I64, System
 
 NOTHING: Final = np.zeros(0, np.int64)
 Columns = tuple[I64, I64, I64]
@@ -74,12 +73,9 @@ def projected(groups: list[Group], edges: Edges) -> list[Group]:
 class InterCtaSystem:
     """Builds the system of one kind of edges and runs it."""
 
-    def __init__(
-        self, groups: list[Group], instances: Instances, words: FlagWords, edges: Edges, strict: bool = False
-    ) -> None:
-        self.groups, self.instances, self.edges = projected(groups, edges), instances, edges
-        self.strict = strict
-        self.whole = strict or edges == "block"
+    def __init__(self, groups: list[Group], instances: Instances, words: FlagWords, edges: Edges) -> None:
+        self.groups, self.instances = projected(groups, edges), instances
+        self.whole = edges == "block"
         self.words = words if edges != "fence" else None
         self.strong = edges not in ("block", "wait")
         groups = self.groups
@@ -121,14 +117,6 @@ class InterCtaSystem:
         numbers: I64 = self.chain_first[self.base[g] + worker * len(chains) + chains.of[node]] + chains.slot[node]
         return numbers
 
-    def owner(self, event: int) -> tuple[Trace, int, int]:
-        """(trace, worker, local node) of the inter-CTA system event of a worker."""
-        agent = int(self.system.agent_of[event])
-        g = int(np.searchsorted(self.base, agent, side="right")) - 1
-        group, chains = self.groups[g], self.chains[g]
-        worker, chain = divmod(agent - int(self.base[g]), len(chains))
-        return group.order.trace, group.first + worker, int(chains.chains[chain][self.system.index_of[event]])
-
     def _build(self) -> System:
         void = int(self.chain_first[-2])
         for g, group in enumerate(self.groups):
@@ -144,7 +132,6 @@ class InterCtaSystem:
             void += len(loose)
             self.signals.append((event, rows[:, 2], rows[:, 3]))
             self._add_prefixes(g)
-        self.words_base = len(self.init)
         if self.words:
             self._add_words(self.words)
         tables = (
@@ -152,11 +139,6 @@ class InterCtaSystem:
             for t in (self.waits, self.signals)
         )
         return _bare(self.chain_first, self.init, *(column for table in tables for column in table))
-
-    def is_prefix(self, counter: I64) -> Bools:
-        """Which of these counters only count the nodes of a chain, for the chains of the same worker."""
-        found: Bools = (counter >= self.instances.total) & (counter < self.words_base)
-        return found
 
     def _fresh(self, count: int) -> int:
         first = len(self.init)

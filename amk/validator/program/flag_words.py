@@ -14,85 +14,144 @@ A *need* says: warp group `item` of `worker` reads words of a buffer owned by ce
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
-from amk.report.diagnostic import Diagnostic, Where, because
-from amk.report.schema import finding, json_pointer
+from amk.report.diagnostic import Diagnostic
+from amk.report.schema import finding
 from amk.schedule_ir.expr import Env, Expr
 from amk.schedule_ir.memory import Buffer
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.program.system import I64, WRITE, Bools
-from amk.validator.program.trace import Item
+from amk.validator.program.trace import Item, Path
+
+POISON: Final = 2**32 - 1
+"""The tag that words have when the host has poisoned them; memory that is new has 0."""
 
 
 @dataclass(frozen=True, eq=False)
-class RankedFlagWords:
-    """Words of one buffer, counters and join nodes numbered from 0, with the ranks of its steps for items.
-    troubles: what `_explained` says, as (what, ...). doubled: see `FlagWords`."""
+class FlagWords:
+    """writes: (group, worker, item, counter) rows, one per writing step; join_nodes: writer counters of each
+    distinct set.
+
+    needs: (group, worker, item, join node, rank) rows, one per reading warp_group: its set of writers, and which of
+    the targets of that join node it waits for. Rank r of a join node means: its writers have finished the steps in
+    row r of its targets (k per writer counter).
+    """
 
     writes: I64
     needs: I64
     counters: int
     join_nodes: list[I64]
     targets: list[I64]
-    troubles: list[tuple[Any, ...]]
-    doubled: bool
+    never: list[Diagnostic]
+
+    @cached_property
+    def empty(self) -> bool:
+        return not len(self.writes) and not len(self.needs)
 
 
-def ranked_words(rows: I64, tags: I64) -> RankedFlagWords:
-    """rows: (group, worker, rank, kind, lo, hi) of one buffer; tags: by rank."""
-    return _Maker(tags).of(rows)
+def words(schedule: Schedule, items: list[list[Item]], rows: I64) -> FlagWords:
+    """Counters and needs from the global rows (group, worker, item, buffer, kind, lo, hi) on tagged buffers."""
+    return words_of_each(schedule, items, [rows])[0]
 
 
-class _Maker:
-    def __init__(self, tags: I64) -> None:
-        self.tags = tags
+def words_of_each(schedule: Schedule, items: list[list[Item]], each: Sequence[I64]) -> list[FlagWords]:
+    """`words` of several choices of rows; what is made of a buffer serves all that have equal rows of it."""
+    found = []
+    made: dict[int, list[tuple[I64, FlagWords]]] = {}
+    for rows in each:
+        parts = [FlagWords(np.zeros((0, 4), np.int64), np.zeros((0, 5), np.int64), 0, [], [], [])]
+        rows = rows[np.argsort(rows[:, 3], kind="stable")]
+        for mine in np.split(rows, np.flatnonzero(np.diff(rows[:, 3])) + 1) if len(rows) else ():
+            known = made.setdefault(int(mine[0, 3]), [])
+            part = next((part for other, part in known if np.array_equal(other, mine)), None)
+            if part is None:
+                known.append((mine, part := _OfBuffer(schedule, items, int(mine[0, 3])).words(mine)))
+            parts.append(part)
+        found.append(_together(parts))
+    return found
+
+
+def _together(parts: list[FlagWords]) -> FlagWords:
+    """The words of several buffers, counters and join nodes numbered through."""
+    writes, needs, members = [], [], []
+    counters = join_nodes = 0
+    for part in parts:
+        writes.append(part.writes + np.array([0, 0, 0, counters]))
+        needs.append(part.needs + np.array([0, 0, 0, join_nodes, 0]))
+        members += [join_node + counters for join_node in part.join_nodes]
+        counters, join_nodes = counters + part.counters, join_nodes + len(part.join_nodes)
+    targets = [target for part in parts for target in part.targets]
+    never = [finding for part in parts for finding in part.never]
+    return FlagWords(np.concatenate(writes), np.concatenate(needs), counters, members, targets, never)
+
+
+class _OfBuffer:
+    """The words of one buffer, and what is wrong with them."""
+
+    def __init__(self, schedule: Schedule, items: list[list[Item]], buffer: int) -> None:
+        self.buffer, self.tag, self.items = buffer, schedule.buffers[buffer].tag or 0, items
+        self.name = schedule.buffers[buffer].name
         self.join_nodes: list[I64] = []
         self.targets: list[I64] = []
-        self.troubles: list[tuple[Any, ...]] = []
+        self.never: list[Diagnostic] = []
 
-    def of(self, rows: I64) -> RankedFlagWords:
-        written = rows[rows[:, 3] == WRITE]
+    def words(self, rows: I64) -> FlagWords:
+        written, reading = rows[rows[:, 4] == WRITE], rows[rows[:, 4] != WRITE]
         writes, ranks = self._count(written)
         owned = self._spans(written)
-        reading = rows[rows[:, 3] != WRITE]
         reading = reading.take(np.argsort(_warp_groups(reading), kind="stable"), axis=0)
         first = np.flatnonzero(np.diff(_warp_groups(reading), prepend=-1))
         print_of, prints = _prints(reading, np.append(first, len(reading)))
         covers = [owned.covering(spans) for spans in prints]
         needs = self._need(ranks, reading[first, :3], print_of, covers)
-        doubled = _doubled(written)
-        return RankedFlagWords(writes, needs, len(ranks.workers), self.join_nodes, self.targets, self.troubles, doubled)
+        return FlagWords(writes, needs, len(ranks.workers), self.join_nodes, self.targets, self.never)
+
+    def _tags(self, steps: I64) -> I64:
+        """What the steps (group, worker, item) write, or look for."""
+        places, which = np.unique(steps[:, 0] << 32 | steps[:, 2], return_inverse=True)
+        tags = [tag_of(self.tag, self.items[place >> 32][place & 0xFFFFFFFF]) for place in places.tolist()]
+        found: I64 = np.array(tags, np.int64)[which.reshape(-1)]
+        return found
+
+    def _path(self, step: I64) -> Path:
+        return self.items[int(step[0])][int(step[2])].site.path
 
     def _count(self, written: I64) -> tuple[I64, _Ranks]:
         """One counter per writing worker; its writing steps in program order, with growing tags."""
         steps = written[np.unique(_warp_groups(written), return_index=True)[1], :3]
-        worker, tag = steps[:, 1], self.tags[steps[:, 2]]
+        worker, tag = steps[:, 1], self._tags(steps)
         fresh = np.diff(worker, prepend=-1) != 0
         bad = tag <= np.where(fresh, 0, np.concatenate(([0], tag[:-1]))) if len(tag) else fresh
         for at in np.flatnonzero(bad).tolist():
-            self.troubles.append(("order", *steps[at].tolist(), int(tag[at]), 0 if fresh[at] else int(tag[at - 1])))
+            before = 0 if fresh[at] else tag[at - 1]
+            held = f"words that tag {before} was written to" if before else "memory that begins as zeros"
+            message = f"'{self.name}' gets tag {tag[at]} over {held}: tags must grow"
+            why = "a reader could take an old word for the one it waits for"
+            self.never.append(finding("AMK513", message, self._path(steps[at]), why))
         ranks = _Ranks(worker, tag, fresh)
         return np.concatenate((steps, ranks.counter[:, None]), axis=1), ranks
 
     def _spans(self, written: I64) -> _Owned:
-        spans = _distinct_rows(written[:, [4, 5, 1]])
+        spans = _distinct_rows(written[:, [5, 6, 1]])
         overlap = np.flatnonzero((spans[1:, 0] < spans[:-1, 1]) & (spans[1:, 2] != spans[:-1, 2]))
         if len(overlap):
-            self.troubles.append(("owners", int(spans[overlap[0], 2]), int(spans[overlap[0] + 1, 2])))
+            one, other = spans[overlap[0] : overlap[0] + 2, 2].tolist()
+            message = f"workers {one} and {other} write the same words of '{self.name}'"
+            self.never.append(finding("AMK513", message, ("buffers", self.buffer), "a flag word has one owner"))
         return _Owned(spans[:, 0], np.maximum.accumulate(spans[:, 1]) if len(spans) else spans[:, 1], spans[:, 2])
 
     def _need(self, ranks: _Ranks, warp_groups: I64, print_of: I64, covers: list[I64 | None]) -> I64:
-        """What every reading warp group waits for; warp_groups: (group, worker, rank)."""
+        """What every reading warp group waits for; warp_groups: (group, worker, item)."""
         number: dict[bytes, int] = {}
         members = [cover for cover in covers if cover is not None]
         set_of = np.array([-1 if c is None else number.setdefault(c.tobytes(), len(number)) for c in covers], np.int64)
         sets = {number[cover.tobytes()]: cover for cover in members}
-        tag = self.tags[warp_groups[:, 2]]
+        tag = self._tags(warp_groups)
         which = set_of[print_of]
         join_node, rank = np.full(len(warp_groups), -1, np.int64), np.zeros(len(warp_groups), np.int64)
         for one in range(len(sets)):
@@ -104,7 +163,9 @@ class _Maker:
                 self.join_nodes.append(np.searchsorted(ranks.workers, sets[one]))
                 self.targets.append(found)
         for lost in np.flatnonzero(join_node < 0).tolist():
-            self.troubles.append(("lost", *warp_groups[lost].tolist(), int(tag[lost])))
+            reader = f"worker {warp_groups[lost, 1]} waits for words of '{self.name}'"
+            message = f"{reader} with tag {tag[lost]} that no step writes"
+            self.never.append(finding("AMK202", message, self._path(warp_groups[lost])))
         needs = np.concatenate((warp_groups, join_node[:, None], rank[:, None]), axis=1)
         kept: I64 = needs[join_node >= 0]
         return kept
@@ -149,14 +210,6 @@ def _warp_groups(rows: I64) -> I64:
     return rows[:, 0] << 50 | rows[:, 1] << 25 | rows[:, 2]
 
 
-def _doubled(written: I64) -> bool:
-    """Do two rows of one step of one worker write a common byte?"""
-    place, lo = _warp_groups(written), written[:, 4]
-    order = np.lexsort((lo, place))
-    place, lo, hi = place[order], lo[order], written[order, 5]
-    return bool(((place[1:] == place[:-1]) & (lo[1:] < hi[:-1])).any())
-
-
 def _prints(rows: I64, bounds: I64) -> tuple[I64, list[I64]]:
     """Rows bounds[k]..bounds[k+1]-1 belong to warp group k: the number of the set of spans it reads, and the sets."""
     size = np.diff(bounds)
@@ -164,7 +217,7 @@ def _prints(rows: I64, bounds: I64) -> tuple[I64, list[I64]]:
     sets: list[I64] = []
     for count in np.unique(size).tolist():
         at = np.flatnonzero(size == count)
-        spans = rows[bounds[at][:, None] + np.arange(count), 4:6].reshape(len(at), -1)
+        spans = rows[bounds[at][:, None] + np.arange(count), 5:7].reshape(len(at), -1)
         texts = [row.tobytes() for row in spans]
         first = {text: n for n, text in reversed([*enumerate(texts)])}
         distinct, which = np.unique(spans[[*first.values()]], axis=0, return_inverse=True)
@@ -196,29 +249,6 @@ class _Owned:
         return found
 
 
-@dataclass(frozen=True, eq=False)
-class FlagWords:
-    """writes: (group, worker, item, counter) rows, one per writing step; join_nodes: writer counters of each
-    distinct set.
-
-    needs: (group, worker, item, join node, rank) rows, one per reading warp_group: its set of writers, and which of
-    the targets of that join node it waits for. Rank r of a join node means: its writers have finished the steps in
-    row r of its targets (k per writer counter). doubled: two warps of a step write one flag word.
-    """
-
-    writes: I64
-    needs: I64
-    counters: int
-    join_nodes: list[I64]
-    targets: list[I64]
-    never: list[Diagnostic]
-    doubled: bool = False
-
-    @cached_property
-    def empty(self) -> bool:
-        return not len(self.writes) and not len(self.needs)
-
-
 def tag_of(tag: Expr, item: Item) -> int:
     return Env(loops=item.loops, worker=0).eval_int(tag)
 
@@ -236,11 +266,11 @@ def check_tags(schedule: Schedule, items: list[list[Item]]) -> Iterator[Diagnost
     used = {name for _, names in uses for name in names}
     for number, buffer in enumerate(schedule.buffers):
         if buffer.name in used and (problem := _tag_problem(buffer, layers, schedule.launch.max_tokens)):
-            yield _finding(problem, ("buffers", number), f"a token has {layers} layers")
+            yield finding("AMK513", problem, ("buffers", number), f"a token has {layers} layers")
     tags = {b.name: {"t", *(b.tag if isinstance(b.tag, dict) else ())} - {"1"} for b in schedule.buffers if b.tagged}
     for item, names in uses:
         if any(tags[name] - set(item.loops) for name in names if name in tags):
-            yield _finding("a tagged buffer is used where its tag has no value", (*item.site.path, "op"))
+            yield finding("AMK513", "a tagged buffer is used where its tag has no value", (*item.site.path, "op"))
 
 
 def _tag_problem(buffer: Buffer, layers: int, tokens: int) -> str | None:
@@ -261,86 +291,3 @@ def _tag_problem(buffer: Buffer, layers: int, tokens: int) -> str | None:
     if not (least > 0 and least + buffer.tag["t"] * tokens <= POISON):
         return f"the tags of {tokens:,} tokens do not all lie in 1..2^32 - 2, but a word has 32 bits for its tag"
     return None
-
-
-def _finding(message: str, path: tuple[str | int, ...], *reasons: str) -> Diagnostic:
-    return Diagnostic("AMK513", message, where=Where(path=json_pointer(path)), facts=tuple(because(r) for r in reasons))
-
-
-POISON: Final = 2**32 - 1
-"""The tag that words have when the host has poisoned them; memory that is new has 0."""
-Trouble = tuple[str | int, ...]
-"""(buffer, what, ...): what `_explained` says."""
-
-
-def words(schedule: Schedule, items: list[list[Item]], rows: I64) -> FlagWords:
-    """Counters and needs from the global rows (group, worker, item, buffer, kind, lo, hi) on tagged buffers."""
-    return words_of_each(schedule, items, [rows])[0]
-
-
-def words_of_each(schedule: Schedule, items: list[list[Item]], each: Sequence[I64]) -> list[FlagWords]:
-    """`words` of several choices of rows; what is made of a buffer serves all that have equal rows of it."""
-    found = []
-    made: dict[int, list[tuple[I64, FlagWords]]] = {}
-    for rows in each:
-        parts = [FlagWords(np.zeros((0, 4), np.int64), np.zeros((0, 5), np.int64), 0, [], [], [])]
-        rows = rows[np.argsort(rows[:, 3], kind="stable")]
-        for mine in np.split(rows, np.flatnonzero(np.diff(rows[:, 3])) + 1) if len(rows) else ():
-            known = made.setdefault(int(mine[0, 3]), [])
-            part = next((part for other, part in known if np.array_equal(other, mine)), None)
-            if part is None:
-                known.append((mine, part := _of_buffer(schedule, items, mine)))
-            parts.append(part)
-        found.append(_together(parts))
-    return found
-
-
-def _of_buffer(schedule: Schedule, items: list[list[Item]], rows: I64) -> FlagWords:
-    """Of the rows of one buffer."""
-    buffer = int(rows[0, 3])
-    steps, rank = np.unique(rows[:, 0] << 32 | rows[:, 2], return_inverse=True)
-    places = np.stack((steps >> 32, steps & 0xFFFFFFFF), axis=1)
-    tag = schedule.buffers[buffer].tag or 0
-    tags = np.array([tag_of(tag, items[group][item]) for group, item in places.tolist()], np.int64)
-    made = ranked_words(np.concatenate((rows[:, :2], rank.reshape(-1, 1), rows[:, 4:]), axis=1), tags)
-    never = [_explained(schedule, items, places, (buffer, *trouble)) for trouble in made.troubles]
-    return replace(_numbered(made, places[:, 1]), never=never)
-
-
-def _numbered(found: RankedFlagWords, item: I64) -> FlagWords:
-    """item: that of each rank."""
-    writes, needs = found.writes.copy(), found.needs.copy()
-    writes[:, 2], needs[:, 2] = item[writes[:, 2]], item[needs[:, 2]]
-    return FlagWords(writes, needs, found.counters, found.join_nodes, found.targets, [], found.doubled)
-
-
-def _explained(schedule: Schedule, items: list[list[Item]], places: I64, trouble: tuple[Any, ...]) -> Diagnostic:
-    buffer, what, *numbers = trouble
-    name = schedule.buffers[buffer].name
-    if what == "owners":
-        message = f"workers {numbers[0]} and {numbers[1]} write the same words of '{name}'"
-        return _finding(message, ("buffers", buffer), "a flag word has one owner")
-    group, worker, rank, tag, *before = numbers
-    path = items[group][int(places[rank, 1])].site.path
-    if what == "order":
-        held = f"words that tag {before[0]} was written to" if before[0] else "memory that begins as zeros"
-        message = f"'{name}' gets tag {tag} over {held}: tags must grow"
-        return _finding(message, path, "a reader could take an old word for the one it waits for")
-    message = f"worker {worker} waits for words of '{name}' with tag {tag} that no step writes"
-    return finding("AMK202", message, path)
-
-
-def _together(parts: list[FlagWords]) -> FlagWords:
-    """The words of several buffers, counters and join nodes numbered through."""
-    writes, needs = [], []
-    counters = join_nodes = 0
-    for part in parts:
-        writes.append(part.writes + np.array([0, 0, 0, counters]))
-        needs.append(part.needs + np.array([0, 0, 0, join_nodes, 0]))
-        counters, join_nodes = counters + part.counters, join_nodes + len(part.join_nodes)
-    first = np.cumsum([0, *(part.counters for part in parts)]).tolist()
-    members = [join_node + base for base, part in zip(first, parts, strict=False) for join_node in part.join_nodes]
-    targets = [target for part in parts for target in part.targets]
-    never = [finding for part in parts for finding in part.never]
-    doubled = any(part.doubled for part in parts)
-    return FlagWords(np.concatenate(writes), np.concatenate(needs), counters, members, targets, never, doubled)
