@@ -24,9 +24,9 @@ from amk.report.diagnostic import AmkError, Exit, shown
 from amk.schedule_ir.codec import schedule_hash
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.schedule import Schedule
+from amk.validator.program.trace import all_sites
 from amk.validator.static.outside import check_outside
 from amk.validator.static.resources import CompiledResources, check_resources
-from amk.validator.static.structure import all_sites
 
 NO_COMPILER = "AMK605"
 

@@ -24,9 +24,9 @@ from amk.schedule_ir.ops.attend import AttendOp
 from amk.schedule_ir.ops.rope_append import RopeAppendOp
 from amk.schedule_ir.references import buffer_fields
 from amk.schedule_ir.schedule import Schedule
+from amk.validator.program.trace import all_sites
 from amk.validator.static.needs import check_needs
 from amk.validator.static.owners import KEPT, check_owners
-from amk.validator.static.structure import all_sites
 from amk.validator.static.widths import check_widths
 from amk.validator.verify import verify
 

@@ -42,7 +42,7 @@ from typing import Any, Final
 
 from amk.schedule_ir.expr import Expr, coefficient
 from amk.schedule_ir.memory import Stream
-from amk.schedule_ir.schedule import Loop, Node, Schedule, Signal, Step, Wait
+from amk.schedule_ir.schedule import Loop, Node, Schedule, Step, Wait
 from amk.validator.program.trace import Site, sites
 
 KEPT: Final = 2
@@ -158,17 +158,13 @@ def _reducible(schedule: Schedule, spans: list[Span]) -> bool:
     return all(len(shapes) == 1 for shapes in uses.values())
 
 
-def _inside(site: Site) -> bool:
-    return any(loop.var == "l" for loop in site.around)
-
-
 def _layer_fields_ok(site: Site, span: Span | None) -> bool:
     """L3; span: that of the loop if there are several."""
     for name, factor in _LAYER_FIELD.items():
         expr: Expr | None = vars(site.step.op).get(name)
         if expr is None:
             continue
-        if coefficient(expr, "l") != (factor if _inside(site) else 0):
+        if coefficient(expr, "l") != (0 if site.layers is None else factor):
             return False
         if isinstance(expr, dict) and set(expr) - {"1", "l"}:
             return False
@@ -179,9 +175,8 @@ def _layer_fields_ok(site: Site, span: Span | None) -> bool:
 
 def _collect_uses(site: Site, place: int | None, uses: dict[str, set[tuple[Any, ...]]]) -> bool:
     """L2; `uses` gathers the loop and the layer part of each counter's index."""
-    inside = _inside(site)
-    entries: list[Wait | Signal] = [*site.step.waits, *site.step.signals]
-    for entry in entries:
+    inside = site.layers is not None
+    for _, entry in site.uses:
         amount = entry.at_least if isinstance(entry, Wait) else entry.add
         factors = tuple(coefficient(e, "l") for e in entry.index)
         if coefficient(amount, "l") or sorted(factors) != [0] * (len(factors) - inside) + [1] * inside:

@@ -37,8 +37,8 @@ from typing import Final
 
 import numpy as np
 
-from amk.report.diagnostic import Diagnostic, Where, because
-from amk.report.schema import json_pointer
+from amk.report.diagnostic import Diagnostic
+from amk.report.schema import finding
 from amk.schedule_ir.expr import coefficient
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.induction.wrap_around import LAG, check_lags
@@ -48,8 +48,8 @@ from amk.validator.memory.races import ByFirst
 from amk.validator.order.between_ctas import Group
 from amk.validator.order.intervals import Ordering, divided
 from amk.validator.program.system import I64
-from amk.validator.program.trace import Trace, sites
-from amk.validator.static.outside import amounts
+from amk.validator.program.trace import Trace, all_sites
+from amk.validator.static.outside import reach
 
 WORD: Final = 2**32
 
@@ -190,16 +190,13 @@ def check_wrap(schedule: Schedule) -> list[Diagnostic]:
     found = []
     for i, counter in enumerate(schedule.counters):
         if counter.init >= LAG:
-            path = json_pointer(("counters", i, "init"))
-            found.append(Diagnostic("AMK204", f"'{counter.name}' starts at {counter.init:,}", where=Where(path=path)))
-    for number, program in enumerate(schedule.programs):
-        for site in sites(program, number):
-            for i, signal in enumerate(site.step.signals):
-                most = amounts(schedule, site, number, signal)[1]
-                if most >= LAG:
-                    path = json_pointer((*site.path, "signals", i, "add"))
-                    message = f"a signal adds {most:,} to '{signal.counter}'"
-                    found.append(Diagnostic("AMK204", message, where=Where(path=path)))
+            found.append(finding("AMK204", f"'{counter.name}' starts at {counter.init:,}", ("counters", i, "init")))
+    for site in all_sites(schedule):
+        for i, signal in enumerate(site.step.signals):
+            most = reach(schedule, site, signal.add)[1]
+            if most >= LAG:
+                message = f"a signal adds {most:,} to '{signal.counter}'"
+                found.append(finding("AMK204", message, (*site.path, "signals", i, "add")))
     return found
 
 
@@ -212,8 +209,7 @@ def _with_token(group: Group, rows: I64) -> I64:
 
 def _finding(schedule: Schedule, counter: str, message: str, *reasons: str) -> Diagnostic:
     number = next(i for i, c in enumerate(schedule.counters) if c.name == counter)
-    facts = tuple(because(r) for r in reasons)
-    return Diagnostic("AMK203", message, where=Where(path=json_pointer(("counters", number))), facts=facts)
+    return finding("AMK203", message, ("counters", number), *reasons)
 
 
 def _separation(result: Composition, every: I64, instances: I64, order: Ordering) -> list[Diagnostic]:

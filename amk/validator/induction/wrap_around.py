@@ -20,8 +20,8 @@ from typing import Final
 
 import numpy as np
 
-from amk.report.diagnostic import Diagnostic, Where, because
-from amk.report.schema import json_pointer
+from amk.report.diagnostic import Diagnostic
+from amk.report.schema import finding
 from amk.validator.memory.composition import Composition
 from amk.validator.order.clocks import must_clocks
 from amk.validator.order.greedy_run import greedy
@@ -94,6 +94,5 @@ def _passes_early(result: Composition, waits: I64, init: int) -> bool:
 def _finding(result: Composition, instance: int, message: str) -> Diagnostic:
     counter, _ = result.instances.family(instance)
     number = next(i for i, c in enumerate(result.schedule.counters) if c.name == counter.name)
-    path = json_pointer(("counters", number))
-    reason = because("32 bits are compared by the sign of the difference, which is wrong from a distance of 2^31 on")
-    return Diagnostic("AMK204", f"{result.instances.name(instance)} {message}", where=Where(path=path), facts=(reason,))
+    reason = "32 bits are compared by the sign of the difference, which is wrong from a distance of 2^31 on"
+    return finding("AMK204", f"{result.instances.name(instance)} {message}", ("counters", number), reason)

@@ -45,7 +45,7 @@ from amk.validator.program.counter_events import CounterEvents, Instances
 from amk.validator.program.flag_words import FlagWords, words_of_each
 from amk.validator.program.footprint import Clash, Footprints
 from amk.validator.program.system import I64
-from amk.validator.program.trace import trace_of
+from amk.validator.program.trace import trace
 
 TOKENS: Final = 2
 Kept = Literal["most", "always"]
@@ -105,7 +105,7 @@ def groups_of(schedule: Schedule, tokens: int, instances: Instances) -> list[Gro
     found: list[Group] = []
     nodes = 0
     for number, program in enumerate(schedule.programs):
-        order = local_order(trace_of(program, number, schedule.roles, schedule.launch.warps, tokens))
+        order = local_order(trace(schedule, number, tokens))
         counters = CounterEvents(schedule, order.trace, instances)
         found.append(Group(number, program.first, program.count, order, counters.waits, counters.signals, nodes))
         nodes += program.count * order.nodes

@@ -41,16 +41,17 @@ nothing else is ordered by them. Three questions remain, one per pair of accesse
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
-from amk.report.diagnostic import Diagnostic, Severity, Where, because
-from amk.report.schema import finding, json_pointer
+from amk.report.diagnostic import Diagnostic, Severity
+from amk.report.schema import finding
 from amk.schedule_ir.ops import BarrierOp
-from amk.schedule_ir.schedule import Schedule
+from amk.schedule_ir.schedule import Schedule, Wait
 from amk.validator.order.between_ctas import Group
 from amk.validator.program.counter_events import Instances
-from amk.validator.static.structure import all_sites
+from amk.validator.program.trace import all_sites
 
 UNEQUAL = "accesses that are not both strong and of one size are a data race: any value"
 
@@ -59,27 +60,23 @@ def weak_orders(schedule: Schedule) -> Iterator[Diagnostic]:
     """Relaxed operations on fenced counters, as warnings."""
     fenced = {c.name for c in schedule.counters if c.handoff == "fenced"}
     for site in all_sites(schedule):
-        for i, wait in enumerate(site.step.waits):
-            if wait.counter in fenced and wait.order == "relaxed":
-                yield _weak("AMK503", f"the wait on '{wait.counter}' is relaxed", (*site.path, "waits", i, "order"))
-        for i, signal in enumerate(site.step.signals):
-            if signal.counter in fenced and signal.order == "relaxed":
-                yield _weak(
-                    "AMK502", f"the signal on '{signal.counter}' is relaxed", (*site.path, "signals", i, "order")
-                )
+        for path, use in site.uses:
+            if use.counter in fenced and use.order == "relaxed":
+                code, what = ("AMK503", "wait") if isinstance(use, Wait) else ("AMK502", "signal")
+                why = "it blocks or counts, but what was written before is not visible after"
+                relaxed = finding(code, f"the {what} on '{use.counter}' is relaxed", (*path, "order"), why)
+                yield replace(relaxed, severity=Severity.WARNING)
 
 
 def check_strong(schedule: Schedule) -> list[Diagnostic]:
     """M6."""
     found = []
     for site in all_sites(schedule):
-        waits = [(w.counter, w.touch, ("waits", i)) for i, w in enumerate(site.step.waits)]
-        signals = [(s.counter, s.touch, ("signals", i)) for i, s in enumerate(site.step.signals)]
-        for counter, touch, place in (*waits, *signals):
-            if touch != "strong":
-                what = "a weak access" if touch == "weak" else "an access of 64 bits"
-                message = f"{what} to '{counter}', whose other users make strong ones of 32 bits"
-                found.append(finding("AMK506", message, (*site.path, *place, "touch"), UNEQUAL))
+        for path, use in site.uses:
+            if use.touch != "strong":
+                what = "a weak access" if use.touch == "weak" else "an access of 64 bits"
+                message = f"{what} to '{use.counter}', whose other users make strong ones of 32 bits"
+                found.append(finding("AMK506", message, (*path, "touch"), UNEQUAL))
     return found
 
 
@@ -108,11 +105,6 @@ def check_said(schedule: Schedule) -> list[Diagnostic]:
     return found
 
 
-def _weak(code: str, message: str, path: tuple[str | int, ...]) -> Diagnostic:
-    facts = (because("it blocks or counts, but what was written before is not visible after"),)
-    return Diagnostic(code, message, Severity.WARNING, Where(path=json_pointer(path)), facts)
-
-
 def check_scopes(schedule: Schedule, groups: list[Group], instances: Instances) -> Iterator[Diagnostic]:
     """M5."""
     rows = np.concatenate([part[:, [2, 0]] for g in groups for part in (g.waits, g.signals)])
@@ -123,9 +115,8 @@ def check_scopes(schedule: Schedule, groups: list[Group], instances: Instances) 
         counter, _ = instances.family(instance)
         if counter.scope == "cta" and counter.name not in reported:
             reported.add(counter.name)
-            path = json_pointer(("counters", schedule.counters.index(counter), "scope"))
             message = f"{instances.name(instance)} has scope cta, several workers touch it"
-            yield Diagnostic("AMK505", message, where=Where(path=path))
+            yield finding("AMK505", message, ("counters", schedule.counters.index(counter), "scope"))
 
 
 def check_constants(schedule: Schedule, written: frozenset[str]) -> Iterator[Diagnostic]:
@@ -133,5 +124,5 @@ def check_constants(schedule: Schedule, written: frozenset[str]) -> Iterator[Dia
     for i, buffer in enumerate(schedule.buffers):
         if buffer.name in written:
             message = f"'{buffer.name}' is declared constant and written in the launch"
-            facts = (because("constants are read by non-coherent loads and ahead of every wait"),)
-            yield Diagnostic("AMK509", message, where=Where(path=json_pointer(("buffers", i, "role"))), facts=facts)
+            why = "constants are read by non-coherent loads and ahead of every wait"
+            yield finding("AMK509", message, ("buffers", i, "role"), why)

@@ -16,26 +16,20 @@ A *chain* is a list of nodes, each wholly before the next, that synchronise with
     hi[x, c]    index of its first node whose past contains x (their number if there is none; a node contains itself)
     pre[x, c]   number of its nodes some part of which precedes some part of x: what x as a whole may be blocked by
 
-Cost: one clock pass over a single worker; all workers of a program share it. Only barriers order anything, so the
-pass is over their events alone. Each entry of
-`past` that is not about the event's own warp is 0 or ends with an event that others waited for, hence one of a
-barrier; numbering the others too is a monotone map of these entries, which minima, maxima and order statistics
-commute with.
+Cost: one clock pass over a single worker; all workers of a program share it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal
 
 import numpy as np
 
 from amk.validator.order.clocks import must_clocks
 from amk.validator.order.greedy_run import Run, greedy
-from amk.validator.program.builder import assemble
 from amk.validator.program.system import I64, Bools
-from amk.validator.program.trace import BARRIERS, Trace
+from amk.validator.program.trace import Trace
 
 Intervals = tuple[I64, I64, I64]
 """lo, hi and pre of a chain."""
@@ -47,19 +41,19 @@ class NotComposable(RuntimeError):
 
 @dataclass(frozen=True, eq=False)
 class LocalOrder:
-    """past, need, late [nodes, warps]; leader [nodes] an event of the node. complete: C3."""
+    """past, need, late [nodes, warps]; leader [nodes] an event of the node. run: one of the worker alone."""
 
     trace: Trace
-    complete: bool
+    run: Run
     past: I64
     need: I64
     late: I64
     leader: I64
 
-    @cached_property
-    def run(self) -> Run:
-        """One of the worker alone."""
-        return greedy(self.trace.local_system)
+    @property
+    def complete(self) -> bool:
+        """C3."""
+        return self.run.complete
 
     @property
     def nodes(self) -> int:
@@ -83,44 +77,16 @@ def warp_group(trace: Trace, item: int) -> int:
     return trace.events + item
 
 
-def barrier_past(warps: int, warp: I64, waits: I64, signals: I64) -> I64 | None:
-    """`past` of events of barriers, by the warps that run them; None if these do not all run."""
-    run = greedy(assemble(warps, warp, [0] * BARRIERS, waits, signals, ())[0])
-    return must_clocks(run).matrix().astype(np.int64) if run.complete else None
-
-
-def _past(trace: Trace) -> I64 | None:
-    """`past` of all events, by that of the last event of a barrier up to each; None if they do not all run."""
-    waits, signals = trace.barrier_waits, trace.barrier_signals
-    events = np.unique(np.concatenate((waits[:, 0], signals[:, 0])))
-    warp = trace.warp_of[events]
-    rows = (np.column_stack((np.searchsorted(events, t[:, 0]), t[:, 1:])) for t in (waits, signals))
-    found = barrier_past(trace.warps, warp, *rows)
-    if found is None:
-        return None
-    first = np.searchsorted(warp, np.arange(trace.warps))
-    ends = np.append(0, trace.index_of[events] + 1)
-    every = np.arange(trace.events)
-    last = np.searchsorted(events, every, side="right") - 1
-    past = np.zeros((trace.events, trace.warps), np.int64)
-    inside = np.flatnonzero(last >= first[trace.warp_of])
-    past[inside] = np.where(found > 0, ends[first + found], 0)[last[inside]]
-    past[every, trace.warp_of] = trace.index_of
-    return past
-
-
 def local_order(trace: Trace) -> LocalOrder:
     """Clocks of the events and warp groups of one worker."""
-    past = _past(trace)
-    complete = past is not None
-    if past is None:
-        past = must_clocks(greedy(trace.local_system)).matrix().astype(np.int64)
+    run = greedy(trace.local_system)
+    past = must_clocks(run).matrix().astype(np.int64)
     need = np.zeros((trace.events, trace.warps), np.int64)
     need[np.arange(trace.events), trace.warp_of] = trace.index_of + 1
     member, absent = trace.event_of, (trace.event_of < 0)[:, :, None]
     huge = np.iinfo(np.int64).max
     return LocalOrder(
-        trace, complete,
+        trace, run,
         past=np.concatenate((past, np.where(absent, huge, past[member]).min(axis=1))),
         need=np.concatenate((need, np.where(absent, 0, need[member]).max(axis=1))),
         late=np.concatenate((past, np.where(absent, 0, past[member]).max(axis=1))),

@@ -16,7 +16,7 @@ import numpy as np
 
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.memory import Counter
-from amk.schedule_ir.schedule import Schedule, Signal, Wait, steps_of
+from amk.schedule_ir.schedule import Schedule, Signal, Wait
 from amk.validator.program.system import I64
 from amk.validator.program.trace import Trace
 
@@ -59,15 +59,11 @@ class Instances:
 
 
 class CounterEvents:
-    """Evaluates the waits and signals of one trace for workers [first, first + count).
-
-    They are those of the schedule: the steps of the trace may have been made without any.
-    """
+    """Evaluates the waits and signals of one trace for workers [first, first + count)."""
 
     def __init__(self, schedule: Schedule, trace: Trace, instances: Instances) -> None:
         self.schedule, self.trace, self.instances = schedule, trace, instances
         program = trace.program
-        self.steps = list(steps_of(next(p for p in schedule.programs if p.first == program.first).body))
         self.workers = np.arange(program.first, program.first + program.count)
         self.tables = {name: np.array(column, dtype=np.int64) for name, column in schedule.tables.items()}
 
@@ -86,8 +82,7 @@ class CounterEvents:
     def _rows(self, waiting: bool) -> I64:
         found: list[I64] = []
         for i, item in enumerate(self.trace.items):
-            step = self.steps[item.site.number]
-            entries: tuple[Wait, ...] | tuple[Signal, ...] = step.waits if waiting else step.signals
+            entries: tuple[Wait, ...] | tuple[Signal, ...] = item.step.waits if waiting else item.step.signals
             if not entries:
                 continue
             role = self.trace.roles[item.step.op.role]

@@ -27,8 +27,8 @@ from typing import Any, Final, cast
 
 import numpy as np
 
-from amk.report.diagnostic import Diagnostic, Where, because
-from amk.report.schema import json_pointer
+from amk.report.diagnostic import Diagnostic
+from amk.report.schema import finding
 from amk.schedule_ir.expr import Env, Expr, Value
 from amk.schedule_ir.memory import Buffer
 from amk.schedule_ir.ops import Access, Op
@@ -68,8 +68,7 @@ def check_clashes(clashes: Mapping[tuple[str | int, ...], Clash]) -> Iterator[Di
     for path, (a, b) in clashes.items():
         code = "AMK301" if a.kind == b.kind else "AMK302"
         message = f"a warp {a.kind}s '{a.buffer}' and {b.kind}s '{b.buffer}' in one step, and they have bytes in common"
-        facts = (because("an op orders its accesses of one buffer, not those of two"),)
-        yield Diagnostic(code, message, where=Where(path=json_pointer(path)), facts=facts)
+        yield finding(code, message, path, "an op orders its accesses of one buffer, not those of two")
 
 
 SHARED: Final = -1

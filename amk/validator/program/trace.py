@@ -11,6 +11,7 @@ Errors: `TooLarge` when a program unrolls to more than `MAX_ITEMS` items.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Final, NamedTuple
@@ -18,7 +19,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from amk.schedule_ir.ops import BarrierOp
-from amk.schedule_ir.schedule import Loop, Node, Program, Role, Schedule, Step
+from amk.schedule_ir.schedule import Loop, Node, Program, Schedule, Signal, Step, Wait
 from amk.validator.program.builder import assemble
 from amk.validator.program.system import I64, System
 
@@ -42,6 +43,17 @@ class Site(NamedTuple):
     path: Path
     around: tuple[Loop, ...]
 
+    @property
+    def layers(self) -> int | None:
+        """Iterations of the layer loop around it, if it is in one."""
+        return next((loop.count or 1 for loop in self.around if loop.var == "l"), None)
+
+    @property
+    def uses(self) -> list[tuple[Path, Wait | Signal]]:
+        """Its waits and signals with their JSON pointers."""
+        waits: list[tuple[Path, Wait | Signal]] = [((*self.path, "waits", i), w) for i, w in enumerate(self.step.waits)]
+        return waits + [((*self.path, "signals", i), s) for i, s in enumerate(self.step.signals)]
+
 
 Listed = Site | tuple[Loop, list["Listed"]]
 """A step, or a loop with what it repeats."""
@@ -62,6 +74,12 @@ class Item(NamedTuple):
 def sites(program: Program, number: int) -> tuple[Site, ...]:
     """Every step of the program in textual order; `number` is the program's index in the schedule."""
     return _sites(_Same(program), number)
+
+
+def all_sites(schedule: Schedule) -> Iterator[Site]:
+    """Every step of every program."""
+    for number, program in enumerate(schedule.programs):
+        yield from sites(program, number)
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,13 +230,9 @@ class Trace:
 
 def trace(schedule: Schedule, number: int, tokens: int) -> Trace:
     """The trace of program `number` for a launch of `tokens` tokens."""
-    return trace_of(schedule.programs[number], number, schedule.roles, schedule.launch.warps, tokens)
-
-
-def trace_of(program: Program, number: int, all_roles: tuple[Role, ...], warps: int, tokens: int) -> Trace:
-    """`trace` of a program on its own."""
+    program, warps = schedule.programs[number], schedule.launch.warps
     items = unroll(program, number, tokens)
-    roles = {r.name: range(r.first, r.first + r.count) for r in all_roles}
+    roles = {r.name: range(r.first, r.first + r.count) for r in schedule.roles}
     # of a barrier every warp has two events
     events = np.array([1 + isinstance(item.step.op, BarrierOp) for item in items], np.int64)
     role = [item.step.op.role for item in items]

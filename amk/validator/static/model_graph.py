@@ -25,8 +25,8 @@ from math import prod
 from amk.models.graph import Graph, Product
 from amk.models.matrices import share_table
 from amk.models.model_spec import ModelSpec
-from amk.report.diagnostic import Diagnostic, Where, because
-from amk.report.schema import finding, json_pointer
+from amk.report.diagnostic import Diagnostic
+from amk.report.schema import finding
 from amk.schedule_ir.expr import Env, Expr, coefficient
 from amk.schedule_ir.ops import OPS, AnyOp
 from amk.schedule_ir.ops.base import multiplied
@@ -34,8 +34,7 @@ from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.ops.rope_append import RopeAppendOp
 from amk.schedule_ir.sampling import SEARCHES, Mode
 from amk.schedule_ir.schedule import Program, Schedule, mode_of
-from amk.validator.program.trace import Site, require_length, sites, unroll
-from amk.validator.static.structure import all_sites
+from amk.validator.program.trace import Site, all_sites, require_length, sites, unroll
 
 Key = tuple[str, int]
 """(op, or op and matrix; layer, norm index or round, -1 if the op has none)."""
@@ -132,8 +131,7 @@ def _program(schedule: Schedule, program: Program, number: int) -> Iterator[Diag
     missing = [k for k in sorted(wanted - present) if not _may_miss(schedule, program, k, idle)]
     for key in missing[:4]:
         message = f"program '{program.name}' never runs {_named(key)}"
-        facts = (because(f"{len(missing)} ops of the model are missing"),)
-        yield Diagnostic("AMK106", message, where=Where(path=json_pointer(("programs", number))), facts=facts)
+        yield finding("AMK106", message, ("programs", number), f"{len(missing)} ops of the model are missing")
 
 
 def _earlier_parts(model: ModelSpec, ops: list[AnyOp]) -> Iterator[Key]:

@@ -14,14 +14,15 @@ A finding leaves the verdict UNKNOWN, whatever else is in the schedule: what the
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import numpy as np
 
 from amk.report.diagnostic import Diagnostic
 from amk.report.schema import finding
-from amk.schedule_ir.expr import Env
-from amk.schedule_ir.schedule import Schedule, Signal
+from amk.schedule_ir.expr import Env, Expr
+from amk.schedule_ir.schedule import Schedule
 from amk.validator.program.trace import Site, sites
 
 
@@ -35,7 +36,7 @@ def check_outside(schedule: Schedule) -> list[Diagnostic]:
     holders: dict[str, set[tuple[int, str]]] = {}
     for number, program in enumerate(schedule.programs):
         for site in sites(program, number):
-            found += [*_waits(site), *_signals(schedule, site, number)]
+            found += [*_waits(site), *_signals(schedule, site)]
             if site.step.when is not None:
                 message = f"{site.step.op.op} runs only if '{site.step.when}' says so"
                 found.append(
@@ -57,7 +58,7 @@ def _waits(site: Site) -> Iterator[Diagnostic]:
             yield finding("AMK211", message, (*path, "data"), "what is waited for is not known before the launch")
 
 
-def _signals(schedule: Schedule, site: Site, number: int) -> Iterator[Diagnostic]:
+def _signals(schedule: Schedule, site: Site) -> Iterator[Diagnostic]:
     codes = {"reset": ("AMK210", "resets"), "exchange": ("AMK212", "locks or frees")}
     for i, signal in enumerate(site.step.signals):
         path = (*site.path, "signals", i)
@@ -67,23 +68,21 @@ def _signals(schedule: Schedule, site: Site, number: int) -> Iterator[Diagnostic
                 "increments of others may be lost" if code == "AMK210" else "who gets it first decides what follows"
             )
             yield finding(code, f"a signal {verb} '{signal.counter}'", (*path, "action"), reason)
-        elif amounts(schedule, site, number, signal)[0] < 0:
+        elif reach(schedule, site, signal.add)[0] < 0:
             message = f"a signal decrements '{signal.counter}'"
             yield finding("AMK209", message, (*path, "add"), "a wait that held may not hold when it is looked at")
 
 
-def amounts(schedule: Schedule, site: Site, number: int, signal: Signal) -> tuple[int, int]:
-    """The smallest and the largest amount over workers, warps and layers; affine, so the ends of each range suffice."""
-    if isinstance(signal.add, int):
-        return signal.add, signal.add
-    program = schedule.programs[number]
+def reach(schedule: Schedule, site: Site, expr: Expr) -> tuple[int, int]:
+    """Its smallest and largest value over workers, warps and layers; affine, so the ends of each range suffice."""
+    if isinstance(expr, int):
+        return expr, expr
+    program = schedule.programs[int(site.path[1])]
     workers = np.arange(program.first, program.first + program.count)
-    tables = {name: np.array(column, dtype=np.int64) for name, column in schedule.tables.items()}
+    named = {name: np.array(column, dtype=np.int64) for name, column in schedule.tables.items() if name in expr}
     count = next(r.count for r in schedule.roles if r.name == site.step.op.role)
-    layers = [loop.count or 1 for loop in site.around if loop.var == "l"]
-    loops = [{"t": 0, "l": 0}, {"t": 0, "l": (layers or [1])[0] - 1}]
-    envs = [Env(loops=at, worker=workers, agent=a, tables=tables) for at in loops for a in (0, count - 1)]
-    found = [env.eval(signal.add) for env in envs]
+    ends = itertools.product({0, (site.layers or 1) - 1}, {0, count - 1})
+    found = [Env(loops={"t": 0, "l": at}, worker=workers, agent=a, tables=named).eval(expr) for at, a in ends]
     return min(int(np.min(each)) for each in found), max(int(np.max(each)) for each in found)
 
 

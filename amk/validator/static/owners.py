@@ -26,8 +26,7 @@ from amk.report.schema import finding
 from amk.schedule_ir.memory import Buffer
 from amk.schedule_ir.references import buffer_fields
 from amk.schedule_ir.schedule import Schedule
-from amk.validator.program.trace import Path
-from amk.validator.static.structure import all_sites
+from amk.validator.program.trace import Path, all_sites
 
 KEPT: Final = frozenset({"state", "k_cache", "v_cache"})
 """What a launch leaves to the next one, each for the op fields of that name."""

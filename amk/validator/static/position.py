@@ -22,8 +22,8 @@ from itertools import pairwise
 
 from amk.schedule_ir.ops.attend import AttendOp
 from amk.schedule_ir.schedule import Schedule
+from amk.validator.program.trace import all_sites
 from amk.validator.smt import Obligation, obligation
-from amk.validator.static.structure import all_sites
 
 
 def position_obligations(schedule: Schedule) -> list[Obligation]:

@@ -19,7 +19,7 @@ from amk.schedule_ir.ops import BarrierOp
 from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.shared_memory import extent
 from amk.targets.target import MAX_THREADS_PER_BLOCK, RESERVED_SMEM_PER_BLOCK
-from amk.validator.static.structure import all_sites
+from amk.validator.program.trace import all_sites
 
 WARP = 32
 REGISTER_UNIT = 256

@@ -17,9 +17,10 @@ with every copy as an event of its own, for the judges.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
-from amk.report.diagnostic import Diagnostic, Where, because
-from amk.report.schema import finding, json_pointer
+from amk.report.diagnostic import Diagnostic
+from amk.report.schema import finding
 from amk.schedule_ir.layout import stream_layout
 from amk.schedule_ir.memory import Buffer, Stream
 from amk.schedule_ir.ops.gemv import GemvOp
@@ -27,9 +28,8 @@ from amk.schedule_ir.ops.refill import RefillOp
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.program.builder import SystemBuilder
 from amk.validator.program.system import System
-from amk.validator.program.trace import Item, require_length, unroll
+from amk.validator.program.trace import Item, all_sites, require_length, unroll
 from amk.validator.smt import Obligation, obligation
-from amk.validator.static.structure import all_sites
 
 MBARRIER_BYTES = 8
 BULK_ALIGN = 16
@@ -73,10 +73,8 @@ def check_rings(schedule: Schedule) -> Iterator[Diagnostic]:
         yield from _refilled(schedule, stream, ran)
         if stream.engine == "bulk" and not stream.refill_fence:
             message = f"slots of '{stream.name}' are refilled by bulk copies without a proxy fence after the reads"
-            policy = because(
-                "whether the fence is needed here is a policy: the memory model is silent, so no verdict is SAFE"
-            )
-            yield Diagnostic("AMK507", message, where=Where(path=json_pointer(path)), facts=(policy,))
+            policy = "whether the fence is needed here is a policy: the memory model is silent, so no verdict is SAFE"
+            yield finding("AMK507", message, path, policy)
 
 
 def _ran(schedule: Schedule) -> list[list[Item]]:
@@ -104,9 +102,8 @@ def _refilled(schedule: Schedule, stream: Stream, ran: list[list[Item]]) -> Iter
                 path = (*item.site.path, "op")
                 if owed >= stream.slots:
                     message = f"when this product begins, a warp may have deferred the refills of all {owed} slots"
-                    facts = (because("the warp then waits for a copy that it holds back itself"),)
-                    help_ = "put a `refill` step between the product that defers them and this one"
-                    yield Diagnostic("AMK302", message, where=Where(path=json_pointer(path)), facts=facts, help=help_)
+                    found = finding("AMK302", message, path, "the warp then waits for a copy that it holds back itself")
+                    yield replace(found, help="put a `refill` step between the product that defers them and this one")
                     break
                 if op.deferred > stream.slots or (op.deferred and (stream.engine != "bulk" or not stream.run_ahead)):
                     message = (
@@ -122,20 +119,20 @@ def _room(stream: Stream, buffers: dict[str, Buffer], agents: int, path: tuple[s
     need = agents * stream.slots * stream.chunk_bytes
     if ring.space != "shared" or ring.bytes < need:
         message = f"the ring of '{stream.name}' needs {need:,} bytes of shared memory, '{ring.name}' has {ring.bytes:,}"
-        yield Diagnostic("AMK103", message, where=Where(path=json_pointer(path)), help=ROOM)
+        yield replace(finding("AMK103", message, path), help=ROOM)
     if stream.full is not None:
         full = buffers[stream.full]
         if full.space != "shared" or full.bytes < agents * stream.slots * MBARRIER_BYTES:
             message = f"'{full.name}' cannot hold {agents * stream.slots} mbarriers"
-            yield Diagnostic("AMK103", message, where=Where(path=json_pointer(path)), help=ROOM)
+            yield replace(finding("AMK103", message, path), help=ROOM)
         elif (full.offset or 0) % MBARRIER_BYTES:
             yield finding("AMK406", f"mbarriers in '{full.name}' are not aligned to {MBARRIER_BYTES} bytes", path)
     if (ring.offset or 0) % BULK_ALIGN or stream.chunk_bytes % BULK_ALIGN:
         yield finding("AMK406", f"copies of '{stream.name}' are not aligned to {BULK_ALIGN} bytes", path)
     if source.space != "global" or source.role != "constant":
         message = f"copies of '{stream.name}' read '{source.name}', which the launch may write"
-        facts = (because("copies run ahead of every wait, and no fence orders them behind ordinary writes"),)
-        yield Diagnostic("AMK507", message, where=Where(path=json_pointer((*path, "source"))), facts=facts)
+        why = "copies run ahead of every wait, and no fence orders them behind ordinary writes"
+        yield finding("AMK507", message, (*path, "source"), why)
 
 
 def _drained(schedule: Schedule, stream: Stream, path: tuple[str | int, ...]) -> Iterator[Diagnostic]:

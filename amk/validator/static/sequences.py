@@ -26,14 +26,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from amk.report.diagnostic import Diagnostic, Where, because
-from amk.report.schema import json_pointer
+from amk.report.diagnostic import Diagnostic
+from amk.report.schema import finding
 from amk.schedule_ir.ops import Op
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.program.footprint import Footprints
 from amk.validator.program.system import I64, WRITE
-from amk.validator.program.trace import Item, Path, Site
-from amk.validator.static.structure import all_sites
+from amk.validator.program.trace import Item, Path, Site, all_sites
 
 PLACES = 4
 """Positions that are looked at."""
@@ -59,8 +58,7 @@ def check_sequences(schedule: Schedule) -> Iterator[Diagnostic]:
             lo, hi, one, other = met
             name = schedule.buffers[number].name
             message = f"bytes {lo}..{hi - 1} of '{name}' move with the position of sequence {one}, {other} has them too"
-            where = Where(path=json_pointer(paths[number]))
-            yield Diagnostic("AMK104", message, where=where, facts=(because("each is at a position of its own"),))
+            yield finding("AMK104", message, paths[number], "each is at a position of its own")
 
 
 class _Evaluation:
@@ -106,9 +104,9 @@ class _Evaluation:
     def _seen(self, site: Site, places: int) -> I64:
         """(worker, agent, layer, buffer, kind, lo, hi, place) of what crosses workers."""
         program = self.schedule.programs[int(site.path[1])]
-        counts = [loop.count or 1 for loop in site.around if loop.var == "l"]
-        layers = sorted({0, counts[0] - 1} if counts else {0})
-        items = [Item(site, 0, {"t": 0, "n": 0} | ({"l": layer} if counts else {})) for layer in layers]
+        layers = sorted({0, (site.layers or 1) - 1})
+        inside = site.layers is not None
+        items = [Item(site, 0, {"t": 0, "n": 0} | ({"l": layer} if inside else {})) for layer in layers]
         workers = np.arange(program.first, program.first + program.count)
         found = []
         for place, pos in enumerate(self._positions(workers)[:places]):

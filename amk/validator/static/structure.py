@@ -20,12 +20,10 @@ from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
 
-import numpy as np
-
 from amk.models.matrices import MATRICES, MatrixName, matrix, scale_buffer, scale_shape, share_table, vectors
 from amk.report.diagnostic import Diagnostic
 from amk.report.schema import finding
-from amk.schedule_ir.expr import Env, Expr
+from amk.schedule_ir.expr import Env
 from amk.schedule_ir.memory import Stream
 from amk.schedule_ir.ops import BarrierOp
 from amk.schedule_ir.ops.base import LEFT, Op, multiplied, rows_held
@@ -34,8 +32,9 @@ from amk.schedule_ir.ops.select import request_words
 from amk.schedule_ir.ops.stage import StageOp
 from amk.schedule_ir.ops.staging import Staging
 from amk.schedule_ir.ranking import PARAMETERS
-from amk.schedule_ir.schedule import Schedule, Signal, Wait
-from amk.validator.program.trace import Path, Site, sites
+from amk.schedule_ir.schedule import Schedule
+from amk.validator.program.trace import Path, all_sites
+from amk.validator.static.outside import reach
 from amk.weights.weight_format import Chunk
 
 
@@ -46,11 +45,6 @@ def check_structure(schedule: Schedule) -> list[Diagnostic]:
         _repeated_numbers,
     )  # fmt: skip
     return [diagnostic for check in checks for diagnostic in check(schedule)]
-
-
-def all_sites(schedule: Schedule) -> Iterator[Site]:
-    for number, program in enumerate(schedule.programs):
-        yield from sites(program, number)
 
 
 def _row_shares(schedule: Schedule) -> Iterator[Diagnostic]:
@@ -227,12 +221,11 @@ def _changes(schedule: Schedule) -> Iterator[Diagnostic]:
             yield finding("AMK405", message, ("streams", i, "later"), "layers ascend, and lm_head belongs to none")
     streams = {s.name: s for s in schedule.streams}
     for site in all_sites(schedule):
-        op, counts = site.step.op, [loop.count or 1 for loop in site.around if loop.var == "l"]
-        name = multiplied(op)
-        if name is None or not counts:
+        op, name = site.step.op, multiplied(site.step.op)
+        if name is None or site.layers is None:
             continue
         stream = streams[getattr(op, "stream")]  # noqa: B009
-        layers = [Env(loops={"t": 0, "l": n}, worker=0).eval_int(getattr(op, "layer", 0)) for n in (0, counts[0] - 1)]
+        layers = [Env(loops={"t": 0, "l": n}, worker=0).eval_int(getattr(op, "layer", 0)) for n in (0, site.layers - 1)]
         between = [c.first for c in stream.later if min(layers) < c.first <= max(layers) and name in c.chunks]
         if between:
             message = f"{op.op} of {name} runs for layers {min(layers)} to {max(layers)}, chunks change at {between}"
@@ -294,39 +287,14 @@ def _barriers(schedule: Schedule) -> Iterator[Diagnostic]:
 
 
 def _indices(schedule: Schedule) -> Iterator[Diagnostic]:
-    tables = {name: np.array(column, dtype=np.int64) for name, column in schedule.tables.items()}
-    roles = {r.name: r for r in schedule.roles}
-    counters = {c.name: c for c in schedule.counters}
+    shapes = {c.name: c.shape for c in schedule.counters}
     for site in all_sites(schedule):
-        if not site.step.waits and not site.step.signals:
-            continue
-        program = schedule.programs[int(site.path[1])]
-        workers = np.arange(program.first, program.first + program.count)
-        counts = [loop.count for loop in site.around if loop.var == "l"]
-        layers = [{"l": 0}, {"l": (counts[0] or 1) - 1}] if counts else [{}]
-        envs = [
-            Env(loops=loops | {"t": 0}, worker=workers, agent=agent, tables=tables)
-            for loops in layers
-            for agent in {0, roles[site.step.op.role].count - 1}
-        ]
-        entries: list[tuple[str, int, Wait | Signal]] = [("waits", i, w) for i, w in enumerate(site.step.waits)]
-        entries += [("signals", i, s) for i, s in enumerate(site.step.signals)]
-        for kind, i, entry in entries:
-            path = (*site.path, kind, i)
-            for dim, expr in zip(counters[entry.counter].shape, entry.index, strict=True):
-                low, high = _reach(expr, envs)
+        for path, use in site.uses:
+            for dim, expr in zip(shapes[use.counter], use.index, strict=True):
+                low, high = reach(schedule, site, expr)
                 if low < 0 or high >= dim:
-                    message = f"index {low}..{high} of '{entry.counter}' is outside 0..{dim - 1}"
+                    message = f"index {low}..{high} of '{use.counter}' is outside 0..{dim - 1}"
                     yield finding("AMK103", message, (*path, "index"))
-
-
-def _reach(expr: Expr, envs: list[Env]) -> tuple[int, int]:
-    """The least and the largest value."""
-    if isinstance(expr, int):
-        return expr, expr
-    values = [env.eval(expr) for env in envs]
-    ends = [(int(v.min()), int(v.max())) if isinstance(v, np.ndarray) else (int(v), int(v)) for v in values]
-    return min(low for low, _ in ends), max(high for _, high in ends)
 
 
 @cache

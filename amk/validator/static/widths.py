@@ -23,9 +23,8 @@ from typing import Final
 from amk.report.diagnostic import Diagnostic
 from amk.report.schema import finding
 from amk.schedule_ir.expr import AGENT, CONST, EPOCH, WORKER, Expr, coefficient
-from amk.schedule_ir.schedule import Schedule, Signal, Wait
-from amk.validator.program.trace import Path, Site
-from amk.validator.static.structure import all_sites
+from amk.schedule_ir.schedule import Schedule, Wait
+from amk.validator.program.trace import Path, all_sites
 
 HALF: Final = 2**31
 
@@ -42,13 +41,10 @@ def _expressions(schedule: Schedule) -> Iterator[Diagnostic]:
     most |= {WORKER: schedule.launch.workers - 1, CONST: 1, EPOCH: 0}
     sizes = {r.name: r.count for r in schedule.roles}
     for site in all_sites(schedule):
-        known = most | {AGENT: sizes[site.step.op.role] - 1, "l": _layers(site)}
+        known = most | {AGENT: sizes[site.step.op.role] - 1, "l": (site.layers or 1) - 1}
         entries: list[tuple[Path, str, Expr, str]] = []
-        uses: list[tuple[str, int, Wait | Signal]] = [("waits", i, w) for i, w in enumerate(site.step.waits)]
-        uses += [("signals", i, s) for i, s in enumerate(site.step.signals)]
-        for kind, i, use in uses:
-            path, field = (*site.path, kind, i), "at_least" if isinstance(use, Wait) else "add"
-            value = use.at_least if isinstance(use, Wait) else use.add
+        for path, use in site.uses:
+            field, value = ("at_least", use.at_least) if isinstance(use, Wait) else ("add", use.add)
             entries.append(((*path, field), field, value, use.counter))
             entries.append(((*path, "index"), "index", _flat(shapes[use.counter], use.index), use.counter))
         for path, field, expr, counter in entries:
@@ -58,11 +54,6 @@ def _expressions(schedule: Schedule) -> Iterator[Diagnostic]:
             elif coefficient(expr, EPOCH) >= HALF:
                 message = f"a threshold of '{counter}' grows by {coefficient(expr, EPOCH):,} per token"
                 yield finding("AMK204", message, path, "the device compares words of 32 bits")
-
-
-def _layers(site: Site) -> int:
-    """The largest value of `l`."""
-    return max((loop.count or 1 for loop in site.around if loop.var == "l"), default=1) - 1
 
 
 def _flat(shape: tuple[int, ...], index: tuple[Expr, ...]) -> Expr:
