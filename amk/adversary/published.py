@@ -14,9 +14,9 @@ from amk.adversary.cases import case_text, new_case
 from amk.adversary.edits import Edit, Json, apply, named, waiting
 from amk.adversary.recipe import Make, base_schedule, drop, field_of, op_field, put, signal_of, wait_of
 from amk.adversary.subjects import subject
+from amk.adversary.system_builder import SystemBuilder
 from amk.validator.evidence.witness import deadlock_witness, fault_witness, race_witness
 from amk.validator.memory.flat import judge
-from amk.validator.program.builder import SystemBuilder
 from amk.validator.program.system import ACCUMULATE_INT, System
 
 HAZY = "HazyResearch Megakernels"

@@ -9,7 +9,7 @@ from amk.validator.memory.dataflow import Fault
 from amk.validator.memory.flat import Judgement, judge
 from amk.validator.memory.races import Race, find_races
 from amk.validator.order.clocks import Clocks, ClocksTooLarge, must_clocks
-from amk.validator.order.greedy_run import BlockedHead, Deadlock, Run, diagnose, greedy, replayed
+from amk.validator.order.greedy_run import BlockedHead, Deadlock, Run, diagnose, greedy
 from amk.validator.program.builder import assemble
 from amk.validator.program.system import (
     ACCUMULATE_FLOAT,
@@ -41,5 +41,5 @@ __all__ = [
     "MAX_AGENTS", "MAX_AMOUNT", "MAX_BYTES", "MAX_EVENTS", "MAX_NAME", "MAX_THRESHOLD", "NAME_LISTS", "READ", "WRITE",
     "BlockedHead", "Bools", "Clocks", "ClocksTooLarge", "Counts", "Deadlock", "Fault", "Judgement", "MalformedSystem",
     "Race", "Run", "Slice", "System", "Witness", "assemble", "blocks", "deadlock_witness", "diagnose", "fault_witness",
-    "find_races", "greedy", "judge", "must_clocks", "race_witness", "replayed", "touches_of",
+    "find_races", "greedy", "judge", "must_clocks", "race_witness", "touches_of",
 ]  # fmt: skip

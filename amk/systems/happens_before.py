@@ -17,8 +17,9 @@ from typing import Final
 
 import numpy as np
 
-from amk.systems.flat_judge import Race, Run, Slice, System, greedy, replayed
+from amk.systems.flat_judge import Race, Run, Slice, System, greedy
 from amk.systems.flat_system import FlatSystem
+from amk.systems.replayed_run import replayed
 
 RUNS: Final = 6
 LARGEST: Final = 20_000

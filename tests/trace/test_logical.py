@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from amk.adversary.recipe import TINY
+from amk.adversary.system_builder import SystemBuilder
 from amk.schedule_ir.schedule import Schedule
 from amk.trace.from_schedule import Choice, of_schedule
 from amk.trace.logical import NEVER, logical_run
 from amk.trace.steps import Steps
 from amk.validator.evidence.flat_system import expand
 from amk.validator.order.greedy_run import greedy
-from amk.validator.program.builder import SystemBuilder
 from tests.cases import cases
 from tests.validator.plans import SMALL, from_document, small_plan
 from tests.validator.random_systems import random_systems

@@ -12,7 +12,7 @@ from random import Random
 
 import numpy as np
 
-from amk.validator.program.builder import SystemBuilder
+from amk.adversary.system_builder import SystemBuilder
 from amk.validator.program.system import ACCUMULATE_FLOAT, ACCUMULATE_INT, DONT_CARE, READ, WRITE, System
 from tests.validator.batches import Batch
 

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 
+from amk.adversary.system_builder import SystemBuilder
 from amk.judges.flat_checker import check
 from amk.validator.export.certificate import make_certificate
 from amk.validator.memory.atoms import blocks, touches_of
@@ -19,7 +20,6 @@ from amk.validator.memory.flat import Judgement, judge
 from amk.validator.memory.races import find_races
 from amk.validator.order.clocks import must_clocks
 from amk.validator.order.greedy_run import greedy
-from amk.validator.program.builder import SystemBuilder
 from amk.validator.program.system import System
 
 TILE = 64

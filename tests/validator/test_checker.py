@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import amk.judges.flat_checker as checker_module
+from amk.adversary.system_builder import SystemBuilder
 from amk.judges.flat_checker import check
 from amk.validator.export.certificate import NotSafe, make_certificate
 from amk.validator.memory.flat import Judgement, judge
-from amk.validator.program.builder import SystemBuilder
 from amk.validator.program.system import System, from_json
 from tests.cases import cases
 from tests.validator.random_systems import random_systems

@@ -2,36 +2,46 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 
 from amk.validator.order import intervals as intervals
-from amk.validator.order.intervals import Views, chained
+from amk.validator.order.intervals import Places, chained
+
+NODES, EVENTS, AGENTS = 20, 30, 6
 
 
-def _views(rng: np.random.Generator, nodes: int, agents: int, chains: int) -> Views:
-    """Of random nodes, some without a chain or a view."""
-    shape = (nodes, chains)
-    gone = rng.random(shape) < 0.1
-    own = np.where(rng.random(shape) < 0.1, -1, rng.integers(0, agents, shape)).astype(np.int32)
-    rows = rng.integers(0, 12, (30, agents)).astype(np.int32)
-    rows[0] = 0  # nothing has happened before what has no view
-    return Views(
-        agent=rng.integers(0, agents, shape).astype(np.int32),
-        hi=np.where(gone, np.iinfo(np.int32).max, rng.integers(7, 14, shape)).astype(np.int32),
-        own=own,
-        value=rng.integers(0, 12, shape).astype(np.int32),
-        row=np.where(own < 0, 0, rng.integers(0, 30, shape)),
-        rows=rows,
+def _clocks(rng: np.random.Generator) -> Any:
+    """Of random events: what chains order depends on these columns only."""
+    system = SimpleNamespace(
+        events=EVENTS, agent_of=rng.integers(0, AGENTS, EVENTS), index_of=rng.integers(0, 12, EVENTS)
     )
+    rows = rng.integers(0, 12, (EVENTS, AGENTS)).astype(np.int32)
+    return SimpleNamespace(system=system, rows=rows, row_of=rng.integers(0, EVENTS, EVENTS))
 
 
-def _shown(views: Views, i: int, j: int) -> bool:
+def _places(rng: np.random.Generator, chains: int) -> Places:
+    """Of random nodes, some without a chain or a view."""
+    shape = (NODES, chains)
+    gone = rng.random((2, *shape)) < 0.1
+    agent = np.where(gone[0], -1, rng.integers(0, AGENTS, shape)).astype(np.int32)
+    view = np.where(gone[1], -1, rng.integers(0, 2 * EVENTS, shape)).astype(np.int32)
+    return Places(agent, np.where(gone[0], -1, rng.integers(7, 14, shape)).astype(np.int32), view)
+
+
+def _shown(clocks: Any, places: Places, i: int, j: int) -> bool:
     """Does some view of node j show that some chain of node i has finished it?"""
-    for agent, hi in zip(views.agent[i].tolist(), views.hi[i].tolist(), strict=True):
-        seen = zip(views.own[j].tolist(), views.value[j].tolist(), views.row[j].tolist(), strict=True)
-        if any(views.rows[row, agent] > hi or (own == agent and value > hi) for own, value, row in seen):
-            return True
+    for agent, hi in zip(places.agent[i].tolist(), places.hi[i].tolist(), strict=True):
+        for view in places.view[j].tolist():
+            if agent < 0 or view < 0:
+                continue
+            event = view // 2
+            own = clocks.system.index_of[event] + view % 2 if clocks.system.agent_of[event] == agent else -1
+            if max(int(clocks.rows[clocks.row_of[event], agent]), int(own)) > hi:
+                return True
     return False
 
 
@@ -41,9 +51,10 @@ def test_chains_order_what_their_clocks_show(at_once: int, monkeypatch: pytest.M
     ordered = total = 0
     for seed in range(40):
         rng = np.random.default_rng(seed)
-        views = _views(rng, 20, 6, 1 + seed % 3)
-        i, j = (side.reshape(-1) for side in np.meshgrid(np.arange(20), np.arange(20)))
-        found = chained(views, views, i, j)
-        assert found.tolist() == [_shown(views, a, b) for a, b in zip(i.tolist(), j.tolist(), strict=True)]
+        clocks, places = _clocks(rng), _places(rng, 1 + seed % 3)
+        i, j = (side.reshape(-1) for side in np.meshgrid(np.arange(NODES), np.arange(NODES)))
+        sides = (Places(places.agent[k], places.hi[k], places.view[k]) for k in (i, j))
+        found = chained(clocks, *sides)
+        assert found.tolist() == [_shown(clocks, places, a, b) for a, b in zip(i.tolist(), j.tolist(), strict=True)]
         ordered, total = ordered + int(found.sum()), total + len(found)
     assert 0.1 * total < ordered < 0.9 * total

@@ -6,9 +6,10 @@ from random import Random
 
 import numpy as np
 
+from amk.adversary.system_builder import SystemBuilder
 from amk.judges.explore import explore
-from amk.validator.order.greedy_run import Deadlock, diagnose, greedy, replayed
-from amk.validator.program.builder import SystemBuilder
+from amk.systems.replayed_run import replayed
+from amk.validator.order.greedy_run import Deadlock, diagnose, greedy
 from amk.validator.program.system import System
 from tests.cases import cases
 from tests.validator.random_systems import random_systems

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from amk.adversary.system_builder import SystemBuilder
 from amk.judges.explore import explore
 from amk.validator.order import clocks as order
 from amk.validator.order.clocks import ClocksTooLarge, Fixpoint, must_clocks, order_statistic
 from amk.validator.order.greedy_run import greedy
-from amk.validator.program.builder import SystemBuilder
 from amk.validator.program.system import I32, I64, System
 from tests.cases import cases
 from tests.validator.random_systems import random_systems

@@ -9,13 +9,13 @@ from random import Random
 import pytest
 
 from amk.adversary.subjects import subject
+from amk.adversary.system_builder import SystemBuilder
 from amk.cli import main
 from amk.validator.export.promela import conflicts, promela
 from amk.validator.memory.flat import judge
-from amk.validator.program.builder import SystemBuilder
 from amk.validator.program.system import ACCUMULATE_INT, System
-from amk.validator.static.rings import ring_system
 from tests.validator.random_systems import random_system
+from tests.validator.ring_system import ring_system
 from tests.validator.spin import missing, spin
 
 

@@ -13,15 +13,15 @@ import pytest
 
 from amk.adversary.edits import Edit, apply, find, named
 from amk.adversary.subjects import subject
+from amk.adversary.system_builder import SystemBuilder
 from amk.judges.explore import explore
 from amk.schedule_ir.codec import parse_schedule
 from amk.validator.memory.flat import judge
 from amk.validator.order import between_ctas as inter_cta
 from amk.validator.order.within_cta import LocalOrder
-from amk.validator.program.builder import SystemBuilder
 from amk.validator.program.system import I64, System
-from amk.validator.static import rings
 from amk.validator.verify import verify
+from tests.validator.ring_system import ring_system
 from tests.validator.two_level import awaited, compare, given, random_two_level, schedule_of, step
 
 SYSTEMS = 400
@@ -99,8 +99,8 @@ def test_wrong_rule_a_prefetch_placed_at_its_consumer_is_caught() -> None:
 
 
 def test_wrong_rule_a_ring_without_back_pressure_is_caught() -> None:
-    assert judge(rings.ring_system(2, 5)).safe
-    early = rings.ring_system(2, 5, drain_first=False)
+    assert judge(ring_system(2, 5)).safe
+    early = ring_system(2, 5, drain_first=False)
     assert judge(early).races.racy and explore(early).races
 
 
@@ -122,4 +122,4 @@ def _two_copies(fifo: bool) -> System:
 def test_wrong_rule_a_copy_engine_in_order_is_caught() -> None:
     assert judge(_two_copies(fifo=True)).safe
     assert judge(_two_copies(fifo=False)).races.racy and explore(_two_copies(fifo=False)).races
-    assert rings.ring_system(2, 5).agents == 1 + 5
+    assert ring_system(2, 5).agents == 1 + 5

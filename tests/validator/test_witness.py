@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from amk.adversary.system_builder import SystemBuilder
 from amk.judges.replay import replay
 from amk.validator.evidence.witness import (
     MalformedWitness,
@@ -18,7 +19,6 @@ from amk.validator.evidence.witness import (
     witness_from_json,
 )
 from amk.validator.memory.flat import judge
-from amk.validator.program.builder import SystemBuilder
 from amk.validator.program.system import System
 from tests.cases import cases
 from tests.validator.random_systems import random_systems

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from amk.adversary.subjects import draw
+from amk.adversary.system_builder import SystemBuilder
 from amk.schedule_ir.layout import stream_layout
 from amk.schedule_ir.schedule import Schedule
-from amk.validator.program.builder import SystemBuilder
 from amk.validator.program.system import System
 
 LONGEST = 7

@@ -66,9 +66,6 @@ class FlatOrder:
 
     precedes_plainly = precedes
 
-    def precedes_each(self, before: I64, after: I64) -> Bools:
-        return self.precedes(np.repeat(before, len(after)), np.tile(after, len(before)))
-
     def node(self, number: int) -> tuple[Group, int, int]:
         trace, worker, event = self.flat.owner(number)
         return next(g for g in self.groups if g.first == trace.program.first), worker, event

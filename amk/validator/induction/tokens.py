@@ -219,7 +219,7 @@ def _separation(result: Composition, every: I64, instances: I64, order: Ordering
     for instance in instances.tolist():
         mine = every[:, 2] == instance
         before, after = node[mine & (every[:, 5] == 0)], node[mine & (every[:, 5] == 1)]
-        bad = np.flatnonzero(~order.precedes_each(before, after))
+        bad = np.flatnonzero(~order.precedes(np.repeat(before, len(after)), np.tile(after, len(before))))
         if len(bad):
             a, b = divmod(int(bad[0]), len(after))
             early, late = order.node(int(after[b])), order.node(int(before[a]))

@@ -21,7 +21,7 @@ import numpy as np
 from amk.validator.order.between_ctas import Group, InterCtaSystem
 from amk.validator.order.clocks import Clocks
 from amk.validator.order.greedy_run import greedy
-from amk.validator.program.system import I32, I64, Bools, Counts, System
+from amk.validator.program.system import I32, I64, Bools, System
 
 MAX_STEPS: Final = 1 << 22
 
@@ -126,10 +126,6 @@ class Ordering(Protocol):
         """`precedes`, but for what takes runs to find: False says nothing."""
         ...
 
-    def precedes_each(self, before: I64, after: I64) -> Bools:
-        """`precedes` of every pair, all of `after` for the first of `before` first."""
-        ...
-
 
 @dataclass(frozen=True, eq=False)
 class Places:
@@ -144,62 +140,34 @@ class Places:
     hi: I32
     view: I32
 
-
-@dataclass(frozen=True, eq=False)
-class Views:
-    """Chains of nodes, and what is seen from the nodes. agent, hi [n, chains]: as in `Places`, but a chain that is not
-    there finishes beyond everything. own [n, chains] agent of the view, value its own component, row which of `rows`
-    [rows, agents] has the others; a view that is not there has no agent, -1, and the row of an event before which
-    nothing has happened.
-    """
-
-    agent: I32
-    hi: Counts
-    own: I32
-    value: Counts
-    row: I64
-    rows: Counts
+    def part(self, some: slice) -> Places:
+        return Places(self.agent[some], self.hi[some], self.view[some])
 
 
-def views(clocks: Clocks, places: Places) -> Views:
-    system, none = clocks.system, places.agent < 0
-    kind = clocks.rows.dtype
-    agent, hi = np.maximum(places.agent, 0), places.hi.astype(kind)
-    hi[none] = np.iinfo(kind).max
-    if not system.events:
-        absent = np.full_like(places.view, -1)
-        return Views(agent, hi, absent, absent, np.zeros(absent.shape, np.int64), np.zeros((0, 0), np.int32))
-    event, none = np.maximum(places.view >> 1, 0), places.view < 0
-    own = system.agent_of.astype(np.int32).take(event)
-    value = system.index_of.astype(kind).take(event) + (places.view & 1).astype(kind)
-    row = clocks.row_of.take(event)
-    own[none], row[none] = -1, 0
-    return Views(agent, hi, own, value, row, clocks.rows)
-
-
-def chained(before: Views, after: Views, i: I32 | I64, j: I32 | I64) -> Bools:
-    """Elementwise: is node i of `before` ordered before node j of `after` through chains?"""
-    ordered: Bools = np.ones(len(i), dtype=bool)
-    for low in range(0, len(i), AT_ONCE):
+def chained(clocks: Clocks, before: Places, after: Places) -> Bools:
+    """Elementwise: is a node of `before` ordered before that of `after` through chains?"""
+    ordered: Bools = np.zeros(len(before.hi), bool)
+    for low in range(0, len(ordered) if clocks.system.events else 0, AT_ONCE):
         some = slice(low, low + AT_ONCE)
-        ordered[low + _unchained(before, after, i[some], j[some])] = False
+        ordered[some] = _chained(clocks, before.part(some), after.part(some))
     return ordered
 
 
-def _unchained(before: Views, after: Views, i: I32 | I64, j: I32 | I64) -> I64:
-    """Places of the pairs that chains leave unordered."""
-    agents, flat = after.rows.shape[1], after.rows.reshape(-1)
-    left, x, y = np.arange(len(i)), i.astype(np.intp), j.astype(np.intp)
-    for a, d in product(range(before.agent.shape[1]), range(after.own.shape[1] if agents else 0)):
-        agent, until = before.agent[:, a].take(x), before.hi[:, a].take(x)
-        rest = np.flatnonzero(flat.take(after.row[:, d].take(y) * agents + agent) <= until)
-        left, x, y = left[rest], x[rest], y[rest]
-        if not len(left):
-            break
+def _chained(clocks: Clocks, before: Places, after: Places) -> Bools:
+    system = clocks.system
+    ordered: Bools = np.zeros(len(before.hi), bool)
+    left = np.arange(len(ordered))
+    for a, d in product(range(before.agent.shape[1]), range(after.view.shape[1])):
+        agent, view = before.agent[:, a].take(left), after.view[:, d].take(left)
+        event = np.maximum(view >> 1, 0)
+        seen = clocks.rows[clocks.row_of.take(event), agent]
         # of its own agent a view shows more than the row, which it shares with earlier events
-        rest = np.flatnonzero((after.own[:, d].take(y) != agent[rest]) | (after.value[:, d].take(y) <= until[rest]))
-        left, x, y = left[rest], x[rest], y[rest]
-    return left
+        own = system.agent_of.take(event) == agent
+        seen = np.where(own, np.maximum(seen, system.index_of.take(event) + (view & 1)), seen)
+        found = (agent >= 0) & (view >= 0) & (seen > before.hi[:, a].take(left))
+        ordered[left[found]] = True
+        left = left[~found]
+    return ordered
 
 
 def divided(numbers: I64, by: int) -> tuple[I64, I64]:
@@ -224,9 +192,6 @@ class IntervalOrder:
     def _local(self, numbers: I64) -> tuple[I64, I64, I64]:
         """(group, worker counted from its first, node) of composite numbers."""
         groups = self.inter_cta.groups
-        if len(groups) == 1:
-            worker, node = divided(numbers - groups[0].node_base, groups[0].nodes)
-            return np.zeros_like(numbers), worker, node
         group = np.searchsorted(self._base, numbers, side="right") - 1
         nodes = np.array([g.nodes for g in groups], np.int64)
         worker, node = np.divmod(numbers - self._base[group], nodes[group])
@@ -253,8 +218,6 @@ class IntervalOrder:
 
     def places(self, numbers: I64) -> Places:
         group, worker, node = self._local(numbers)
-        if len(self.inter_cta.groups) == 1:
-            return self._places(0, worker, node)
         shape = (len(numbers), self._chains)
         found = Places(np.full(shape, -1, np.int32), np.full(shape, -1, np.int32), np.full(shape, -1, np.int32))
         for g, chains in enumerate(self.inter_cta.chains):
@@ -294,7 +257,7 @@ class IntervalOrder:
         group, _, node = self._local(numbers)
         local = np.empty_like(numbers)
         for g, own in enumerate(groups):
-            at = np.flatnonzero(group == g) if len(groups) > 1 else slice(None)
+            at = np.flatnonzero(group == g)
             local[at] = own.order.run.position[np.maximum(own.order.leader[node[at]], 0)]
         keys: I64 = (last + 1) * max(g.nodes for g in groups) + local
         return keys
@@ -313,17 +276,7 @@ class IntervalOrder:
 
     def chained(self, before: I64, after: I64) -> Bools:
         """`precedes` of what chains order."""
-        every, clocks = np.arange(len(before)), self.inter_cta.clocks
-        return chained(views(clocks, self.places(before)), views(clocks, self.places(after)), every, every)
-
-    def precedes_each(self, before: I64, after: I64) -> Bools:
-        """`precedes` of every pair, all of `after` for the first of `before` first."""
-        clocks = self.inter_cta.clocks
-        i, j = np.repeat(np.arange(len(before)), len(after)), np.tile(np.arange(len(after)), len(before))
-        ordered = chained(views(clocks, self.places(before)), views(clocks, self.places(after)), i, j)
-        self.add_local(before[i], after[j], ordered)
-        self._ask(before[i], after[j], ordered)
-        return ordered
+        return chained(self.inter_cta.clocks, self.places(before), self.places(after))
 
     def add_local(self, before: I64, after: I64, ordered: Bools) -> None:
         """What a worker orders by itself."""
@@ -339,9 +292,9 @@ class IntervalOrder:
         group, _, node = self._local(before)
         # where a node of the same worker would be, counted as its nodes are
         later = after - before + node
-        near = (later >= 0) & (later < (nodes[0] if len(nodes) == 1 else np.array(nodes)[group]))
+        near = (later >= 0) & (later < np.array(nodes)[group])
         for g, own in enumerate(self.inter_cta.groups):
-            at = np.flatnonzero(near & (group == g) if len(nodes) > 1 else near)
+            at = np.flatnonzero(near & (group == g))
             ordered[open_[at]] = own.order.wholly(node[at], later[at])
 
     def _ask(self, before: I64, after: I64, ordered: Bools) -> None:

@@ -10,8 +10,7 @@ for the copy, drains it, then issues the next one into the slot; slots do not in
 Static side conditions: one copy per phase with all its bytes expected on it, slots of all warps disjoint and inside the
 ring, and the copy's alignment; nothing else is in those bytes (`owners`).
 
-The stream lemma (section 5 of the theory) then says that rings add no edges between agents. `ring_system` is a ring
-with every copy as an event of its own, for the judges.
+The stream lemma (section 5 of the theory) then says that rings add no edges between agents.
 """
 
 from __future__ import annotations
@@ -26,8 +25,6 @@ from amk.schedule_ir.memory import Buffer, Stream
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.ops.refill import RefillOp
 from amk.schedule_ir.schedule import Schedule
-from amk.validator.program.builder import SystemBuilder
-from amk.validator.program.system import System
 from amk.validator.program.trace import Item, all_sites, require_length, unroll
 from amk.validator.smt import Obligation, obligation
 
@@ -157,28 +154,3 @@ def _drained(schedule: Schedule, stream: Stream, path: tuple[str | int, ...]) ->
         yield finding(
             "AMK103", f"the chunks of '{stream.name}' fill {need:,} bytes, '{stream.source}' has {have:,}", path
         )
-
-
-def ring_system(slots: int, chunks: int, *, drain_first: bool = True) -> System:
-    """One owner and `chunks` copies through `slots` slots, each copy an agent of one event.
-
-    The first `slots` copies are free; later ones are issued by the drain of the chunk `slots` before. With
-    drain_first=False the issue comes one event early, before the slot is read: the classic race.
-    """
-    build = SystemBuilder()
-    owner = build.agent("owner")
-    full = [build.counter(name=f"full {s}") for s in range(slots)]
-    issue = [build.counter(init=int(j < slots), name=f"issue {j}") for j in range(chunks)]
-    for j in range(chunks):
-        waited = build.event(owner, tag=j)
-        build.wait(waited, full[j % slots], j // slots + 1)
-        drained = build.event(owner, tag=j)
-        build.read(drained, 0, j % slots, j % slots + 1, value=j)
-        if j + slots < chunks:
-            build.signal(drained if drain_first else waited, issue[j + slots])
-    for j in range(chunks):
-        copy = build.event(build.agent(f"copy {j}"), tag=j)
-        build.wait(copy, issue[j], 1)
-        build.write(copy, 0, j % slots, j % slots + 1, value=j)
-        build.signal(copy, full[j % slots])
-    return build.build()
