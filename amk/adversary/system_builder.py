@@ -5,8 +5,7 @@ Property: events keep the order in which they were added to their agent; rows of
 
 from __future__ import annotations
 
-from amk.validator.program.builder import assemble
-from amk.validator.program.system import DONT_CARE, I64, READ, WRITE, System
+from amk.validator.program.system import DONT_CARE, I64, READ, WRITE, System, assemble
 
 
 class SystemBuilder:

@@ -17,8 +17,7 @@ from amk.schedule_ir.ops import BarrierOp
 from amk.schedule_ir.ops.attention import agent_positions, owns_position
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.ops.refill import RefillOp
-from amk.schedule_ir.registers import registers_read
-from amk.schedule_ir.schedule import Schedule
+from amk.schedule_ir.schedule import Schedule, registers_read
 from amk.targets.target import MAX_THREADS_PER_BLOCK, RESERVED_SMEM_PER_BLOCK
 
 I64 = npt.NDArray[np.int64]

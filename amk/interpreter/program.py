@@ -9,8 +9,7 @@ from amk.interpreter.fault import Place
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.ops.refill import RefillOp
 from amk.schedule_ir.ops.sync import BarrierOp, SignalOp, WaitOp
-from amk.schedule_ir.registers import registers_read
-from amk.schedule_ir.schedule import Node, Program, Schedule, Step
+from amk.schedule_ir.schedule import Node, Program, Schedule, Step, registers_read
 
 
 @dataclass(frozen=True, slots=True)

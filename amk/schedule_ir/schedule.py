@@ -9,7 +9,7 @@ zero. Ops see `n`, the token's number within the launch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, Discriminator, Field, Tag
@@ -17,7 +17,7 @@ from pydantic import BaseModel, Discriminator, Field, Tag
 from amk.models.matrices import LAYERED, MATRICES, label
 from amk.models.model_spec import ModelSpec
 from amk.report.schema import unless
-from amk.schedule_ir.expr import Expr
+from amk.schedule_ir.expr import EPOCH, Expr, symbols
 from amk.schedule_ir.memory import Buffer, Counter, Frozen, Name, Stream
 from amk.schedule_ir.ops import AnyOp, Geometry
 from amk.schedule_ir.ops.begin import state_words
@@ -241,3 +241,14 @@ def mode_of(schedule: Schedule) -> Mode:
         if first == {rounds.start} and after == {rounds.stop}:
             return mode
     return "top-k-top-p"
+
+
+def registers_read(step: Step, tagged: Collection[str]) -> set[str]:
+    """Words of `STATE` that the step reads in registers: by its op, in thresholds, in tags of the buffers `tagged`."""
+    op = step.op
+    names = set(op.registers)
+    if any(EPOCH in symbols(wait.at_least) for wait in step.waits):
+        names.add("epoch")
+    if tagged and any(isinstance(value, str) and value in tagged for value in vars(op).values()):
+        names.add("epoch")
+    return names

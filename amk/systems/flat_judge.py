@@ -10,7 +10,6 @@ from amk.validator.memory.flat import Judgement, judge
 from amk.validator.memory.races import Race, find_races
 from amk.validator.order.clocks import Clocks, ClocksTooLarge, must_clocks
 from amk.validator.order.greedy_run import BlockedHead, Deadlock, Run, diagnose, greedy
-from amk.validator.program.builder import assemble
 from amk.validator.program.system import (
     ACCUMULATE_FLOAT,
     ACCUMULATE_INT,
@@ -34,6 +33,7 @@ from amk.validator.program.system import (
     Counts,
     MalformedSystem,
     System,
+    assemble,
 )
 
 __all__ = [

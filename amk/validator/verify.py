@@ -16,10 +16,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Final, Literal
 
 from amk.report.diagnostic import AmkError, Diagnostic, Severity, Where, because
 from amk.report.schema import finding
+from amk.schedule_ir.launch_needs import unmet
 from amk.schedule_ir.references import check_references
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.induction.layers import layer_loops, reduce_layers
@@ -33,11 +35,9 @@ from amk.validator.program.footprint import Footprints, check_clashes
 from amk.validator.program.trace import TooLarge, last_items
 from amk.validator.smt import Obligation, Proof, Solver, prove
 from amk.validator.static.model_graph import check_model_graph
-from amk.validator.static.needs import check_needs
 from amk.validator.static.outside import check_outside
-from amk.validator.static.owners import check_owners
+from amk.validator.static.owners import check_owners, check_registers
 from amk.validator.static.position import position_obligations
-from amk.validator.static.registers import check_registers
 from amk.validator.static.resources import CompiledResources, check_resources
 from amk.validator.static.rings import check_rings, ring_obligations
 from amk.validator.static.structure import check_structure
@@ -105,6 +105,19 @@ def _no_collector() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+
+
+MOST_NEEDS: Final = 8
+"""Unmet preconditions that are told."""
+
+
+def check_needs(schedule: Schedule) -> list[Diagnostic]:
+    """AMK407 for each precondition of an op's definition that does not hold at one of its steps, and for what the host
+    or the packed weights lack (`launch_needs`). Nothing of it depends on who runs when."""
+    return [
+        finding("AMK407", f"not so: {message}", path, f"need {need}")
+        for path, need, message in islice(unmet(schedule), MOST_NEEDS)
+    ]
 
 
 def _tags(schedule: Schedule) -> Iterable[Diagnostic]:

@@ -13,8 +13,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from amk.validator.program.builder import assemble
-from amk.validator.program.system import DONT_CARE, I64
+from amk.validator.program.system import DONT_CARE, I64, assemble
 from tests.validator.batches import Batch
 
 KINDS = 63

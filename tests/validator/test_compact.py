@@ -16,8 +16,7 @@ from amk.validator.evidence.flat_system import Flat, expand
 from amk.validator.evidence.witness import Witness, fault_witness, race_witness
 from amk.validator.memory.flat import judge
 from amk.validator.order.greedy_run import diagnose, greedy
-from amk.validator.program.builder import assemble
-from amk.validator.program.system import I64, System
+from amk.validator.program.system import I64, System, assemble
 from tests.cases import cases
 from tests.validator.plans import MODELS, SMALL, small_plan
 from tests.validator.random_systems import random_systems

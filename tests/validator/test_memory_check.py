@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from amk.adversary.system_builder import SystemBuilder
-from amk.validator.memory.memory_check import NOTHING, Accesses, Blocking, accesses
+from amk.validator.memory.composition import NOTHING, Accesses, Blocking, accesses
 from amk.validator.order.intervals import Ordering
 from amk.validator.program.system import I64, READ, WRITE, Bools
 

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from amk.validator.memory.flat import Judgement, judge
-from amk.validator.program.builder import assemble
-from amk.validator.program.system import System
+from amk.validator.program.system import System, assemble
 from tests.cases import cases
 from tests.validator.random_systems import random_system
 

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amk.adversary.system_builder import SystemBuilder
-from amk.validator.program.builder import assemble
-from amk.validator.program.system import COLUMNS, MalformedSystem, System, from_json
+from amk.validator.program.system import COLUMNS, MalformedSystem, System, assemble, from_json
 from tests.validator.random_systems import random_system, random_systems
 
 

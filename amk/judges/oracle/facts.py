@@ -13,8 +13,7 @@ from amk.schedule_ir.ops import BarrierOp
 from amk.schedule_ir.ops.base import Op
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.ops.refill import RefillOp
-from amk.schedule_ir.registers import registers_read
-from amk.schedule_ir.schedule import Loop, Node, Schedule, Step
+from amk.schedule_ir.schedule import Loop, Node, Schedule, Step, registers_read
 from amk.targets.target import MAX_THREADS_PER_BLOCK, RESERVED_SMEM_PER_BLOCK
 
 HALF_WORD = 2**31

@@ -22,9 +22,8 @@ import numpy as np
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.evidence.flat_system import Flat, expand
 from amk.validator.memory.atoms import blocks, touches_of
-from amk.validator.memory.composition import TOKENS, Composition, groups_of
+from amk.validator.memory.composition import LIMIT, TOKENS, Blocking, Composition, accesses, groups_of
 from amk.validator.memory.dataflow import find_faults
-from amk.validator.memory.memory_check import LIMIT, Blocking, accesses
 from amk.validator.order.between_ctas import Edges, Group
 from amk.validator.order.clocks import Clocks, must_clocks
 from amk.validator.order.greedy_run import Run, greedy

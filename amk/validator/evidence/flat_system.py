@@ -30,16 +30,14 @@ from amk.schedule_ir.memory import ITEM_BYTES
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.evidence.compact import GONE, compact
 from amk.validator.evidence.word_events import MISSING, join_nodes
-from amk.validator.memory.memory_check import boundary_content
+from amk.validator.memory.composition import boundary_content
 from amk.validator.memory.position_abstraction import steps_with_data
 from amk.validator.order.between_ctas import Edges
 from amk.validator.order.within_cta import NotComposable
-from amk.validator.program.builder import assemble
-from amk.validator.program.contents import CACHED, code
 from amk.validator.program.counter_events import CounterEvents, Instances
 from amk.validator.program.flag_words import tag_of, words
-from amk.validator.program.footprint import Footprints, flat_rows
-from amk.validator.program.system import I64, WRITE, Bools, System
+from amk.validator.program.footprint import CACHED, Footprints, code, flat_rows
+from amk.validator.program.system import I64, WRITE, Bools, System, assemble
 from amk.validator.program.trace import BARRIERS, Item, TooLarge, Trace, trace
 
 MAX_EVENTS: Final = 2_500_000

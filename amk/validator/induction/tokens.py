@@ -42,8 +42,7 @@ from amk.report.schema import finding
 from amk.schedule_ir.expr import coefficient
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.induction.wrap_around import LAG, check_lags
-from amk.validator.memory.composition import TOKENS, Composition
-from amk.validator.memory.memory_check import races_of
+from amk.validator.memory.composition import TOKENS, Composition, races_of
 from amk.validator.memory.races import ByFirst
 from amk.validator.order.between_ctas import Group
 from amk.validator.order.intervals import Ordering, divided

@@ -11,7 +11,7 @@
     M9     nothing writes a buffer that is declared constant, because it is read by non-coherent loads (AMK509)
     M13    flag words: see `words`
 M1 and M4 (all writers before the release, all readers after the acquire) follow from the clocks over warps and
-barriers, and `blame` names them; M7 is in `rings`.
+barriers, and `explanation` names them; M7 is in `rings`.
 
 What relaxed operations order. A hint is a relaxed reduction and a relaxed poll (`signal_relaxed`, `wait_hint`), a
 flag word a relaxed store and a relaxed load: neither makes a synchronizes-with edge, so in the causality order of PTX

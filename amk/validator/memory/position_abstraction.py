@@ -41,32 +41,15 @@ from amk.schedule_ir.ops import BarrierOp, SignalOp, WaitOp
 from amk.schedule_ir.ops.attend import AttendOp
 from amk.schedule_ir.ops.rope_append import RopeAppendOp
 from amk.schedule_ir.schedule import Schedule
-from amk.validator.memory.parts import (
-    BUFFER,
-    DELTA,
-    END,
-    ENDLESS,
-    FIRST,
-    HI,
-    KIND,
-    LO,
-    PIECE,
-    TURN,
-    VALUE,
-    Alike,
-    every_time,
-    part_sizes,
-    pieces,
-    repeated,
-    usual_step,
-)
+from amk.validator.memory import parts
+from amk.validator.memory.parts import Alike, every_time, part_sizes, pieces, repeated, usual_step
 from amk.validator.order.between_ctas import Group
 from amk.validator.order.intervals import divided
-from amk.validator.program.contents import FAMILY_SHIFT, index_of, with_token
-from amk.validator.program.footprint import COLUMNS, SHARED, Footprint, Footprints
+from amk.validator.program.footprint import COLUMNS, FAMILY_SHIFT, SHARED, Footprint, Footprints, index_of, with_token
 from amk.validator.program.system import I64, READ, Bools
 from amk.validator.program.trace import Item, Trace
 
+BUFFER, KIND, LO, HI, VALUE, DELTA, FIRST, END, TURN = range(parts.PIECE)
 NO_DATA: Final = (WaitOp, SignalOp, BarrierOp)
 NOTHING: Final = np.zeros((0, 5), np.int64)
 UNITS: Final = 3
@@ -95,8 +78,8 @@ class PositionAbstraction:
         self.sizes = part_sizes(schedule)
         self.classes = 0
         self.moving: set[tuple[int, int]] = set()
-        self.always: list[I64] = [np.zeros((0, PIECE + 3), np.int64)]
-        self.common: list[I64] = [np.zeros((0, PIECE + 1), np.int64)]
+        self.always: list[I64] = [np.zeros((0, parts.PIECE + 3), np.int64)]
+        self.common: list[I64] = [np.zeros((0, parts.PIECE + 1), np.int64)]
         self.private: list[I64] = [np.zeros((0, 7), np.int64)]
         self._caches: dict[int, int] = {}
 
@@ -205,9 +188,8 @@ class PositionAbstraction:
     def _different(self, rows: I64) -> tuple[I64, I64]:
         """Private rows of a worker in the parts that stand for others, and which row each is of."""
         shared = rows[:, 0] == SHARED
-        sizes = np.full(
-            UNITS, ENDLESS
-        )  # units are counted from the end: shared memory, and caches, which have no parts
+        # units are counted from the end: shared memory, and caches, which have no parts
+        sizes = np.full(UNITS, parts.ENDLESS)
         sizes[SHARED], origin = usual_step(rows[shared])
         rows[shared, 2:4] -= origin
         found, of = pieces(rows, sizes)

@@ -30,10 +30,9 @@ import numpy as np
 from amk.validator.order.clocks import Clocks, must_clocks
 from amk.validator.order.greedy_run import Run, greedy
 from amk.validator.order.within_cta import Chains, LocalOrder, chains_of, group_chains, require_order, warp_chains
-from amk.validator.program.builder import by_event
 from amk.validator.program.counter_events import Instances
 from amk.validator.program.flag_words import FlagWords
-from amk.validator.program.system import I64, System
+from amk.validator.program.system import I64, System, by_event
 
 NOTHING: Final = np.zeros(0, np.int64)
 Columns = tuple[I64, I64, I64]

@@ -20,8 +20,7 @@ import numpy as np
 
 from amk.schedule_ir.ops import BarrierOp
 from amk.schedule_ir.schedule import Loop, Node, Program, Schedule, Signal, Step, Wait
-from amk.validator.program.builder import assemble
-from amk.validator.program.system import I64, System
+from amk.validator.program.system import I64, System, assemble
 
 MAX_ITEMS: Final = 100_000
 OUTSIDE_TOKENS: Final = -1
