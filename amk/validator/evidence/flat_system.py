@@ -112,8 +112,7 @@ def expand(
     (`Op.perhaps`), for what must be ordered whatever the data say. brief: if there are more than `WHOLE` events, only
     those that matter (see `compact`).
     """
-    footprints = like.footprints if like else Footprints(schedule)
-    return _Expansion(schedule, pos, tokens, edges, touching, like, sure, footprints, brief).build()
+    return _Expansion(schedule, pos, tokens, edges, touching, like, sure, brief).build()
 
 
 def left_at_most(schedule: Schedule, trace: Trace, signalling: I64, listed: int) -> int:
@@ -145,10 +144,10 @@ class _Expansion:
         touching: Collection[int] | None,
         like: Flat | None,
         sure: bool,
-        footprints: Footprints,
         brief: bool,
     ) -> None:
-        self.sure, self.footprints, self.brief = sure, footprints, brief
+        self.sure, self.brief = sure, brief
+        self.footprints = like.footprints if like else Footprints(schedule)
         self.schedule, self.pos, self.tokens, self.edges = schedule, pos, tokens, edges
         self.instances = like.instances if like else Instances(schedule.counters)
         self.traces = like.traces if like else [trace(schedule, n, tokens) for n in range(len(schedule.programs))]

@@ -44,7 +44,7 @@ from amk.validator.order.between_ctas import Edges, Group, InterCtaSystem
 from amk.validator.order.intervals import IntervalOrder, Ordering
 from amk.validator.order.within_cta import local_order
 from amk.validator.program.counter_events import CounterEvents, Instances
-from amk.validator.program.flag_words import FlagWords, words_of_each
+from amk.validator.program.flag_words import FlagWords, words
 from amk.validator.program.footprint import Clash, Footprints, code
 from amk.validator.program.system import I64, READ, Bools
 from amk.validator.program.trace import trace
@@ -227,7 +227,7 @@ class _Composer:
         boundary = boundary_content(self.schedule, result.tokens)
         self.seen = touched(self.footprints, self.groups, boundary)
         self.items = [group.order.trace.items for group in self.groups]
-        most, always = words_of_each(self.schedule, self.items, (self.seen.most, self.seen.always))
+        most, always = (words(self.schedule, self.items, rows) for rows in (self.seen.most, self.seen.always))
         self.words: dict[Kept, FlagWords] = {"most": most, "always": always}
         result.classes, result.written_constants = self.seen.classes, frozenset(self.footprints.written_constants)
         result.rows = self.seen.rows

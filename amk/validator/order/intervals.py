@@ -192,6 +192,8 @@ class IntervalOrder:
     def _local(self, numbers: I64) -> tuple[I64, I64, I64]:
         """(group, worker counted from its first, node) of composite numbers."""
         groups = self.inter_cta.groups
+        if len(groups) == 1:
+            return np.zeros_like(numbers), *divided(numbers - groups[0].node_base, groups[0].nodes)
         group = np.searchsorted(self._base, numbers, side="right") - 1
         nodes = np.array([g.nodes for g in groups], np.int64)
         worker, node = np.divmod(numbers - self._base[group], nodes[group])

@@ -22,7 +22,6 @@ Cost: one clock pass over a single worker; all workers of a program share it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
@@ -175,12 +174,12 @@ def _intervals(order: LocalOrder, chain: I64) -> Intervals:
     hi, pre = np.zeros(order.nodes, np.int64), np.zeros(order.nodes, np.int64)
     for w in range(order.trace.warps):
         mine = np.flatnonzero(order.need[:, w])
-        hi[mine] = np.maximum(hi[mine], _rank(past[:, w], order.need[mine, w], "left"))
+        hi[mine] = np.maximum(hi[mine], np.searchsorted(past[:, w], order.need[mine, w], "left"))
         if not len(chain) or not need[-1, w]:
             continue  # none of its nodes is on this warp
-        lo = np.minimum(lo, _rank(need[:, w], order.past[:, w], "right"))
+        lo = np.minimum(lo, np.searchsorted(need[:, w], order.past[:, w], "right"))
         present = np.flatnonzero(order.need[chain, w])
-        count = _rank(order.need[chain[present], w], order.late[:, w], "right")
+        count = np.searchsorted(order.need[chain[present], w], order.late[:, w], "right")
         pre = np.maximum(pre, np.append(0, present + 1)[count])
     hi[chain] = np.arange(len(chain))
     events, at = order.trace.events, np.flatnonzero(chain >= order.trace.events)
@@ -192,11 +191,3 @@ def _intervals(order: LocalOrder, chain: I64) -> Intervals:
     warp_groups[chain[at] - events] = at
     hi[events:] = warp_groups
     return lo, hi, pre
-
-
-def _rank(column: I64, values: I64, side: Literal["left", "right"]) -> I64:
-    """As `searchsorted`, of values that are not negative: columns mostly count events, so a table of all is short."""
-    if not len(column) or column[-1] >= len(values):
-        return np.searchsorted(column, values, side)
-    ranks: I64 = np.searchsorted(column, np.arange(column[-1] + 2), side)
-    return ranks.take(values, mode="clip")

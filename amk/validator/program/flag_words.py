@@ -13,7 +13,7 @@ A *need* says: warp group `item` of `worker` reads words of a buffer owned by ce
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -56,24 +56,11 @@ class FlagWords:
 
 def words(schedule: Schedule, items: list[list[Item]], rows: I64) -> FlagWords:
     """Counters and needs from the global rows (group, worker, item, buffer, kind, lo, hi) on tagged buffers."""
-    return words_of_each(schedule, items, [rows])[0]
-
-
-def words_of_each(schedule: Schedule, items: list[list[Item]], each: Sequence[I64]) -> list[FlagWords]:
-    """`words` of several choices of rows; what is made of a buffer serves all that have equal rows of it."""
-    found = []
-    made: dict[int, list[tuple[I64, FlagWords]]] = {}
-    for rows in each:
-        parts = [FlagWords(np.zeros((0, 4), np.int64), np.zeros((0, 5), np.int64), 0, [], [], [])]
-        rows = rows[np.argsort(rows[:, 3], kind="stable")]
-        for mine in np.split(rows, np.flatnonzero(np.diff(rows[:, 3])) + 1) if len(rows) else ():
-            known = made.setdefault(int(mine[0, 3]), [])
-            part = next((part for other, part in known if np.array_equal(other, mine)), None)
-            if part is None:
-                known.append((mine, part := _OfBuffer(schedule, items, int(mine[0, 3])).words(mine)))
-            parts.append(part)
-        found.append(_together(parts))
-    return found
+    parts = [FlagWords(np.zeros((0, 4), np.int64), np.zeros((0, 5), np.int64), 0, [], [], [])]
+    rows = rows[np.argsort(rows[:, 3], kind="stable")]
+    for mine in np.split(rows, np.flatnonzero(np.diff(rows[:, 3])) + 1) if len(rows) else ():
+        parts.append(_OfBuffer(schedule, items, int(mine[0, 3])).words(mine))
+    return _together(parts)
 
 
 def _together(parts: list[FlagWords]) -> FlagWords:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, Final
 
@@ -51,35 +51,6 @@ MAX_NAME: Final = 256
 PIECE: Final = 1 << 16
 """Numbers that are written at once."""
 
-# name -> (smallest, one past the largest) legal entry
-COLUMNS: Final[dict[str, tuple[int, int]]] = {
-    "agent_first": (0, MAX_EVENTS + 1),
-    "event_tag": (-1, 1 << 62),
-    "counter_init": (0, MAX_AMOUNT),
-    "wait_first": (0, MAX_ENTRIES + 1),
-    "wait_counter": (0, MAX_ENTRIES),
-    "wait_threshold": (0, MAX_THRESHOLD),
-    "signal_first": (0, MAX_ENTRIES + 1),
-    "signal_counter": (0, MAX_ENTRIES),
-    "signal_amount": (1, MAX_AMOUNT),
-    "access_first": (0, MAX_ENTRIES + 1),
-    "access_buffer": (0, MAX_BUFFERS),
-    "access_lo": (0, MAX_BYTES),
-    "access_hi": (1, MAX_BYTES + 1),
-    "access_kind": (READ, ACCUMULATE_FLOAT + 1),
-    "access_value": (DONT_CARE, 1 << 62),
-    "access_delta": (-MAX_BYTES, MAX_BYTES),
-    "initial_buffer": (0, MAX_BUFFERS),
-    "initial_lo": (0, MAX_BYTES),
-    "initial_hi": (1, MAX_BYTES + 1),
-    "initial_value": (DONT_CARE, 1 << 62),
-    "initial_delta": (-MAX_BYTES, MAX_BYTES),
-    "final_buffer": (0, MAX_BUFFERS),
-    "final_lo": (0, MAX_BYTES),
-    "final_hi": (1, MAX_BYTES + 1),
-    "final_value": (DONT_CARE, 1 << 62),
-    "final_delta": (-MAX_BYTES, MAX_BYTES),
-}
 NAME_LISTS: Final = ("agent_names", "counter_names", "buffer_names")
 CSR: Final = {
     "wait": ("counter", "threshold"),
@@ -225,6 +196,27 @@ class System:
         return state.hexdigest()
 
 
+BOUNDS: Final = {
+    "agent_first": (0, MAX_EVENTS + 1),
+    "event_tag": (-1, 1 << 62),
+    "counter_init": (0, MAX_AMOUNT),
+    "first": (0, MAX_ENTRIES + 1),
+    "counter": (0, MAX_ENTRIES),
+    "threshold": (0, MAX_THRESHOLD),
+    "amount": (1, MAX_AMOUNT),
+    "buffer": (0, MAX_BUFFERS),
+    "lo": (0, MAX_BYTES),
+    "hi": (1, MAX_BYTES + 1),
+    "kind": (READ, ACCUMULATE_FLOAT + 1),
+    "value": (DONT_CARE, 1 << 62),
+    "delta": (-MAX_BYTES, MAX_BYTES),
+}
+"""(smallest, one past the largest) legal entry of the columns with this name, or with this end of theirs."""
+COLUMNS: Final = {
+    f.name: BOUNDS.get(f.name) or BOUNDS[f.name.partition("_")[2]] for f in fields(System) if f.name not in NAME_LISTS
+}
+
+
 def _check_ranges(system: System) -> None:
     for name, (low, high) in COLUMNS.items():
         column = getattr(system, name)
@@ -248,10 +240,10 @@ def _check_shapes(system: System) -> None:
     _check_offsets("agent_first", system.agent_first, None, len(system.event_tag))
     if system.agents > MAX_AGENTS or system.events > MAX_EVENTS:
         raise MalformedSystem(f"agent_first: {system.agents} agents, {system.events} events exceed the bounds")
-    for table, fields in CSR.items():
-        entries = len(getattr(system, f"{table}_{fields[0]}"))
+    for table, names in CSR.items():
+        entries = len(getattr(system, f"{table}_{names[0]}"))
         _check_offsets(f"{table}_first", getattr(system, f"{table}_first"), system.events, entries)
-        _check_lengths(system, table, fields, entries)
+        _check_lengths(system, table, names, entries)
     for table in ("initial", "final"):
         _check_lengths(system, table, BOXES, len(getattr(system, f"{table}_buffer")))
     for table in ("wait", "signal"):
@@ -299,9 +291,9 @@ def from_json(raw: object) -> System:
     missing = set(COLUMNS) - set(raw)
     if unknown or missing:
         raise MalformedSystem(f"unknown keys {sorted(map(str, unknown))}, missing keys {sorted(missing)}")
-    fields: dict[str, Any] = {name: _json_column(name, raw[name]) for name in COLUMNS}
-    fields |= {name: _json_names(name, raw.get(name, [])) for name in NAME_LISTS}
-    return System(**fields)
+    columns: dict[str, Any] = {name: _json_column(name, raw[name]) for name in COLUMNS}
+    columns |= {name: _json_names(name, raw.get(name, [])) for name in NAME_LISTS}
+    return System(**columns)
 
 
 def by_event(event_count: int, event: I64, *columns: I64) -> tuple[I64, ...]:

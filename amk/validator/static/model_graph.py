@@ -34,7 +34,7 @@ from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.ops.rope_append import RopeAppendOp
 from amk.schedule_ir.sampling import SEARCHES, Mode
 from amk.schedule_ir.schedule import Program, Schedule, mode_of
-from amk.validator.program.trace import Site, all_sites, require_length, sites, unroll
+from amk.validator.program.trace import Site, all_sites, require_length, sites
 
 Key = tuple[str, int]
 """(op, or op and matrix; layer, norm index or round, -1 if the op has none)."""
@@ -124,7 +124,7 @@ def _program(schedule: Schedule, program: Program, number: int) -> Iterator[Diag
     idle = {part for part in ("qkv", "hidden", "gate_up", "lm_head") if not _owns(schedule, program, part)}
     if dict(present) == dict(wanted):
         return
-    where = _last(program, number) if present - wanted else {}
+    where = {key: site.path for site in steps for key in _keys(site)}
     for key in sorted(present - wanted)[:4]:
         message = f"program '{program.name}' runs {_named(key)} {_times(present[key])}, the model {_times(wanted[key])}"
         yield finding("AMK106", message, where[key])
@@ -161,15 +161,6 @@ def _keys(site: Site) -> list[Key]:
         return [(name, -1)] * _runs(site)
     first, slope = Env(loops={"t": 0, "n": 0, "l": 0}, worker=0).eval_int(expr), coefficient(expr, "l")
     return [(name, first + slope * layer) for layer in range(_runs(site))]
-
-
-def _last(program: Program, number: int) -> dict[Key, tuple[str | int, ...]]:
-    """The step that does each last."""
-    found: dict[Key, tuple[str | int, ...]] = {}
-    for item in unroll(program, number, 1):
-        name, expr = _name(item.step.op)
-        found[name, (-1 if expr is None else Env(loops=item.loops, worker=0).eval_int(expr))] = item.site.path
-    return found
 
 
 def _name(op: AnyOp) -> tuple[str, Expr | None]:
