@@ -11,11 +11,13 @@ summation nor on how rows are dealt to workers. The CUDA twin is lowering/cuda/r
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numpy.typing import NDArray
 
-from amk.schedule_ir.philox import philox
-from amk.weights.bfloat import F32
+if TYPE_CHECKING:
+    from amk.weights.bfloat import F32
 
 U32 = NDArray[np.uint32]
 U64 = NDArray[np.uint64]
@@ -76,6 +78,8 @@ def gumbel(seed: tuple[int, int], pos: int, rows: range) -> F32:
 
     Large values come from small v, where float32 is finest; 64 random bits make ties between rows improbable.
     """
+    from amk.schedule_ir.philox import philox  # whoever only reads the constants draws nothing
+
     row = np.arange(rows.start, rows.stop, dtype=np.uint64)
     zero = np.zeros_like(row)
     high, low, _, _ = philox(seed, (row, zero + np.uint64(pos), zero, zero))

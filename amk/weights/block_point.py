@@ -8,12 +8,13 @@ at most sqrt(n) / 32,512 of the norm of those elements.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from amk.weights.bfloat import F32
+if TYPE_CHECKING:
+    from amk.weights.bfloat import F32
 
 BLOCK = 64
 SMALLEST = 15

@@ -14,11 +14,12 @@ import pytest
 
 from amk.adversary.edits import Edit, apply, steps
 from amk.adversary.subjects import split_programs, users
+from amk.adversary.system_builder import SystemBuilder
 from amk.judges.replay import replay
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.references import check_references
 from amk.schedule_ir.schedule import Schedule
-from amk.validator.evidence.confirm import Confirmer, Place, _local, clashes, confirmed_fault
+from amk.validator.evidence.confirm import Confirmer, Place, _both_enabled, _conflict, _local, clashes, confirmed_fault
 from amk.validator.evidence.explanation import _node, explain
 from amk.validator.evidence.flat_system import expand
 from amk.validator.memory.composition import Composition, compose
@@ -212,3 +213,15 @@ def test_a_confirmed_race_is_enabled_by_the_definition() -> None:
             assert enabled(verdict.evidence.system, (events[0], events[1]))
             confirmed += 1
     assert confirmed > 2
+
+
+def test_a_race_is_of_two_events_whose_waits_hold() -> None:
+    build = SystemBuilder()
+    one, other = build.event(build.agent()), build.event(build.agent())
+    build.write(one, 0, 0, 4)
+    build.write(other, 0, 0, 4)
+    race, given = _conflict(build.build(), one, other), build.counter()
+    assert race is not None and _both_enabled(build.build(), race)
+    build.signal(one, given)
+    build.wait(other, given, 1)
+    assert not _both_enabled(build.build(), race)
