@@ -26,7 +26,7 @@ import numpy as np
 from amk.emulator.machine.machine import Machine
 from amk.emulator.memory import state
 from amk.emulator.memory.touched import COPIED_TO, WRITE
-from amk.emulator.ptx.program import GLOBAL_BASE
+from amk.emulator.ptx.encode import GLOBAL_BASE
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.ops import AnyOp, BarrierOp, SignalOp, WaitOp
 from amk.schedule_ir.ops.gemv import GemvOp

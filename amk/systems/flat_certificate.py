@@ -10,7 +10,7 @@ from amk.systems.flat_judge import judge
 from amk.systems.flat_system import FlatSystem
 from amk.systems.proof import FORMAT, filled
 from amk.systems.rule_evidence import evidence
-from amk.systems.rule_proof import Refused
+from amk.systems.rule_reading import Refused
 from amk.systems.verdict import judged
 from amk.validator.export.certificate import NotSafe, make_certificate
 

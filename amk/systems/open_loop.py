@@ -21,7 +21,7 @@ from amk.systems.loop_proof.numbers import Refused
 from amk.systems.loop_proof.program import Json, Program
 from amk.systems.loop_writer import document_of
 from amk.systems.loops import LoopSystem
-from amk.systems.rule_proof import Refused as RuleRefused
+from amk.systems.rule_reading import Refused as RuleRefused
 from amk.systems.verdict import Status, Verdict, judged
 
 PERIODS: Final = (4, 6, 10, 17)

@@ -15,7 +15,8 @@ from typing import Any, Final
 
 from amk.judges.flat_checker import Verdict
 from amk.judges.flat_checker import check as check_flat
-from amk.systems.rule_proof import Refused, extended
+from amk.systems.rule_proof import extended
+from amk.systems.rule_reading import Refused
 
 FORMAT: Final = "amk.flat-certificate/1"
 Json = dict[str, Any]

@@ -12,7 +12,8 @@ from amk.systems.flat_judge import COLUMNS, Clocks, System, judge
 from amk.systems.flat_system import FlatSystem
 from amk.systems.machine import ran
 from amk.systems.phases import Bracket, over
-from amk.systems.rule_proof import Pair, Skeleton, skeleton, with_order
+from amk.systems.rule_proof import Skeleton, skeleton, with_order
+from amk.systems.rule_reading import Pair
 from amk.systems.rules import ADD, ASYNC, EXPECT, FENCE, GENERIC, ONLY_EXPECT
 
 Json = dict[str, Any]

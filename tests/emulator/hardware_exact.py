@@ -22,7 +22,7 @@ import numpy as np
 from amk.bench.provenance import commit
 from amk.emulator.arithmetic import bits
 from amk.emulator.arithmetic.floating import arithmetic, function
-from amk.emulator.ptx.program import known
+from amk.emulator.ptx.encode import known
 from tests.emulator import hardware, instructions
 from tests.emulator.hardware_values import Value, Values, take
 

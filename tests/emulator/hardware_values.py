@@ -17,7 +17,7 @@ from numba import types
 
 from amk.emulator.arithmetic import bits
 from amk.emulator.arithmetic.floating import floating
-from amk.emulator.ptx.program import known
+from amk.emulator.ptx.encode import known
 
 Value = Callable[[str, int, int], int]
 """The word that an instruction makes of one or two words (0 where it takes one)."""

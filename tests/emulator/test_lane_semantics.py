@@ -12,7 +12,7 @@ from amk.emulator.arithmetic.bits import call
 from amk.emulator.arithmetic.floating import floating
 from amk.emulator.arithmetic.whole import whole
 from amk.emulator.ptx import isa
-from amk.emulator.ptx.program import known
+from amk.emulator.ptx.encode import known
 
 INTERESTING = (
     0, 1, 2, 3, 31, 32, 33, 63, 64, 0x7F, 0x80, 0xFF, 0x7FFF, 0x8000, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF,

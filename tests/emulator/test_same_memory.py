@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from amk.emulator.footprints import COUNTERS
-from amk.emulator.ptx.program import GLOBAL_BASE
+from amk.emulator.ptx.encode import GLOBAL_BASE
 from amk.engine.admission import admission
 from amk.engine.backends import cuda_engine
 from amk.lowering.abi import abi

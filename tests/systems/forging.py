@@ -11,7 +11,8 @@ from amk.systems import rule_evidence
 from amk.systems.flat_judge import judge
 from amk.systems.flat_system import FlatSystem
 from amk.systems.machine import Machine
-from amk.systems.rule_proof import Refused, extended, skeleton
+from amk.systems.rule_proof import extended, skeleton
+from amk.systems.rule_reading import Refused
 
 Json = dict[str, Any]
 

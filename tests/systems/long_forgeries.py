@@ -31,7 +31,7 @@ from amk.systems.loop_writer import document_of
 from amk.systems.loops import LoopSystem
 from amk.systems.machine import Machine
 from amk.systems.proof import filled
-from amk.systems.rule_proof import Refused as RuleRefused
+from amk.systems.rule_reading import Refused as RuleRefused
 from amk.systems.verdict import judged
 from tests import long_run
 from tests.long_run import Run

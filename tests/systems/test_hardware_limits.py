@@ -22,7 +22,7 @@ from amk.systems.loop_proof.periods import unrolled
 from amk.systems.loop_proof.program import Program
 from amk.systems.loop_writer import document_of
 from amk.systems.proof import filled
-from amk.systems.rule_proof import Refused
+from amk.systems.rule_reading import Refused
 from tests.systems.forging import claims_of, complete
 
 HALF = 1 << 19

@@ -22,7 +22,7 @@ from amk.systems.flat_system import FlatSystem
 from amk.systems.incidents import load
 from amk.systems.machine import ran
 from amk.systems.proof import check, filled
-from amk.systems.rule_proof import Reading, Refused
+from amk.systems.rule_reading import Reading, Refused
 from amk.systems.rules import FENCE, GENERIC, PARITY
 from amk.systems.verdict import judged
 from tests.systems.forging import claims_of, complete, forged, proves

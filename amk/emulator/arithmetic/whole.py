@@ -155,6 +155,36 @@ def converted(mode: int, a: int) -> int:
     return zero_extended(word, max(wide, to))
 
 
+@compiled
+def bits_of(operation: int, bits: int, signed: bool, a: int, b: int, c: int, e: int) -> int:  # noqa: C901
+    """One lane of an instruction that picks, moves or counts bits."""
+    if operation == PRMT:
+        return permuted(a, b, c)
+    if operation == LOP3:
+        return zero_extended(any_logic(a, b, c, e), 32)
+    if operation in (SHF_L, SHF_R):
+        by = min(c & M32, 32) if bits == 1 else c & 31
+        if operation == SHF_L and by == 32:
+            return zero_extended(a, 32)
+        word = (a & M32) | b << 32
+        return zero_extended(shifted_right(word << by, 32) if operation == SHF_L else shifted_right(word, by), 32)
+    if operation == BFE:
+        return zero_extended(field(bits, signed, a, b, c), bits)
+    if operation == BFI:
+        return zero_extended(with_field(bits, a, b, c, e), bits)
+    if operation == POPC:
+        return population(zero_extended(a, bits))
+    if operation == CLZ:
+        return leading_zeros(a, bits)
+    if operation == BREV:
+        found = 0
+        for place in range(bits):
+            found |= ((a >> place) & 1) << (bits - 1 - place)
+        return zero_extended(found, bits)
+    word = ~a if signed and (a >> (bits - 1)) & 1 else a
+    return (bits - 1 - leading_zeros(word, bits)) & M32
+
+
 @separate
 def whole(operation: int, mode: int, a: int, b: int, c: int, e: int) -> int:  # noqa: C901
     """One lane of an integer or logical instruction; the result has zeros above its width."""
@@ -190,31 +220,8 @@ def whole(operation: int, mode: int, a: int, b: int, c: int, e: int) -> int:  # 
         b = sign_extended(b, bits) if signed else zero_extended(b, bits)
         found = a * b + (c if operation == MAD_WIDE else 0)
         bits *= 2
-    elif operation == PRMT:
-        return permuted(a, b, c)
-    elif operation == LOP3:
-        found, bits = any_logic(a, b, c, e), 32
-    elif operation in (SHF_L, SHF_R):
-        by = min(c & M32, 32) if bits == 1 else c & 31
-        word = (a & M32) | b << 32
-        found, bits = (shifted_right(word << by, 32) if operation == SHF_L else shifted_right(word, by)), 32
-        if operation == SHF_L and by == 32:
-            found = a
-    elif operation == BFE:
-        found = field(bits, signed, a, b, c)
-    elif operation == BFI:
-        found = with_field(bits, a, b, c, e)
-    elif operation == POPC:
-        return population(zero_extended(a, bits))
-    elif operation == CLZ:
-        return leading_zeros(a, bits)
-    elif operation == BREV:
-        found = 0
-        for place in range(bits):
-            found |= ((a >> place) & 1) << (bits - 1 - place)
-    elif operation == BFIND:
-        word = ~a if signed and (a >> (bits - 1)) & 1 else a
-        return (bits - 1 - leading_zeros(word, bits)) & M32
+    elif operation in (PRMT, LOP3, SHF_L, SHF_R, BFE, BFI, POPC, CLZ, BREV, BFIND):
+        return bits_of(operation, bits, signed, a, b, c, e)
     else:
         a = sign_extended(a, bits) if signed else zero_extended(a, bits)
         b = sign_extended(b, bits) if signed else zero_extended(b, bits)

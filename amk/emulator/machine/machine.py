@@ -18,7 +18,8 @@ from amk.emulator.memory import state, touched
 from amk.emulator.memory.clocks import LANE_KINDS, PARTS
 from amk.emulator.memory.global_memory import KINDS, Allocation, Memory
 from amk.emulator.memory.state import PAGE, Grid, fill_registers
-from amk.emulator.ptx.program import GLOBAL_BASE, Program
+from amk.emulator.ptx.encode import GLOBAL_BASE
+from amk.emulator.ptx.program import Program
 from amk.emulator.refusal import too_large
 
 POISON = 0xFF

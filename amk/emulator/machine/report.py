@@ -14,7 +14,8 @@ from amk.emulator.memory.clocks import LANE_AT, MANY, PC_BITS, THREAD_BITS
 from amk.emulator.memory.global_memory import Memory
 from amk.emulator.memory.state import Grid
 from amk.emulator.ptx import isa
-from amk.emulator.ptx.program import GLOBAL_BASE, Program
+from amk.emulator.ptx.encode import GLOBAL_BASE
+from amk.emulator.ptx.program import Program
 
 SPACES = {
     isa.GLOBAL: "global",

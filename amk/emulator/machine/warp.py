@@ -54,8 +54,8 @@ from amk.emulator.memory.state import (
 from amk.emulator.memory.undefined import carried, keep, mark, undefined_of
 from amk.emulator.memory.weak import proxy_fence
 from amk.emulator.ptx import isa
+from amk.emulator.ptx.encode import COLUMNS
 from amk.emulator.ptx.isa import GLOBAL
-from amk.emulator.ptx.program import COLUMNS
 
 BRA, EXIT, LD, ST, ATOM = (isa.BRA, isa.EXIT, isa.LD, isa.ST, isa.ATOM)
 BEYOND = 1 << 40
@@ -198,6 +198,15 @@ def together(grid: int, warp: int, pc: int, mask: int, block: int, operation: in
     return GOES_ON
 
 
+@compiled
+def tell_active(grid: int, warp: int, row: int, mask: int) -> None:
+    """Lanes of the mask get the mask in this row."""
+    for lane in range(32):
+        if mask >> lane & 1:
+            to(registers_of(grid, warp), 32 * row + lane, mask)
+    to(poison_of(grid, warp), row, at(poison_of(grid, warp), row) & ~mask)
+
+
 @separate
 def one(grid: int, warp: int, pc: int, mask: int, block: int, guarded: bool) -> int:  # noqa: C901
     """Execute one instruction that is neither lane-wise nor a branch; says how the warp goes on."""
@@ -209,16 +218,8 @@ def one(grid: int, warp: int, pc: int, mask: int, block: int, guarded: bool) -> 
     elif operation == ATOM:
         atomic(grid, warp, pc, mask, block)
     elif operation in (
-        isa.SHFL,
-        isa.VOTE,
-        isa.MATCH,
-        isa.REDUX,
-        isa.ELECT,
-        isa.MMA,
-        isa.MOVMATRIX,
-        isa.BAR_SYNC,
-        isa.BAR_ARRIVE,
-    ):
+        isa.SHFL, isa.VOTE, isa.MATCH, isa.REDUX, isa.ELECT, isa.MMA, isa.MOVMATRIX, isa.BAR_SYNC, isa.BAR_ARRIVE,
+    ):  # fmt: skip
         return together(grid, warp, pc, mask, block, operation, guarded)
     elif operation == isa.BAR_WARP:
         return GOES_ON if warp_barrier(grid, warp, pc, mask) else LANES_WAIT
@@ -242,14 +243,7 @@ def one(grid: int, warp: int, pc: int, mask: int, block: int, guarded: bool) -> 
     elif operation == isa.PACK or operation == isa.UNPACK:
         several(grid, warp, pc, mask)
     elif operation == isa.ACTIVEMASK:
-        for lane in range(32):
-            if mask >> lane & 1:
-                to(registers_of(grid, warp), 32 * at(at(grid, CODE), COLUMNS * pc + 3) + lane, mask)
-        to(
-            poison_of(grid, warp),
-            at(at(grid, CODE), COLUMNS * pc + 3),
-            at(poison_of(grid, warp), at(at(grid, CODE), COLUMNS * pc + 3)) & ~mask,
-        )
+        tell_active(grid, warp, at(at(grid, CODE), COLUMNS * pc + 3), mask)
     elif operation == isa.TRAP:
         fault(grid, TRAPPED, warp, pc, first_lane(mask), 0, 0, 0)
     elif operation == EXIT:
@@ -313,6 +307,18 @@ def predicated(grid: int, warp: int, pc: int, mask: int, guard: int) -> int:
     return found
 
 
+@compiled
+def branched(grid: int, warp: int, pc: int, mask: int, active: int, target: int) -> tuple[int, int]:
+    """Where the lanes of the mask go on, of which the active ones branch; mask 0 if they part."""
+    if active == mask:
+        return (target, mask)
+    if active == 0:
+        return (pc + 1, mask)
+    stay(grid, warp, target, active, RUNS)
+    stay(grid, warp, pc + 1, mask & ~active, RUNS)
+    return (pc, 0)
+
+
 @separate
 def run(grid: int, warp: int, budget: int) -> int:  # noqa: C901
     """Run a warp for at most `budget` instructions, or until it waits; the number that it executed."""
@@ -340,14 +346,7 @@ def run(grid: int, warp: int, budget: int) -> int:  # noqa: C901
         if guard >= 0:
             active = predicated(grid, warp, pc, mask, guard)
         if operation == BRA:
-            if active == mask:
-                pc = at(word, 3)
-            elif active == 0:
-                pc += 1
-            else:
-                stay(grid, warp, at(word, 3), active, RUNS)
-                stay(grid, warp, pc + 1, mask & ~active, RUNS)
-                mask = 0
+            pc, mask = branched(grid, warp, pc, mask, active, at(word, 3))
             continue
         if active == 0:
             pc += 1

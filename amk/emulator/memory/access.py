@@ -45,8 +45,8 @@ from amk.emulator.memory.touched import READ, WRITE, touch
 from amk.emulator.memory.undefined import keep, mark, undefined_of
 from amk.emulator.memory.weak import earlier, hidden_in, remember, undefined_earlier
 from amk.emulator.ptx import isa
+from amk.emulator.ptx.encode import COLUMNS
 from amk.emulator.ptx.isa import ACQUIRE, GLOBAL, HINT, NON_COHERENT, SHARED, WEAK
-from amk.emulator.ptx.program import COLUMNS
 
 A_ADD, A_OR, A_AND, A_XOR, A_MIN, A_MAX = (isa.A_ADD, isa.A_OR, isa.A_AND, isa.A_XOR, isa.A_MIN, isa.A_MAX)
 A_EXCH, A_CAS, A_INC, A_DEC = (isa.A_EXCH, isa.A_CAS, isa.A_INC, isa.A_DEC)

@@ -38,8 +38,8 @@ from amk.emulator.memory.state import (
 )
 from amk.emulator.memory.touched import COPIED_FROM, COPIED_TO, touch
 from amk.emulator.memory.weak import behind_fence
+from amk.emulator.ptx.encode import COLUMNS
 from amk.emulator.ptx.isa import GLOBAL, SHARED
-from amk.emulator.ptx.program import COLUMNS
 
 
 @separate

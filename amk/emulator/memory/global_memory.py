@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from amk.emulator.memory import state
 from amk.emulator.memory.state import PAGE
-from amk.emulator.ptx.program import GLOBAL_BASE
+from amk.emulator.ptx.encode import GLOBAL_BASE
 
 Kind = Literal["constant", "scratch", "state"]
 KINDS: dict[Kind, int] = {"constant": state.CONSTANT, "scratch": state.SCRATCH, "state": state.STATE}

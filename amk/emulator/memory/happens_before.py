@@ -73,8 +73,8 @@ from amk.emulator.memory.state import (
     fault,
 )
 from amk.emulator.ptx import isa
+from amk.emulator.ptx.encode import COLUMNS
 from amk.emulator.ptx.isa import ACQUIRE, CTA, NON_COHERENT, RELAXED, RELEASE, VOLATILE, WEAK
-from amk.emulator.ptx.program import COLUMNS
 
 
 @compiled

@@ -19,8 +19,8 @@ from amk.emulator.memory.state import (
     registers_of,
 )
 from amk.emulator.ptx import isa
+from amk.emulator.ptx.encode import COLUMNS
 from amk.emulator.ptx.isa import SHARED
-from amk.emulator.ptx.program import COLUMNS
 
 
 @separate

@@ -31,8 +31,8 @@ from amk.emulator.memory.state import (
 )
 from amk.emulator.memory.undefined import ALL, keep, mark, undefined_of
 from amk.emulator.ptx import isa
+from amk.emulator.ptx.encode import COLUMNS
 from amk.emulator.ptx.isa import SHARED, SIGNED
-from amk.emulator.ptx.program import COLUMNS
 
 
 @compiled

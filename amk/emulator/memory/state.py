@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from amk.emulator.arithmetic.bits import compiled, separate
 from amk.emulator.memory.cells import at, byte_at, byte_to, to
-from amk.emulator.ptx.isa import CONST, GENERIC, GLOBAL, PARAM, SHARED
-from amk.emulator.ptx.program import (
+from amk.emulator.ptx.encode import (
     CONST_WINDOW,
     FIRST_SPECIAL,
     GLOBAL_BASE,
@@ -22,8 +21,9 @@ from amk.emulator.ptx.program import (
     SHARED_WINDOW,
     SPECIAL,
     STATIC_SHARED_AT,
-    Program,
 )
+from amk.emulator.ptx.isa import CONST, GENERIC, GLOBAL, PARAM, SHARED
+from amk.emulator.ptx.program import Program
 
 Words = NDArray[np.int64]
 Bytes = NDArray[np.uint8]

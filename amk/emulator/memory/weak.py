@@ -56,8 +56,8 @@ from amk.emulator.memory.state import (
     fault,
 )
 from amk.emulator.ptx import isa
+from amk.emulator.ptx.encode import COLUMNS
 from amk.emulator.ptx.isa import NON_COHERENT
-from amk.emulator.ptx.program import COLUMNS
 
 
 @separate

@@ -22,7 +22,7 @@ from amk.systems.loop_proof.phases import Key, plain
 from amk.systems.loop_proof.program import Program
 from amk.systems.proof import check as check_flat
 from amk.systems.proof import out_of_scope
-from amk.systems.rule_proof import Refused as RuleRefused
+from amk.systems.rule_reading import Refused as RuleRefused
 
 FORMAT: Final = "amk.loop-certificate/1"
 MOST_CASES: Final = 32

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from amk import emulator
 from amk.emulator.decode import EmulatedEngine
 from amk.emulator.machine.machine import Limits, Order
-from amk.emulator.ptx.program import GLOBAL_BASE
+from amk.emulator.ptx.encode import GLOBAL_BASE
 from amk.judges.request import hidden_state
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.codec import schedule_hash
