@@ -12,7 +12,10 @@ from amk.schedule_ir.schedule import Schedule
 from amk.validator.induction.layers import reduce_layers
 from amk.validator.induction.wrap_around import LAG, check_lags
 from amk.validator.memory.composition import Composition, compose
+from amk.validator.program.flag_words import POISON
 from amk.validator.program.system import I64
+from amk.validator.verify import verify
+from tests.validator.plans import small_plan
 
 WORKERS = 2
 
@@ -59,3 +62,18 @@ def test_a_wait_for_the_token_before_leaves_room_for_less() -> None:
         waits, signals, _ = rows(result, gain // WORKERS)
         waits[:, 3] -= 2 * gain - 1
         assert (not check_lags(result, waits, signals).open) == known
+
+
+def test_tokens_to_wrap_are_those_whose_tags_fit() -> None:
+    """The last tag of a token is one below the first of the next, and a token's first one would be 2^32 exactly."""
+    schedule = small_plan()
+    slope, layers = 500, schedule.model.layers
+    period = slope * (layers - 1) + 1
+    tag = {"t": period, "l": slope, "1": 2**32 % period}
+    buffers = tuple(
+        b.model_copy(update={"tag": tag}) if isinstance(b.tag, dict) and "l" in b.tag else b for b in schedule.buffers
+    )
+    verdict = verify(schedule.model_copy(update={"buffers": buffers}))
+    assert verdict.status == "SAFE" and verdict.tokens_to_wrap is not None
+    last = period * (verdict.tokens_to_wrap - 1) + slope * (layers - 1) + tag["1"]
+    assert last < POISON <= last + period

@@ -46,6 +46,7 @@ from amk.validator.memory.composition import TOKENS, Composition, races_of
 from amk.validator.memory.races import ByFirst
 from amk.validator.order.between_ctas import Group
 from amk.validator.order.intervals import Ordering, divided
+from amk.validator.program.flag_words import POISON
 from amk.validator.program.system import I64
 from amk.validator.program.trace import Trace, all_sites
 from amk.validator.static.outside import reach
@@ -124,9 +125,9 @@ def check_epochs(result: Composition) -> Epochs:
     if result.hints is not None:
         loose += _separation(result, every, np.setdiff1d(every_wait[:, 2], acquired), result.hints)
     wrap = [(WORD - int(init[i])) // int(d) for i, d in enumerate(delta.tolist()) if d]
-    # a buffer that no step uses may have any tag
+    # a buffer that no step uses may have any tag; a token's tags end before the next one's begin (`check_tags`)
     tags = (b.tag for b in result.schedule.buffers if b.tag is not None)
-    wrap += [(WORD - coefficient(tag, "1")) // coefficient(tag, "t") for tag in tags if coefficient(tag, "t") > 0]
+    wrap += [(POISON - coefficient(tag, "1")) // coefficient(tag, "t") for tag in tags if coefficient(tag, "t") > 0]
     lags = check_lags(result, every_wait, every)
     return Epochs((*starving[:8], *lags.early), (*loose[:8], *lags.open), min(wrap, default=WORD))
 
