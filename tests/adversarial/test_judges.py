@@ -269,7 +269,7 @@ def test_the_oracle_keeps_only_the_bytes_that_are_touched() -> None:
 @pytest.mark.parametrize(
     ("name", "edges", "buffer", "split_active"),
     [
-        ("hint-one-short", "wait", "'split_partial'", "UNSAFE"),
+        ("hint-one-short", "wait", "'qkv'", "UNSAFE"),
         ("order-at-some-positions", "wait", "'qkv'", "SAFE"),
         ("idle-worker-behind-hints", "word", "'state'", "SAFE"),
     ],
