@@ -107,6 +107,7 @@ class Proof:
         facts.check_fields(self.schedule, self.programs)
         shared = np.searchsorted(self.rows[:, BUFFER], len(self.schedule.buffers))
         facts.check_rings(self.schedule, self.rows[shared:])
+        facts.check_scales(self.schedule, self.programs, self.rows[shared:])
         facts.check_refills(self.schedule, self.programs)
         facts.check_positions(self.full, self.programs)
         if self.schedule.live:

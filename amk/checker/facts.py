@@ -11,17 +11,20 @@ import numpy as np
 import numpy.typing as npt
 
 from amk.checker.footprints import EVERYWHERE, WRITE
-from amk.checker.parts import ARRAY, HI, LO, STEP, TIMES, spread
+from amk.checker.parts import ARRAY, HI, LO, STEP, TIMES, VALUE, spread
 from amk.checker.programs import TOKENS, Program, require
 from amk.schedule_ir.ops import BarrierOp
 from amk.schedule_ir.ops.attention import agent_positions, owns_position
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.ops.refill import RefillOp
+from amk.schedule_ir.ops.staging import Staging
 from amk.schedule_ir.schedule import Schedule, registers_read
 from amk.targets.target import MAX_THREADS_PER_BLOCK, RESERVED_SMEM_PER_BLOCK
 
 I64 = npt.NDArray[np.int64]
 WARP: Final = 32
+WHO, ITEM, DOES = 0, 1, 6
+"""Columns of a row of `footprints`: the worker, the item, read or write."""
 REGISTER_UNIT: Final = 256
 SHARED_UNIT: Final = 128
 TWO_BARRIERS_A_BLOCK: Final = frozenset({(8, 0), (9, 0), (10, 0), (10, 3)})
@@ -47,6 +50,25 @@ def check_fields(schedule: Schedule, programs: list[Program]) -> None:
                 named.setdefault(value, set()).add(field)
         several = [fields for fields in named.values() if len(fields) > 1]
         require(all(fields <= op.in_place for fields in several), f"race: two fields of {op.op} name one array")
+
+
+def check_scales(schedule: Schedule, programs: list[Program], rows: I64) -> None:
+    """(4) What is staged with scales is one value only if it is staged alike: so many blocks share a scale, from the
+    beginning of an agent's share on. Who reads numbers and scales does not say of which."""
+    number, names = {b.name: n for n, b in enumerate(schedule.buffers)}, set[str]()
+    staged: set[tuple[int, int, int]] = set()
+    for program in programs:
+        ops = [item.step.op for item in program.items]
+        names |= {op.scales for op in ops if isinstance(op, Staging) and op.scales is not None}
+        ways = [
+            (op.scale_run, len(warps)) if isinstance(op, Staging) else (0, 0)
+            for op, warps in zip(ops, program.roles, strict=True)
+        ]
+        here = (rows[:, WHO] >= program.workers.start) & (rows[:, WHO] < program.workers.stop)
+        writes = rows[here & (rows[:, DOES] == WRITE) & np.isin(rows[:, ARRAY], [number[name] for name in names])]
+        for value, item in np.unique(writes[:, [VALUE, ITEM]], axis=0).tolist():
+            staged.add((value, *ways[item]))
+    require(len({value for value, *_ in staged}) == len(staged), "value: staged with scales of other runs")
 
 
 def check_rings(schedule: Schedule, rows: I64) -> None:
