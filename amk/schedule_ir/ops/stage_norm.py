@@ -34,8 +34,8 @@ class StageNormOp(RunStaging):
     k_parts: int = unless(1, ge=1, le=MAX_PARTS)
 
     def _squares(self, index: int, part: int) -> ValueKey:
-        """The sums of squares after step `part`."""
-        return ("ssq", index) if part == self.k_parts - 1 else (f"ssq.{part}", index)
+        """The sums of squares after step `part`: of these columns, not of a part of another width."""
+        return ("ssq", index) if part == self.k_parts - 1 else (f"ssq.{part} of {self.k_parts}", index)
 
     def accesses(self, env: Env, geo: Geometry) -> list[Access]:
         hidden, agent, part = geo.model.hidden, int(env.agent), self.k_part
