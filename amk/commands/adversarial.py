@@ -85,8 +85,8 @@ def _outcomes(wanted: list[tuple[int, str]], jobs: int) -> Iterator[Outcome]:
             yield from _batch(batch)
         return
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        for found in pool.map(_batch, batches):
-            yield from found
+        for outcomes in pool.map(_batch, batches):
+            yield from outcomes
 
 
 def _batch(wanted: list[tuple[int, str]]) -> list[Outcome]:

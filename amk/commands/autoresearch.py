@@ -66,8 +66,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--jobs", type=int, metavar="N", help="processes that prove and compile (default: cores - 2; simulated: 1)"
     )
-    told = "tables of `amk export RUN --transfer FILE`: what paid in those runs, of whatever model and GPU, is tried"
-    parser.add_argument("--transfer", type=Path, nargs="+", metavar="FILE", help=told)
+    tables = "tables of `amk export RUN --transfer FILE`: what paid in those runs, of whatever model and GPU, is tried"
+    parser.add_argument("--transfer", type=Path, nargs="+", metavar="FILE", help=tables)
     parser.add_argument("--replay-run", help="run whose proposals --proposer replay repeats")
     parser.add_argument("--llm-model", help="language model for --proposer llm")
     parser.add_argument("--llm-price", metavar="IN/OUT", help="its price in dollars per million tokens")
@@ -225,11 +225,11 @@ def _chosen(arguments: argparse.Namespace) -> Path | None:
         return None
     if arguments.resume != NEWEST:
         return runs.find(arguments.resume)
-    found = runs.newest(load_model(arguments.model).name, load_target(arguments.gpu).name, arguments.seed)
-    if found is None:
+    newest = runs.newest(load_model(arguments.model).name, load_target(arguments.gpu).name, arguments.seed)
+    if newest is None:
         message = f"no run of {arguments.model} on {arguments.gpu} with seed {arguments.seed} to resume"
         raise AmkError(Diagnostic("AMK701", message, help="`amk runs` lists the runs"))
-    return found
+    return newest
 
 
 def _moved(arguments: argparse.Namespace, folder: Path) -> Plan | None:
@@ -258,12 +258,12 @@ def _to_measure(arguments: argparse.Namespace, journal: Journal) -> None:
 
     folder = _chosen(arguments)
     assert folder is not None
-    inbox, found = Inbox(journal.folder / INBOX), candidates(read_state(folder))
-    for worth in found:
+    inbox, best = Inbox(journal.folder / INBOX), candidates(read_state(folder))
+    for worth in best:
         why = f"#{worth.trial.index} of {folder.name}: {100 * math.expm1(worth.gain):+.2f}% simulated"
         inbox.put(worth.trial.proposed.settings, why, SIMULATED, list(map(json.loads, worth.trial.proposed.edits)))
     print(
-        f"{folder.name} was simulated: its {len(found)} best candidates are measured first, in a new run",
+        f"{folder.name} was simulated: its {len(best)} best candidates are measured first, in a new run",
         file=sys.stderr,
     )
 
@@ -366,9 +366,9 @@ def _say_best(journal: Journal) -> None:
     if state.references:
         print(printable(f"{label}{compared(state.references[-1])}"))
     for worth in candidates(state)[:SHOWN] if state.run is not None and state.run.simulated else ():
-        told = fate(state, worth.trial)
+        outcome = fate(state, worth.trial)
         gain, value = 100 * math.expm1(worth.gain), 100 * worth.value
-        print(printable(f"to measure: {gain:+.2f}% simulated, worth {value:.2f}%: {told.text}", 200))
+        print(printable(f"to measure: {gain:+.2f}% simulated, worth {value:.2f}%: {outcome.text}", 200))
     for line in metrics(state):
         print(line)
     if state.run is not None and state.run.simulated:

@@ -91,11 +91,11 @@ def batches(text: str) -> tuple[int, ...]:
 
 def numbers(text: str) -> tuple[int, ...]:
     """`1,5,7-9` -> (1, 5, 7, 8, 9)."""
-    found: list[int] = []
+    values: list[int] = []
     for part in text.split(","):
         first, _, last = part.partition("-")
-        found += range(positive(first), min(positive(last or first), MOST_CASES) + 1)
-    return tuple(dict.fromkeys(found))
+        values += range(positive(first), min(positive(last or first), MOST_CASES) + 1)
+    return tuple(dict.fromkeys(values))
 
 
 def baselines(text: str) -> tuple[str, ...]:
@@ -119,8 +119,8 @@ def run(arguments: argparse.Namespace) -> int:
     cases = wanted_of(arguments) if arguments.table else _positions(arguments)
     device = usable_gpu()
     if arguments.ablate:
-        told = importlib.import_module("amk.bench.hardware").provenance
-        return ablated(arguments, cases, lambda: told(_command(), device), began)
+        hardware = importlib.import_module("amk.bench.hardware")
+        return ablated(arguments, cases, lambda: hardware.provenance(_command(), device), began)
     record = importlib.import_module("amk.bench.record")
     kept = record.Record.open(Path(arguments.record)) if arguments.record else None
     rows = _measured(arguments, cases, device, kept, began)
@@ -174,27 +174,27 @@ def _measured(
     deadline = began + (arguments.time_limit or float("inf"))
     suite = importlib.import_module("amk.bench.suite").Suite(tuple(cases), arguments.seed, deadline)
     rows: list[Any] = []
-    for found, measured in suite.rows(kept.find if kept and arguments.resume else lambda key: None):
-        rows.append(found)
+    for row, measured in suite.rows(kept.find if kept and arguments.resume else lambda key: None):
+        rows.append(row)
         if kept and measured:
-            kept.add(found, provenance(_command(), device))
-        key = found.key
+            kept.add(row, provenance(_command(), device))
+        key = row.key
         name = f"{key.model} {key.dtype} {key.plan}, batch {key.batch}, at {key.pos}"
-        print(f"{name}: {found.times.ms:.4f} ms", file=sys.stderr, flush=True)
+        print(f"{name}: {row.times.ms:.4f} ms", file=sys.stderr, flush=True)
     return rows
 
 
 def _positions(arguments: argparse.Namespace) -> list[Wanted]:
     """Every position of every plan; plans that are not SAFE are refused here."""
     names = ("cublas-graph",) if arguments.baselines is None else arguments.baselines
-    found = []
+    cases = []
     for schedule in _schedules(arguments):
         admit(schedule)
-        found += [
+        cases += [
             wanted(schedule, pos, tokens=arguments.tokens, steps=arguments.steps, baselines=names, run=arguments.run)
             for pos in arguments.positions
         ]
-    return found
+    return cases
 
 
 def _schedules(arguments: argparse.Namespace) -> tuple[Schedule, ...]:

@@ -32,21 +32,21 @@ def parts(text: str) -> tuple[str, ...]:
 
 
 def add_ablate(parser: argparse.ArgumentParser) -> None:
-    told = "; ".join(f"{name}: {what}" for name, what in PARTS.items() if name != WAITS)
+    names = "; ".join(f"{name}: {what}" for name, what in PARTS.items() if name != WAITS)
     parser.add_argument(
         "--ablate", type=parts, metavar="PART,...",
-        help=f"time the kernel without each part, each pair, and these without waits too; `all`, or of {told}",
+        help=f"time the kernel without each part, each pair, and these without waits too; `all`, or of {names}",
     )  # fmt: skip
 
 
 def ablated(arguments: argparse.Namespace, cases: Sequence[Wanted], provenance: Provenance, began: float) -> int:
     """Measure what the record does not have, then print every row."""
     kept = Record.open(Path(arguments.record), ABLATIONS) if arguments.record else None
-    deadline, longest, found = began + (arguments.time_limit or float("inf")), 0.0, []
+    deadline, longest, rows = began + (arguments.time_limit or float("inf")), 0.0, []
     for case in (replace(each, key=replace(each.key, baselines=())) for each in cases):
         known = [row for row in kept.ablations() if row.key == case.key] if kept and arguments.resume else []
         if known:
-            found += known
+            rows += known
             continue
         start = time.monotonic()
         if start + longest > deadline:
@@ -56,19 +56,19 @@ def ablated(arguments: argparse.Namespace, cases: Sequence[Wanted], provenance: 
         longest = max(longest, time.monotonic() - start)
         if kept:
             kept.add(row, provenance())
-        found.append(row)
+        rows.append(row)
         print(f"{_name(row)}: {summary(row)}", file=sys.stderr, flush=True)
-    return _printed(arguments, found, provenance())
+    return _printed(arguments, rows, provenance())
 
 
 def _measured(arguments: argparse.Namespace, case: Wanted) -> Ablation:
     # Imported here: they need torch and a GPU.
     measuring = importlib.import_module("amk.bench.ablated")
-    made = importlib.import_module("amk.bench.ahead").made
+    admit = importlib.import_module("amk.bench.ahead").made
     subjects = importlib.import_module("amk.bench.subject").Subject
     wanted = [each for each in variants(arguments.ablate) if each]
     cubins = measuring.ablated_cubins(case.schedule, wanted, os.cpu_count() or 1)
-    subject: Any = subjects.random(made(case.schedule), arguments.seed)
+    subject: Any = subjects.random(admit(case.schedule), arguments.seed)
     try:
         row: Ablation = measuring.ablate(subject, case.key, cubins)
         return row
@@ -96,8 +96,8 @@ def _printed(arguments: argparse.Namespace, rows: Sequence[Ablation], run: dict[
         for row in rows:
             print(f"\n{_name(row)}{'' if row.correct else ', WRONG'}: {summary(row)}")
             print_table(HEADER, cells(row))
-            if found := pairs(row):
-                print_table(PAIRS, found)
+            if pairs_of_row := pairs(row):
+                print_table(PAIRS, pairs_of_row)
             for name, why in row.left_out.items():
                 print(f"without {name} is left out: {why}")
     return Exit.SAFE if all(row.correct for row in rows) else Exit.UNSAFE

@@ -29,7 +29,7 @@ def wanted_of(arguments: argparse.Namespace) -> list[Wanted]:
 def _planned(arguments: argparse.Namespace, *, tell: bool) -> tuple[Table, dict[str, Wanted]]:
     table = load_table(arguments.table)
     chosen = _chosen(arguments, table)
-    found: dict[str, Wanted] = {}
+    case_plans: dict[str, Wanted] = {}
     plans: dict[str, Any] = {}
     for case in (table.cases[n - 1] for n in chosen):
         same = case.model_dump_json(include={"model", "dtype", "lm_head", "kv", "context", "settings"})
@@ -40,11 +40,11 @@ def _planned(arguments: argparse.Namespace, *, tell: bool) -> tuple[Table, dict[
                 print(f"{case.case}: {error}", file=sys.stderr)
             continue
         plans[same] = schedule
-        found[case.case] = wanted(
+        case_plans[case.case] = wanted(
             schedule, case.pos, tokens=table.tokens, steps=table.steps, baselines=_names(arguments, case),
             run=arguments.run,
         )  # fmt: skip
-    return table, found
+    return table, case_plans
 
 
 def _chosen(arguments: argparse.Namespace, table: Table) -> tuple[int, ...]:
@@ -61,8 +61,8 @@ def _names(arguments: argparse.Namespace, case: Case) -> tuple[str, ...]:
 
 def print_table_of(arguments: argparse.Namespace, rows: Sequence[Row], provenance: dict[str, Any] | None) -> None:
     """Every case asked for, with what it must reach and what the rows of all runs say."""
-    table, found = _planned(argparse.Namespace(**vars(arguments) | {"cases": None}), tell=False)
-    every = judge(table, {name: each.key for name, each in found.items()}, rows)
+    table, plans = _planned(argparse.Namespace(**vars(arguments) | {"cases": None}), tell=False)
+    every = judge(table, {name: each.key for name, each in plans.items()}, rows)
     judged = [(n, every[n - 1]) for n in _chosen(arguments, table)]
     if arguments.format == "json":
         published = [each.model_dump() for each in table.published]

@@ -94,9 +94,9 @@ def _kernels(arguments: argparse.Namespace, target: Target, deadline: float) -> 
         return
     kernel_set = importlib.import_module("amk.bench.kernel_set")
     hardware = importlib.import_module("amk.bench.hardware")
-    made = kernel_choice.kernels(problem, plans, arguments.kernels, arguments.jobs)
+    kernels = kernel_choice.kernels(problem, plans, arguments.kernels, arguments.jobs)
     run_info = hardware.provenance("amk " + shlex.join(sys.argv[1:]), device)
-    kernel_set.measure(problem, made, arguments.record, run_info, deadline, arguments.steps, _say)
+    kernel_set.measure(problem, kernels, arguments.record, run_info, deadline, arguments.steps, _say)
 
 
 def _plans(arguments: argparse.Namespace, problem: Problem) -> list[Settings]:

@@ -76,10 +76,10 @@ def _nvrtc() -> Finding:
         present = [Path(str(f.locate())) for f in files if f.name.startswith(("libnvrtc.so", "nvrtc64"))]
     except (importlib.metadata.PackageNotFoundError, OSError):
         present = []
-    found = [path for path in present if path.is_file()]
-    if not found:
+    libraries = [path for path in present if path.is_file()]
+    if not libraries:
         return Finding("nvrtc library", "bad", "not found; `amk compile` needs it, no GPU or driver is needed")
-    return Finding("nvrtc library", "ok", str(found[0]))
+    return Finding("nvrtc library", "ok", str(libraries[0]))
 
 
 def _driver() -> Finding:
@@ -91,12 +91,12 @@ def _driver() -> Finding:
 
 def _gpus() -> Iterator[Finding]:
     try:
-        found = sorted((_DRIVER / "gpus").iterdir())
+        entries = sorted((_DRIVER / "gpus").iterdir())
     except OSError:
-        found = []
-    if not found:
+        entries = []
+    if not entries:
         yield Finding("gpu", "absent", "none; plan, verify, compile and generate --device cpu work without one")
-    for gpu in found:
+    for gpu in entries:
         yield Finding("gpu", "ok", f"{gpu.name}: {_first_line(gpu / 'information') or 'no information'}")
 
 

@@ -32,15 +32,15 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.edits is None:
         raise AmkError(Diagnostic("AMK005", "a file of edits is needed, or --names"))
     edits = load_edits(arguments.edits)
-    made = apply(schedule, edits.edits, repair=edits.repair, replan=replanned)
-    for line in made.repaired:
+    edited = apply(schedule, edits.edits, repair=edits.repair, replan=replanned)
+    for line in edited.repaired:
         print(f"repaired: {line}", file=sys.stderr)
     if arguments.output is None:
-        sys.stdout.write(canonical_json(made.schedule).decode("ascii"))
+        sys.stdout.write(canonical_json(edited.schedule).decode("ascii"))
         return int(Exit.SAFE)
-    write(arguments.output, canonical_json(made.schedule).decode("ascii"))
+    write(arguments.output, canonical_json(edited.schedule).decode("ascii"))
     if arguments.format == "json":
-        print_json({"schedule": schedule_hash(made.schedule), "applied": made.applied, "repaired": made.repaired})
+        print_json({"schedule": schedule_hash(edited.schedule), "applied": edited.applied, "repaired": edited.repaired})
     else:
-        print(f"made {len(made.applied)} edits, wrote {arguments.output}; `amk verify` says whether it is safe")
+        print(f"made {len(edited.applied)} edits, wrote {arguments.output}; `amk verify` says whether it is safe")
     return int(Exit.SAFE)

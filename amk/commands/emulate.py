@@ -179,7 +179,7 @@ def _read(path: Path) -> str:
 def random_cache(schedule: Schedule) -> list[tuple[NDArray[Any], NDArray[Any]]]:
     """Keys and values as earlier tokens may have left them: as float32, and in the buffer's own type."""
     draw = np.random.default_rng(SEED)
-    found: list[tuple[NDArray[Any], NDArray[Any]]] = []
+    caches: list[tuple[NDArray[Any], NDArray[Any]]] = []
     for name in ("k_cache", "v_cache"):
         count = next(b for b in schedule.buffers if b.name == name).elements
         if schedule.kv.dtype == "fp8":
@@ -189,11 +189,11 @@ def random_cache(schedule: Schedule) -> list[tuple[NDArray[Any], NDArray[Any]]]:
                 draw.integers(0, 8, count),
             )
             values = (1 - 2 * sign) * (8 + mantissa) * np.exp2(exponent - 10.0)
-            found.append((values.astype(np.float32), (sign << 7 | exponent << 3 | mantissa).astype(np.uint8)))
+            caches.append((values.astype(np.float32), (sign << 7 | exponent << 3 | mantissa).astype(np.uint8)))
         else:
             bits = to_bf16_bits(draw.standard_normal(count).astype(np.float32))
-            found.append(((bits.astype(np.uint32) << 16).view(np.float32), bits))
-    return found
+            caches.append(((bits.astype(np.uint32) << 16).view(np.float32), bits))
+    return caches
 
 
 def interpreted(

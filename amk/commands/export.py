@@ -13,8 +13,8 @@ from amk.report.diagnostic import AmkError, Diagnostic
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", help="name of a run, or the start of it")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the best, such as best.schedule.json")
-    told = "write what paid, knobs and edits, for `amk autoresearch --transfer`"
-    parser.add_argument("--transfer", type=Path, metavar="FILE", help=told)
+    transfer = "write what paid, knobs and edits, for `amk autoresearch --transfer`"
+    parser.add_argument("--transfer", type=Path, metavar="FILE", help=transfer)
 
 
 def run(arguments: argparse.Namespace) -> int:

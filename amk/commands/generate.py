@@ -58,26 +58,26 @@ def _answer(model: LanguageModel, prompts: list[list[int]], arguments: argparse.
             print(piece.text, end="", flush=True)
         print()
         return
-    for number, found in enumerate(model.generate_all(prompts, **options), 1):
-        as_json = json.dumps(dataclasses.asdict(found), ensure_ascii=False)
-        print(as_json if arguments.json else f"[{number}] {found.text}", flush=True)
+    for number, completion in enumerate(model.generate_all(prompts, **options), 1):
+        as_json = json.dumps(dataclasses.asdict(completion), ensure_ascii=False)
+        print(as_json if arguments.json else f"[{number}] {completion.text}", flush=True)
 
 
 def texts(arguments: argparse.Namespace) -> list[str]:
     """What `--prompt` and the lines of `--prompts` say. AMK005 unless there is at least one, AMK014 if one is empty."""
-    found = [sys.stdin.read() if text == "-" else text for text in arguments.prompt or ()]
+    prompts = [sys.stdin.read() if text == "-" else text for text in arguments.prompt or ()]
     if arguments.prompts is not None:
         try:
-            found += Path(arguments.prompts).read_text(encoding="utf-8").splitlines()
+            prompts += Path(arguments.prompts).read_text(encoding="utf-8").splitlines()
         except (OSError, ValueError) as error:
             where = Where(file=str(arguments.prompts))
             why = error.strerror if isinstance(error, OSError) else error
             raise AmkError(Diagnostic("AMK001", f"cannot read: {why}", where=where)) from error
-    if not found:
+    if not prompts:
         raise AmkError(Diagnostic("AMK005", "give --prompt, or --prompts with a file that has a line"))
-    if "" in found:
-        raise AmkError(Diagnostic("AMK014", f"prompt {found.index('') + 1} is empty", help="say something"))
-    return found
+    if "" in prompts:
+        raise AmkError(Diagnostic("AMK014", f"prompt {prompts.index('') + 1} is empty", help="say something"))
+    return prompts
 
 
 def _tokens(text: str, arguments: argparse.Namespace, tokenizer: Tokenizer) -> list[int]:

@@ -65,7 +65,7 @@ def _trace(arguments: argparse.Namespace) -> int:
     if arguments.output is not None:
         raise AmkError(Diagnostic("AMK005", "a trace is checked at once, and makes no system: leave -o out"))
     content = read_bytes(arguments.file, MAX_FILE).decode("utf-8", "replace")
-    found = recorded(content.splitlines(), str(arguments.file))
-    arguments.findings.tell(found)
-    print(f"{len(found)} unordered pair{'s' * (len(found) != 1)} in this run; other runs were not looked at")
-    return int(Exit.UNSAFE if found else Exit.SAFE)
+    races = recorded(content.splitlines(), str(arguments.file))
+    arguments.findings.tell(races)
+    print(f"{len(races)} unordered pair{'s' * (len(races) != 1)} in this run; other runs were not looked at")
+    return int(Exit.UNSAFE if races else Exit.SAFE)

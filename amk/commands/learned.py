@@ -17,16 +17,16 @@ from amk.simulator.floor import floor_ms
 from amk.targets.target import Target
 
 
-def learn(arguments: argparse.Namespace, target: Target, told: Callable[[str], None]) -> None:
+def learn(arguments: argparse.Namespace, target: Target, say: Callable[[str], None]) -> None:
     """Fit the constants of `target` to the files and write them. AMK005 for a file, or a row, that is not believed."""
     runs = [run for path in arguments.learn for run in believed(path, target, arguments.signers)]
     if arguments.output is None:
         raise AmkError(Diagnostic("AMK005", "--learn needs -o FILE, where the constants are written"))
-    found = fit_few(runs, constants_for(target), told=told)
-    save_constants(found.constants, arguments.output)
-    before, after = (sum(map(abs, errors)) / len(errors) for errors in (found.before, found.after))
-    told(f"{len(runs)} measurements; mean error {100 * expm1(before):.1f}% before, {100 * expm1(after):.1f}% after")
-    told(f"amk simulate --constants {arguments.output} uses them")
+    fitted = fit_few(runs, constants_for(target), told=say)
+    save_constants(fitted.constants, arguments.output)
+    before, after = (sum(map(abs, errors)) / len(errors) for errors in (fitted.before, fitted.after))
+    say(f"{len(runs)} measurements; mean error {100 * expm1(before):.1f}% before, {100 * expm1(after):.1f}% after")
+    say(f"amk simulate --constants {arguments.output} uses them")
 
 
 def believed(path: Path, target: Target, signers: Path | None) -> list[Run]:

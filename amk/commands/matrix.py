@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Exit 0 if every cell runs or does not fit, 1 if one is refused."""
     began = time.monotonic()
     matrix = Matrix.open(Path(arguments.record))
-    made = software("amk " + shlex.join(sys.argv[1:]))
+    provenance = software("amk " + shlex.join(sys.argv[1:]))
     refused = 0
     models = [load_model(name).name for name in arguments.models or shipped_models()]
     gpus = [load_target(name).name for name in arguments.gpus or (target.name for target in targets())]
@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     deadline = began + arguments.time_limit if arguments.time_limit else float("inf")
     for known, cell in _examined(wanted, arguments.jobs, deadline):
         if cell != known:
-            matrix.add(cell, made)
+            matrix.add(cell, provenance)
         refused += cell.outcome == "refused"
         print(line(cell), flush=True)
     if arguments.render is not None:

@@ -30,10 +30,10 @@ BEHIND = 65
 
 def measured_runs(names: list[str]) -> list[Run]:
     """Every measured (kernel, position) of the named files and searches; AMK005 if there is none."""
-    found = [run for name in names for run in _runs_of(name)]
-    if not found:
+    runs = [run for name in names for run in _runs_of(name)]
+    if not runs:
         raise AmkError(Diagnostic("AMK005", f"no measurement in {', '.join(names)}"))
-    return found
+    return runs
 
 
 def recorded_settings(paths: Sequence[Path], model: str) -> list[Settings]:
@@ -108,9 +108,9 @@ def _of_search(name: str) -> Iterator[Run]:
     if run is None or run.simulated:
         raise AmkError(Diagnostic("AMK005", f"run {name} was simulated: it measured nothing"))
     for trial in state.trials:
-        made = candidate_of(state, trial.index) if trial.measured else None
-        if made is None:
+        candidate = candidate_of(state, trial.index) if trial.measured else None
+        if candidate is None:
             continue
         measured = trial.measured.get("confirm") or next(iter(trial.measured.values()))
         for pos, ms in zip(run.positions, measured.candidate_ms, strict=True):
-            yield Run(f"{run.model} proposal {trial.index} at {pos}", made.schedule, pos, ms)
+            yield Run(f"{run.model} proposal {trial.index} at {pos}", candidate.schedule, pos, ms)

@@ -92,8 +92,8 @@ def choose_device(arguments: argparse.Namespace) -> Device:
     elif device is None and formats_asked and usable_card() is None:
         device = "cpu"
     elif device is None:
-        device, arguments.gpu, told = chosen(None, False)
-        arguments.findings.tell(told)
+        device, arguments.gpu, notes = chosen(None, False)
+        arguments.findings.tell(notes)
     if device == "cpu" and (scheduled or formats_asked):
         message = "the device cpu computes with the weights as they are stored, without a schedule or a GPU to plan for"
         raise AmkError(Diagnostic("AMK005", message, help="pass --device interpreter, or leave the other options out"))

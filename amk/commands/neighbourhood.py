@@ -34,9 +34,9 @@ def search(arguments: argparse.Namespace) -> int:
         where = Where(file=str(arguments.neighbourhood))
         raise AmkError(Diagnostic("AMK001", f"cannot be read or written: {error.strerror}", where=where)) from error
     bases = tuple(arguments.base or MADE)
-    made = Search(bases, ledger, arguments.pairs, arguments.seed, arguments.holes, commit())
+    task = Search(bases, ledger, arguments.pairs, arguments.seed, arguments.holes, commit())
     with bounded_memory():
-        _go(made, arguments)
+        _go(task, arguments)
     ledger.close()
     if arguments.format == "json":
         print_json(summary(ledger))
@@ -45,11 +45,11 @@ def search(arguments: argparse.Namespace) -> int:
     return int(Exit.UNSAFE if any(line.outcome.hole for line in ledger.lines) else Exit.SAFE)
 
 
-def _go(made: Search, arguments: argparse.Namespace) -> None:
-    told, begun = time.monotonic(), len(made.ledger.lines)
-    for line in made.run(arguments.seconds, arguments.edits):
-        if line.outcome.hole or time.monotonic() - told > EVERY:
-            told, count = time.monotonic(), len(made.ledger.lines)
+def _go(task: Search, arguments: argparse.Namespace) -> None:
+    reported, begun = time.monotonic(), len(task.ledger.lines)
+    for line in task.run(arguments.seconds, arguments.edits):
+        if line.outcome.hole or time.monotonic() - reported > EVERY:
+            reported, count = time.monotonic(), len(task.ledger.lines)
             passed = f": passes {line.outcome.hole}, {line.outcome.judge}" if line.outcome.hole else ""
             print(
                 f"{count - begun} edits, {count} in all; {line.base}, {line.field}{passed}", file=sys.stderr, flush=True
@@ -93,8 +93,8 @@ def _print(ledger: Ledger) -> None:
     print_table(["field", *COLUMNS], rows)
     for name in MORE:
         print(f"{name}: {sum(row.get(name, 0) for row in fields.values()):,}")
-    told = [[r.code, r.kind, str(r.judged), str(r.refuted), str(r.standing)] for r in account(ledger.lines)]
-    print_table(["code", "reason", "judged", "refuted", "not refuted"], told)
+    cells = [[r.code, r.kind, str(r.judged), str(r.refuted), str(r.standing)] for r in account(ledger.lines)]
+    print_table(["code", "reason", "judged", "refuted", "not refuted"], cells)
     for line in ledger.lines:
         if line.outcome.hole:
             print(f"passes {line.outcome.hole}: {line.base}, {line.field}, {line.kind}: {line.outcome.judge}")

@@ -44,10 +44,10 @@ def add_search_arguments(parser: argparse.ArgumentParser) -> None:
 
 def seconds(text: str) -> float:
     """`90`, `60s`, `5m`, `1h`."""
-    found = _BUDGET.fullmatch(text)
-    if found is None or float(found[1]) <= 0:
+    match = _BUDGET.fullmatch(text)
+    if match is None or float(match[1]) <= 0:
         raise argparse.ArgumentTypeError(f"'{text}' is no time; give for example 60s or 5m")
-    return float(found[1]) * _SECONDS[found[2]]
+    return float(match[1]) * _SECONDS[match[2]]
 
 
 def problem_of(arguments: argparse.Namespace) -> Problem:
@@ -80,11 +80,11 @@ def searched_settings(arguments: argparse.Namespace) -> Settings:
         )
 
         with Bar(limit, arguments.budget) as bar, Clock(problem) as times:
-            found = search(
+            best = search(
                 problem, start=start, seed=arguments.seed, expansions=limit, budget_s=arguments.budget, told=bar.show,
                 why_not=why_not_admitted, times=times,
             )  # fmt: skip
-        known = decisions_of(problem, found, arguments.seed)
+        known = decisions_of(problem, best, arguments.seed)
         keep(key, known)
     _say(known, problem.schedule(known.settings(start)))
     return known.settings(start)
@@ -96,23 +96,23 @@ def ready_settings(arguments: argparse.Namespace) -> Settings:
     if start != FAST:
         message = "ready-made plans are of one sequence, of greedy choice, and of a bf16 cache"
         raise AmkError(Diagnostic("AMK010", message, help="use --plan fast, or --search"))
-    found = ready_made(problem.model.name, problem.target.name, label_of(problem.runs))
-    if found is None:
+    stored = ready_made(problem.model.name, problem.target.name, label_of(problem.runs))
+    if stored is None:
         message = f"no ready-made plan of {problem.model.name} in {label_of(problem.runs)} on {problem.target.name}"
         raise AmkError(Diagnostic("AMK010", message, help="use --plan fast, or --search"))
-    settings = found.settings()
-    if schedule_hash(problem.schedule(settings)) != found.schedule and problem.context in (None, found.context):
+    settings = stored.settings()
+    if schedule_hash(problem.schedule(settings)) != stored.schedule and problem.context in (None, stored.context):
         print("the planner has changed since these decisions were made: the plan is another one", file=sys.stderr)
     return settings
 
 
-def _say(found: Decisions, schedule: Schedule) -> None:
-    times = ", ".join(f"{ms:.4f} ms at {pos}" for ms, pos in zip(found.ms, found.positions, strict=True))
-    default = ", ".join(f"{ms:.4f}" for ms in found.default_ms)
-    changes = ", ".join(f"{k}={v}" for k, v in found.changes.items()) or "the default plan"
+def _say(decisions: Decisions, schedule: Schedule) -> None:
+    times = ", ".join(f"{ms:.4f} ms at {pos}" for ms, pos in zip(decisions.ms, decisions.positions, strict=True))
+    default = ", ".join(f"{ms:.4f}" for ms in decisions.default_ms)
+    changes = ", ".join(f"{k}={v}" for k, v in decisions.changes.items()) or "the default plan"
     print(f"simulated {times} (default plan {default}): {changes}", file=sys.stderr)
-    print(f"error of such predictions: {known_error(schedule, found.positions[0])}", file=sys.stderr)
-    print(f"the same again: --expansions {found.expansions} --seed {found.seed}", file=sys.stderr)
+    print(f"error of such predictions: {known_error(schedule, decisions.positions[0])}", file=sys.stderr)
+    print(f"the same again: --expansions {decisions.expansions} --seed {decisions.seed}", file=sys.stderr)
 
 
 class Bar:
@@ -134,9 +134,9 @@ class Bar:
     ) -> None:
         self._progress.stop()
 
-    def show(self, made: Search) -> None:
-        best = made.best
-        text = f"{made.expansions} plans, best {best.ms[0]:.4f} ms (simulated)" if best else "no plan yet"
+    def show(self, search: Search) -> None:
+        best = search.best
+        text = f"{search.expansions} plans, best {best.ms[0]:.4f} ms (simulated)" if best else "no plan yet"
         elapsed = self._progress.tasks[0].elapsed or 0.0
-        done = elapsed if self._budget is not None else made.expansions
+        done = elapsed if self._budget is not None else search.expansions
         self._progress.update(self._task, completed=done, description=text)

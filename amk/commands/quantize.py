@@ -62,24 +62,24 @@ def _say(arguments: argparse.Namespace, header: tuple[str, ...], rows: Sequence[
 def _synthetic(arguments: argparse.Namespace) -> list[dict[str, object]]:
     """Relative error of synthetic matrices, and of their products with a Gaussian vector's worth of inputs."""
     quantise, inputs = QUANTISERS[arguments.quantiser], synthetic("gaussian", 2048, 16, seed=1)
-    found: list[dict[str, object]] = []
+    errors: list[dict[str, object]] = []
     for kind in SYNTHETIC:
         rows = synthetic(kind)
         for form in arguments.formats:
             error, output = matrix_error(rows, form, quantise), output_error(rows, form, inputs, quantise)
-            found.append({"matrix": kind, "format": form, "error": error, "output_error": output})
-    cells = [(str(f["matrix"]), str(f["format"]), f"{f['error']:.3e}", f"{f['output_error']:.3e}") for f in found]
+            errors.append({"matrix": kind, "format": form, "error": error, "output_error": output})
+    cells = [(str(f["matrix"]), str(f["format"]), f"{f['error']:.3e}", f"{f['output_error']:.3e}") for f in errors]
     _say(arguments, ("synthetic matrix", "format", "error", "error of products"), cells)
-    return found
+    return errors
 
 
 def _checkpoint(arguments: argparse.Namespace, judge: TextJudge) -> list[dict[str, object]]:
-    found: list[dict[str, object]] = []
+    errors: list[dict[str, object]] = []
     for name in arguments.formats:
         form: FormatName = name
         chosen = formats(form, arguments.lm_head_dtype)
         error = judge.error(chosen)
-        found.append({"format": form, "bytes": stored_bytes(judge.model, chosen)} | asdict(error))
+        errors.append({"format": form, "bytes": stored_bytes(judge.model, chosen)} | asdict(error))
         print(f"{form}: KL {error.kl:.3g}", file=sys.stderr)
     header = ("format", "bytes", "mean KL", "most KL", "same argmax", "perplexity", "in bf16")
     cells = [
@@ -87,10 +87,10 @@ def _checkpoint(arguments: argparse.Namespace, judge: TextJudge) -> list[dict[st
             str(f["format"]), f"{f['bytes']:,}", f"{f['kl']:.2e}", f"{f['kl_most']:.2e}", f"{f['argmax']:.1%}",
             f"{f['perplexity']:.3f}", f"{f['reference_perplexity']:.3f}",
         )
-        for f in found
+        for f in errors
     ]  # fmt: skip
     _say(arguments, header, cells)
-    return found
+    return errors
 
 
 def _choice(arguments: argparse.Namespace, judge: TextJudge) -> dict[str, object]:
@@ -100,5 +100,5 @@ def _choice(arguments: argparse.Namespace, judge: TextJudge) -> dict[str, object
     rows = [(str(count), *(forms[name] for name in MATRICES)) for count, forms in runs]
     _say(arguments, header, rows)
     _say(arguments, ("bytes", "mean KL"), [(f"{choice.bytes:,}", f"{choice.error.kl:.2e}")])
-    found = [{"layers": count, "forms": dict(forms)} for count, forms in runs]
-    return {"forms": found, "bytes": choice.bytes, "error": asdict(choice.error)}
+    layers = [{"layers": count, "forms": dict(forms)} for count, forms in runs]
+    return {"forms": layers, "bytes": choice.bytes, "error": asdict(choice.error)}

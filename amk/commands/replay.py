@@ -23,13 +23,13 @@ def run(arguments: argparse.Namespace) -> int:
     raw = read_json(arguments.witness, MAX_BYTES)
     if isinstance(raw, dict) and raw.get("format") == RUN:
         return _replay_run(arguments, raw)
-    found = read_witness(arguments.witness)
-    holds = replay(found.raw["system"], found.raw["witness"])
+    evidence = read_witness(arguments.witness)
+    holds = replay(evidence.raw["system"], evidence.raw["witness"])
     if arguments.format == "json":
-        print_json({"holds": holds, "kind": found.witness.kind, "schedule": found.schedule})
+        print_json({"holds": holds, "kind": evidence.witness.kind, "schedule": evidence.schedule})
     else:
-        shown = _described(found.system, found.witness)
-        print(f"{'CONFIRMED' if holds else 'NOT CONFIRMED'}  {found.witness.kind}: {shown}")
+        shown = _described(evidence.system, evidence.witness)
+        print(f"{'CONFIRMED' if holds else 'NOT CONFIRMED'}  {evidence.witness.kind}: {shown}")
     return 0 if holds else 1
 
 

@@ -163,15 +163,17 @@ def _print(prediction: Prediction) -> None:
 def _calibrate(arguments: argparse.Namespace) -> int:
     runs = measured_runs(arguments.calibrate)
     target = _one_target(runs)
-    found = fit(runs, _constants(arguments, target), told=_say)
+    fitted = fit(runs, _constants(arguments, target), told=_say)
     rows = [
         (r.name, f"{r.ms:.4f}", f"{100 * expm1(b):+.1f}%", f"{100 * expm1(a):+.1f}%")
-        for r, b, a in zip(runs, found.before, found.after, strict=True)
+        for r, b, a in zip(runs, fitted.before, fitted.after, strict=True)
     ]
     if arguments.output is not None:
-        save_constants(found.constants, arguments.output)
+        save_constants(fitted.constants, arguments.output)
     if arguments.format == "json":
-        print_json({"constants": found.constants.model_dump(mode="json"), "before": found.before, "after": found.after})
+        print_json(
+            {"constants": fitted.constants.model_dump(mode="json"), "before": fitted.before, "after": fitted.after}
+        )
     else:
         print_table(("run", "measured ms", "error before", "error after"), rows)
     return int(Exit.SAFE)
@@ -191,24 +193,26 @@ def _compare(arguments: argparse.Namespace) -> int:
         models.setdefault(r.schedule.model.name, []).append(r)
     pairs = _folded(arguments, models) if arguments.held_out == "kernels" else None
     pairs = pairs or {name: _pairs(arguments, name, models) for name in models}
-    found = {name: agreement(pairs[name]) for name in models}
-    data = {name: _agreement(a) for name, a in found.items()}
+    agreements = {name: agreement(pairs[name]) for name in models}
+    data = {name: _agreement(a) for name, a in agreements.items()}
     kinds = _kinds(models, pairs)
     if arguments.errors is not None:
         known = read_errors(arguments.errors) if arguments.errors.exists() else None
         write(arguments.errors, saved(kinds, f"amk simulate --against {' '.join(arguments.against)}", known))
     if arguments.output is not None:
         drawn = arguments.output.suffix == ".svg"
-        write(arguments.output, scatter(found) if drawn else json.dumps(data, indent=1) + "\n")
+        write(arguments.output, scatter(agreements) if drawn else json.dumps(data, indent=1) + "\n")
     if arguments.format == "json":
         print_json(data)
     else:
         header = ("model", "kernels", "Spearman", "median error", "worst", "top-5 recall", "within 15% of the best")
-        print_table(header, [(name, *_cells(a)) for name, a in found.items()])
+        print_table(header, [(name, *_cells(a)) for name, a in agreements.items()])
         print()
-        if sum(len(a.pairs) for a in found.values()) <= LISTED:
+        if sum(len(a.pairs) for a in agreements.values()) <= LISTED:
             each = [
-                (n, f"{m:.4f}", f"{p:.4f}", f"{100 * (p / m - 1):+.1f}%") for a in found.values() for n, m, p in a.pairs
+                (n, f"{m:.4f}", f"{p:.4f}", f"{100 * (p / m - 1):+.1f}%")
+                for a in agreements.values()
+                for n, m, p in a.pairs
             ]
             print_table(("run", "measured, ms", "simulated, ms", "off"), each)
             print()
@@ -219,11 +223,11 @@ def _compare(arguments: argparse.Namespace) -> int:
 
 def _kinds(models: Mapping[str, list[Run]], pairs: Mapping[str, Sequence[Pair]]) -> dict[str, dict[str, KindError]]:
     """Errors by target and kind of plan."""
-    found: dict[str, list[tuple[Schedule, int, float, float]]] = {}
+    by_target: dict[str, list[tuple[Schedule, int, float, float]]] = {}
     for name, runs in models.items():
         for r, (_, measured, predicted) in zip(runs, pairs[name], strict=True):
-            found.setdefault(r.schedule.target.name, []).append((r.schedule, r.pos, measured, predicted))
-    return {target: errors_of(each) for target, each in found.items()}
+            by_target.setdefault(r.schedule.target.name, []).append((r.schedule, r.pos, measured, predicted))
+    return {target: errors_of(each) for target, each in by_target.items()}
 
 
 Pair = tuple[str, float, float]

@@ -72,13 +72,13 @@ def output(text: str) -> Path:
 
 def numbers(text: str) -> tuple[int, ...]:
     """`0,5,7-9` -> (0, 5, 7, 8, 9)."""
-    found: list[int] = []
+    values: list[int] = []
     for part in text.split(","):
         first, _, last = part.partition("-")
         if not first.isdecimal() or (last and not last.isdecimal()):
             raise argparse.ArgumentTypeError(f"'{part[:40]}' is neither a number nor a range such as 7-9")
-        found += range(int(first), min(int(last or first), 4095) + 1)
-    return tuple(dict.fromkeys(found))
+        values += range(int(first), min(int(last or first), 4095) + 1)
+    return tuple(dict.fromkeys(values))
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -192,11 +192,11 @@ def _position(arguments: argparse.Namespace, schedule: Schedule) -> int:
 
 
 def _witness(path: Path, schedule: Schedule, workers: tuple[int, ...] | None) -> Timeline:
-    found = read_witness(path)
-    if found.schedule != schedule_hash(schedule):
+    evidence = read_witness(path)
+    if evidence.schedule != schedule_hash(schedule):
         message = "the witness is of another schedule"
         raise AmkError(Diagnostic("AMK005", message, where=Where(file=str(path)), help="give the schedule it is about"))
-    return of_witness(schedule, found.system, found.witness, workers)
+    return of_witness(schedule, evidence.system, evidence.witness, workers)
 
 
 def _recording(arguments: argparse.Namespace, schedule: Schedule) -> Recording:

@@ -65,7 +65,7 @@ def record(schedule: Schedule, engine: CudaEngine, device: str, pos: int, tokens
 
 def _median_token_us(engine: CudaEngine, tokens: int, prepare: Callable[[], None]) -> float:
     """Microseconds a token; the last launch is the one that the marks are of."""
-    found = []
+    times = []
     with Event(engine.device) as start, Event(engine.device) as end:
         for _ in range(WARM_UP + ROUNDS):
             prepare()
@@ -74,5 +74,5 @@ def _median_token_us(engine: CudaEngine, tokens: int, prepare: Callable[[], None
             end.record(engine.stream)
             end.synchronise()
             engine.check()
-            found.append(end.milliseconds_since(start) * 1e3 / tokens)
-    return float(np.median(found[WARM_UP:]))
+            times.append(end.milliseconds_since(start) * 1e3 / tokens)
+    return float(np.median(times[WARM_UP:]))

@@ -85,15 +85,15 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.emit_smt:
         _emit_smt(arguments.emit_smt, schedule)
     repair = _repair(arguments, schedule, verdict)
-    told = [located(d, str(arguments.schedule), positions) for d in verdict.diagnostics]
-    if repair is not None and told:
+    diagnostics = [located(d, str(arguments.schedule), positions) for d in verdict.diagnostics]
+    if repair is not None and diagnostics:
         from amk.repair.text import fix
 
-        told[0] = replace(told[0], fix=fix(repair.description, repair.before, repair.document, positions))
+        diagnostics[0] = replace(diagnostics[0], fix=fix(repair.description, repair.before, repair.document, positions))
     if arguments.format == "json":
-        print_json(_summary(schedule, verdict) | {"diagnostics": [as_json(d) for d in told]})
+        print_json(_summary(schedule, verdict) | {"diagnostics": [as_json(d) for d in diagnostics]})
     else:
-        _print_text(arguments, schedule, verdict, told)
+        _print_text(arguments, schedule, verdict, diagnostics)
     return int(EXITS[verdict.status])
 
 
@@ -103,15 +103,15 @@ def _repair(arguments: argparse.Namespace, schedule: Schedule, verdict: Verdict)
     if seconds is None:
         seconds = SOUGHT_S if arguments.fix else OFFERED_S
     hopeless = seconds <= 0 or verdict.safe or any(d.code == "AMK205" for d in verdict.diagnostics)
-    found = None
+    repair = None
     if not hopeless:
         from amk.repair.search import find_repair  # most schedules are SAFE, and its planner takes time to load
 
-        found = find_repair(schedule, verdict, seconds)
-    if arguments.output is not None and (found is not None or verdict.safe):
-        _write(arguments.output, canonical_json(found.schedule if found else schedule).decode("ascii").rstrip("\n"))
+        repair = find_repair(schedule, verdict, seconds)
+    if arguments.output is not None and (repair is not None or verdict.safe):
+        _write(arguments.output, canonical_json(repair.schedule if repair else schedule).decode("ascii").rstrip("\n"))
         print(f"wrote {arguments.output}", file=sys.stderr)
-    return found
+    return repair
 
 
 def _summary(schedule: Schedule, verdict: Verdict) -> dict[str, Any]:
@@ -128,8 +128,10 @@ def _summary(schedule: Schedule, verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _print_text(arguments: argparse.Namespace, schedule: Schedule, verdict: Verdict, told: list[Diagnostic]) -> None:
-    arguments.findings.tell(told)
+def _print_text(
+    arguments: argparse.Namespace, schedule: Schedule, verdict: Verdict, diagnostics: list[Diagnostic]
+) -> None:
+    arguments.findings.tell(diagnostics)
     stats = verdict.stats
     print(f"{verdict.status}  {schedule.model.name} on {schedule.target.name}, {schedule.launch.workers} workers")
     if verdict.safe:
@@ -139,8 +141,8 @@ def _print_text(arguments: argparse.Namespace, schedule: Schedule, verdict: Verd
     elif verdict.evidence is not None:
         told_where = f"written to {arguments.witness}" if arguments.witness else "not written; use --witness FILE"
         print(f"  witness ({verdict.evidence.kind}) {told_where}")
-    if told:
-        print(f"  `amk explain {told[0].code}` says more")
+    if diagnostics:
+        print(f"  `amk explain {diagnostics[0].code}` says more")
 
 
 def _emit_system(arguments: argparse.Namespace, schedule: Schedule) -> None:
@@ -155,9 +157,9 @@ def _emit_system(arguments: argparse.Namespace, schedule: Schedule) -> None:
     if arguments.tokens < 1 or not 0 <= arguments.pos <= last:
         message = f"--pos {arguments.pos} with --tokens {arguments.tokens} leaves the context of {schedule.kv.context}"
         raise AmkError(Diagnostic("AMK005", message))
-    if found := check_outside(schedule):
+    if outside := check_outside(schedule):
         reason = because("a flat system has waits for at least a value, and increments, and nothing else")
-        raise AmkError([replace(d, facts=(*d.facts, reason)) for d in found], Exit.UNKNOWN)
+        raise AmkError([replace(d, facts=(*d.facts, reason)) for d in outside], Exit.UNKNOWN)
     try:
         content = flat_file(schedule, arguments.pos, arguments.tokens)
     except TooLarge as error:

@@ -45,25 +45,25 @@ def _run_loops(arguments: argparse.Namespace, path: Path) -> int:
     """Witness and places are those of the smallest case that is wrong."""
     read = load_loops(path)
     verdict = judged_program(read)
-    found = None if verdict.unsafe is None else verdict.unsafe.witness_json()
+    witness = None if verdict.unsafe is None else verdict.unsafe.witness_json()
     if arguments.certificate is not None and verdict.safe:
-        made = loop_certificate(verdict, read.document)
-        write(arguments.certificate, json.dumps(made, separators=(",", ":")))
-    if arguments.witness is not None and found is not None:
-        write(arguments.witness, json.dumps(found))
-    told = [_placed(diagnostic, path) for diagnostic in verdict.diagnostics]
+        certificate = loop_certificate(verdict, read.document)
+        write(arguments.certificate, json.dumps(certificate, separators=(",", ":")))
+    if arguments.witness is not None and witness is not None:
+        write(arguments.witness, json.dumps(witness))
+    diagnostics = [_placed(diagnostic, path) for diagnostic in verdict.diagnostics]
     if arguments.format == "json":
-        print_json(_loop_summary(verdict, read) | {"diagnostics": [as_json(d) for d in told]})
+        print_json(_loop_summary(verdict, read) | {"diagnostics": [as_json(d) for d in diagnostics]})
         return int(EXITS[verdict.verdict])
-    arguments.findings.tell(told)
+    arguments.findings.tell(diagnostics)
     print(f"{verdict.verdict}  {verdict.title}")
     if verdict.unsafe is not None:
         print(f"  wrong with {verdict.unsafe.system.name}")
         _tell_witness(arguments, verdict.unsafe)
     elif verdict.safe:
         print(f"  any interleaving, all of these values; up to {verdict.laps} laps unrolled, {verdict.seconds:.2f} s")
-    if told:
-        print(f"  `amk explain {told[0].code}` says more")
+    if diagnostics:
+        print(f"  `amk explain {diagnostics[0].code}` says more")
     return int(EXITS[verdict.verdict])
 
 
@@ -81,15 +81,15 @@ def _loop_summary(verdict: LoopVerdict, read: Read) -> dict[str, Any]:
 
 def _run_flat(arguments: argparse.Namespace, path: Path) -> int:
     verdict = judged(load_system(path))
-    if arguments.witness is not None and (found := verdict.witness_json()) is not None:
-        write(arguments.witness, json.dumps(found))
+    if arguments.witness is not None and (witness := verdict.witness_json()) is not None:
+        write(arguments.witness, json.dumps(witness))
     if arguments.certificate is not None and verdict.safe:
         write(arguments.certificate, json.dumps(_certified(verdict, path), separators=(",", ":")))
-    told = [_placed(diagnostic, path) for diagnostic in verdict.diagnostics]
+    diagnostics = [_placed(diagnostic, path) for diagnostic in verdict.diagnostics]
     if arguments.format == "json":
-        print_json(summary(verdict) | {"diagnostics": [as_json(d) for d in told]})
+        print_json(summary(verdict) | {"diagnostics": [as_json(d) for d in diagnostics]})
     else:
-        _print(arguments, verdict, told)
+        _print(arguments, verdict, diagnostics)
     return int(EXITS[verdict.verdict])
 
 
@@ -118,8 +118,8 @@ def summary(verdict: Verdict) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _print(arguments: argparse.Namespace, verdict: Verdict, told: list[Diagnostic]) -> None:
-    arguments.findings.tell(told)
+def _print(arguments: argparse.Namespace, verdict: Verdict, diagnostics: list[Diagnostic]) -> None:
+    arguments.findings.tell(diagnostics)
     block = verdict.system.block
     print(f"{verdict.verdict}  {verdict.system.name}: {block.agents:,} agents, {block.events:,} events")
     if verdict.safe:
@@ -129,8 +129,8 @@ def _print(arguments: argparse.Namespace, verdict: Verdict, told: list[Diagnosti
         print(f"  {block.counters:,} counters, {len(block.access_lo):,} accesses, {verdict.seconds:.2f} s")
     else:
         _tell_witness(arguments, verdict)
-    if told:
-        print(f"  `amk explain {told[0].code}` says more")
+    if diagnostics:
+        print(f"  `amk explain {diagnostics[0].code}` says more")
 
 
 def _tell_witness(arguments: argparse.Namespace, verdict: Verdict) -> None:

@@ -21,36 +21,36 @@ def run(arguments: argparse.Namespace) -> int:
     if given := [name for name in OF_ONE if getattr(arguments, name)]:
         raise AmkError(Diagnostic("AMK005", f"--{given[0].replace('_', '-')} is for one schedule, several are given"))
     files: list[Path] = [arguments.schedule, *arguments.others]
-    told: list[Diagnostic] = []
+    findings: list[Diagnostic] = []
     schedules: list[Schedule] = []
     statuses: list[str] = []
     for file in files:
         schedule, positions = load_schedule(file)
         verdict = verify(schedule, timeout_s=arguments.timeout, solver=arguments.solver)
-        told += [located(d, str(file), positions) for d in verdict.diagnostics]
+        findings += [located(d, str(file), positions) for d in verdict.diagnostics]
         for before, earlier in zip(files, schedules, strict=False):
-            found = [located(d, str(file), positions) for d in apart(schedule, earlier)]
-            told += [replace(d, message=f"{d.message} (of {file} and {before})") for d in found]
-            statuses += ["UNSAFE"] * bool(found)
+            differences = [located(d, str(file), positions) for d in apart(schedule, earlier)]
+            findings += [replace(d, message=f"{d.message} (of {file} and {before})") for d in differences]
+            statuses += ["UNSAFE"] * bool(differences)
         schedules.append(schedule)
         statuses.append(verdict.status)
     if full := crowded(schedules):
-        told += full
+        findings += full
         statuses.append("UNSAFE")
     status = "UNSAFE" if "UNSAFE" in statuses else "UNKNOWN" if "UNKNOWN" in statuses else "SAFE"
     shared = all(one_packing(schedules[0], other) for other in schedules[1:])
     if arguments.format == "json":
         names = [schedule_hash(schedule) for schedule in schedules]
-        diagnostics = [as_json(d) for d in told]
+        diagnostics = [as_json(d) for d in findings]
         print_json({"verdict": status, "schedules": names, "weights_shared": shared, "diagnostics": diagnostics})
         return int(EXITS[status])
-    arguments.findings.tell(told)
+    arguments.findings.tell(findings)
     print(f"{status}  {len(schedules)} schedules of {schedules[0].model.name} together")
     if status == "SAFE":
         rows = ", ".join(f"{schedule.rows} from {file}" for schedule, file in zip(schedules, files, strict=True))
         print(f"  tokens a step: {rows}")
         print(f"  handed over at the end of a launch: the caches, and {', '.join(HANDED_OVER)} of the launch state")
         print("  packed weights:", "the same bytes" if shared else "laid out differently, each has its own")
-    elif told:
-        print(f"  `amk explain {told[0].code}` says more")
+    elif findings:
+        print(f"  `amk explain {findings[0].code}` says more")
     return int(EXITS[status])

@@ -25,8 +25,8 @@ class WitnessFile:
 
     @property
     def schedule(self) -> str | None:
-        found = self.raw.get("schedule")
-        return found if isinstance(found, str) else None
+        digest = self.raw.get("schedule")
+        return digest if isinstance(digest, str) else None
 
 
 def read_witness(path: Path) -> WitnessFile:
