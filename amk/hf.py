@@ -60,17 +60,17 @@ class _Request:
         if self._streamer is not None:
             self._streamer.put(ids.cpu())
         if self._processors or self._config.do_sample:
-            found = self._chosen_there(ids, prompts)
+            sequences = self._chosen_there(ids, prompts)
         else:
             rows = [self._most_probable(ids[row : row + 1], prompt)[0] for row, prompt in enumerate(prompts)]
-            found = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=self._padding)
+            sequences = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=self._padding)
         if self._streamer is not None:
             self._streamer.end()
         if not self._config.return_dict_in_generate:
-            return found
+            return sequences
         from transformers.generation import GenerateDecoderOnlyOutput
 
-        return GenerateDecoderOnlyOutput(sequences=found)
+        return GenerateDecoderOnlyOutput(sequences=sequences)
 
     def _most_probable(self, ids: Any, prompt: list[int]) -> Any:
         """One sequence with its greedy answer, [1, length]."""
@@ -113,8 +113,8 @@ class _Request:
 
     @property
     def _padding(self) -> int:
-        found = self._config._pad_token_tensor
-        return 0 if found is None else int(found)
+        token = self._config._pad_token_tensor
+        return 0 if token is None else int(token)
 
 
 def _check(model: LanguageModel, theirs: Any, config: Any) -> None:

@@ -64,7 +64,7 @@ class Model(TemplateLM):  # type: ignore[misc]
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
         """Answers, each up to one of its stop strings. AMK015 for an option of `generate` that amk does not have."""
         read = [self.tok_encode(request.args[0]) for request in requests]
-        found: dict[int, str] = {}
+        texts: dict[int, str] = {}
         for index in sorted(range(len(read)), key=read.__getitem__):
             options = _options(requests[index].args[1])
             room = self.max_length - options["max_tokens"]
@@ -73,9 +73,9 @@ class Model(TemplateLM):  # type: ignore[misc]
                     f"an answer of {options['max_tokens']:,} tokens leaves no room in {self.max_length:,} positions"
                 )
                 raise AmkError(Diagnostic("AMK014", message))
-            found[index] = self.model.generate(read[index][-room:], **options).text
-            self.cache_hook.add_partial("generate_until", requests[index].args, found[index])
-        return [found[index] for index in range(len(read))]
+            texts[index] = self.model.generate(read[index][-room:], **options).text
+            self.cache_hook.add_partial("generate_until", requests[index].args, texts[index])
+        return [texts[index] for index in range(len(read))]
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
         more = {"add_generation_prompt": add_generation_prompt}
@@ -92,13 +92,13 @@ class Model(TemplateLM):  # type: ignore[misc]
         self, requests: Sequence[tuple[Any, list[int], list[int]]], **_: Any
     ) -> list[tuple[float, bool]]:
         """(natural logarithm of the probability, is every token the most probable one) of each continuation."""
-        found: dict[int, tuple[float, bool]] = {}
+        scores: dict[int, tuple[float, bool]] = {}
         for text, indices in self._by_text(requests):
             for index, score in zip(indices, self.model.score(text, [requests[at][2] for at in indices]), strict=True):
-                found[index] = score.logprob, score.greedy
+                scores[index] = score.logprob, score.greedy
                 if requests[index][0] is not None:
-                    self.cache_hook.add_partial("loglikelihood", requests[index][0], found[index])
-        return [found[index] for index in range(len(requests))]
+                    self.cache_hook.add_partial("loglikelihood", requests[index][0], scores[index])
+        return [scores[index] for index in range(len(requests))]
 
     def _by_text(self, requests: Sequence[tuple[Any, list[int], list[int]]]) -> Iterator[tuple[list[int], list[int]]]:
         """Texts and the requests that continue them, in the order of their tokens.
@@ -119,9 +119,9 @@ class Model(TemplateLM):  # type: ignore[misc]
             context_len=1,
         )
         pairs = [(None, *make_disjoint_window(window)) for window in windows]
-        found = sum(logprob for logprob, _ in self._loglikelihood_tokens(pairs))
-        self.cache_hook.add_partial("loglikelihood_rolling", (text,), found)
-        return found
+        logprob_of_text = sum(logprob for logprob, _ in self._loglikelihood_tokens(pairs))
+        self.cache_hook.add_partial("loglikelihood_rolling", (text,), logprob_of_text)
+        return logprob_of_text
 
 
 def _options(given: Mapping[str, Any]) -> dict[str, Any]:

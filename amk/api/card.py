@@ -30,9 +30,9 @@ def usable_card() -> Card | None:
         device = Device.open()
     except AmkError:
         return None
-    found = Card(device.name, device.arch, device.sm_count)
+    card = Card(device.name, device.arch, device.sm_count)
     device.close()
-    return found
+    return card
 
 
 def target_of(card: Card) -> Target | None:

@@ -47,10 +47,10 @@ class EmulatorEngine(TextEngine):
         self._launches(tokens)
         outcome = self._engine.launch(tokens)
         if outcome.faults or not outcome.ended:
-            found = tuple(shown(str(fault)) for fault in outcome.faults[:MOST_FAULTS])
+            faults = tuple(shown(str(fault)) for fault in outcome.faults[:MOST_FAULTS])
             if outcome.faults and all(fault.kind == "limit" for fault in outcome.faults):
                 raise AmkError(Diagnostic("AMK803", outcome.faults[0].message), Exit.UNKNOWN)
-            raise AmkError(Diagnostic("AMK804", f"{len(outcome.faults)} faults", facts=found), Exit.UNSAFE)
+            raise AmkError(Diagnostic("AMK804", f"{len(outcome.faults)} faults", facts=faults), Exit.UNSAFE)
         return self._engine.output(tokens)
 
     def logits(self) -> F32:

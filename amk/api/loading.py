@@ -119,8 +119,8 @@ def load(
     files = model if isinstance(model, Files) else open_files(model)
     notes = list(unheeded(files.path))
     if device is None:
-        device, gpu, told = chosen(gpu, schedule is not None)
-        notes += told
+        device, gpu, about_device = chosen(gpu, schedule is not None)
+        notes += about_device
     cache = None if kv_dtype == "bf16" else kv_dtype
     _check(device, batch, schedule, gpu, dtype, lm_head_dtype, formats, cache)
     models = [files] if draft is None else [files, _draft_files(draft, files)]
@@ -134,8 +134,8 @@ def load(
         forms = formats if formats is not None else stored_formats(files.path, dtype, lm_head_dtype)
         wanted = Planned(forms, kv_dtype, max_context, sampling, batch, live=batch > 1)
         runs = _runs(models, device, gpu, wanted, schedule, 0 if speculate is None else draft_tokens)
-        made = partial(schedule_backend, device=device, progress=progress, quantise=quantise, prefill=prefill)
-        backends = [made(run, each.checkpoint) for run, each in zip(runs, models, strict=True)]
+        backend = partial(schedule_backend, device=device, progress=progress, quantise=quantise, prefill=prefill)
+        backends = [backend(run, each.checkpoint) for run, each in zip(runs, models, strict=True)]
         notes += rounding(runs[0], files.checkpoint)
     guessing = None if speculate is None else _guessing(models, backends, speculate, draft_tokens)
     suggested = suggested_sampling(generation_config(files.path))
@@ -182,9 +182,9 @@ def _runs(
 
 def _draft_files(draft: str | Path | Files, files: Files) -> Files:
     """AMK012 unless it has the tokens of the model; else as `open_files`."""
-    found = draft if isinstance(draft, Files) else open_files(draft)
-    check_same_tokens(files.tokenizer, found.tokenizer)
-    return found
+    smaller = draft if isinstance(draft, Files) else open_files(draft)
+    check_same_tokens(files.tokenizer, smaller.tokenizer)
+    return smaller
 
 
 def _draft_plan(draft: Files, run: Schedule, device: Device, gpu: str | None) -> Schedule:
@@ -196,12 +196,12 @@ def _draft_plan(draft: Files, run: Schedule, device: Device, gpu: str | None) ->
 
     positions = min(run.kv.context, draft.checkpoint.spec.max_context)
     wanted = Planned(stored_formats(draft.path), "bf16", positions, "top-k-top-p")
-    found = planned(draft.checkpoint, device, gpu, wanted)
-    needed = sum(b.bytes for schedule in (run, found) for b in schedule.buffers if b.space == "global")
+    schedule_of_draft = planned(draft.checkpoint, device, gpu, wanted)
+    needed = sum(b.bytes for schedule in (run, schedule_of_draft) for b in schedule.buffers if b.space == "global")
     if needed > run.target.hbm_bytes:
         message = f"model and draft need {needed:,} bytes, {run.target.name} has {run.target.hbm_bytes:,}"
         raise AmkError(Diagnostic("AMK011", message, help="ask for a smaller max_context"))
-    return found
+    return schedule_of_draft
 
 
 def chosen(gpu: str | None, scheduled: bool) -> tuple[Device, str | None, tuple[Diagnostic, ...]]:
@@ -299,8 +299,8 @@ def planned(checkpoint: Checkpoint, device: Device, gpu: str | None, wanted: Pla
 
 def target_here() -> str:
     """The name of this machine's target; AMK602 where there is none."""
-    _, found, told = chosen(None, False)
-    if found is None:
+    _, target, notes = chosen(None, False)
+    if target is None:
         help_text = "name a target (`amk targets` lists them) or give a schedule, or use the device cpu"
-        raise AmkError(Diagnostic("AMK602", told[0].message.partition(":")[0], help=help_text), Exit.NO_GPU)
-    return found
+        raise AmkError(Diagnostic("AMK602", notes[0].message.partition(":")[0], help=help_text), Exit.NO_GPU)
+    return target

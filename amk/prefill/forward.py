@@ -71,11 +71,13 @@ class PromptForward:
                 values["attn"] = attended(q, keys, kept).to(self._dtype)
                 continue
             given = self._normed(node, layer, states) if isinstance(node.reads, Norm) else values[node.reads]
-            made = self._product(node, layer, given, matrices[node.matrix])
+            output = self._product(node, layer, given, matrices[node.matrix])
             if node.then == "residual":
-                states.append(states[-1] + made)
+                states.append(states[-1] + output)
             else:
-                values["qkv" if node.then == "rows" else "act"] = made if node.then == "rows" else self._active(made)
+                values["qkv" if node.then == "rows" else "act"] = (
+                    output if node.then == "rows" else self._active(output)
+                )
         return states[-1]
 
     def _normed(self, node: Product, layer: int, states: Sequence[Tensor]) -> Tensor:
@@ -84,22 +86,22 @@ class PromptForward:
         number = model.graph.norm_of(node.matrix, layer, model.layers)
         x, weight = states[node.reads.reads], buffers["norm"][number]
         if node.reads.shift is not None:
-            found = F.layer_norm(x, (model.hidden,), weight, buffers["norm_shift"][number], model.rms_eps)
+            norm = F.layer_norm(x, (model.hidden,), weight, buffers["norm_shift"][number], model.rms_eps)
         else:
-            found = F.rms_norm(x, (model.hidden,), weight, model.rms_eps)
-        return found.to(self._dtype)
+            norm = F.rms_norm(x, (model.hidden,), weight, model.rms_eps)
+        return norm.to(self._dtype)
 
     def _product(self, node: Product, layer: int, given: Tensor, matrix: Tensor) -> Tensor:
-        made = F.linear(given, matrix)
-        return made.float() + self._buffers[bias_buffer(node.matrix)][layer] if node.biases else made
+        output = F.linear(given, matrix)
+        return output.float() + self._buffers[bias_buffer(node.matrix)][layer] if node.biases else output
 
-    def _active(self, made: Tensor) -> Tensor:
+    def _active(self, product: Tensor) -> Tensor:
         """What the MLP makes of its first product."""
         if self._model.activation == "silu":
-            gate, up = made.chunk(2, dim=-1)
+            gate, up = product.chunk(2, dim=-1)
             return F.silu(gate) * up
         tanh = self._model.activation == "gelu-tanh"
-        return F.gelu(made, approximate="tanh" if tanh else "none").to(self._dtype)
+        return F.gelu(product, approximate="tanh" if tanh else "none").to(self._dtype)
 
     def _appended(
         self, node: Attention, layer: int, joint: Tensor, start: int, sequence: int

@@ -102,9 +102,9 @@ class TorchPrompts:
         (stream,) = engine.schedule.streams
         streamed = {stream.source, stream.ring, stream.full}
         names = [name for name in engine.buffers if name not in streamed and _is_read(name)]
-        made = PromptForward(engine.schedule, {name: view(engine, name) for name in names}, DeviceMatrices(engine))
-        self._graphs = PromptGraphs(made, engine.schedule.kv.context)
-        return made
+        forward = PromptForward(engine.schedule, {name: view(engine, name) for name in names}, DeviceMatrices(engine))
+        self._graphs = PromptGraphs(forward, engine.schedule.kv.context)
+        return forward
 
 
 def _is_read(name: str) -> bool:

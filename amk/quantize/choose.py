@@ -111,10 +111,10 @@ def _further(
             break
         _, place, form, _ = max(steps)
         tried = chosen | {place: form}
-        found = judge.error(of.forms(tried))
-        tell(f"{of.name(place)} {form} as well: KL {found.kl:.3g}")
-        if found.kl <= most_kl:
-            chosen, error = tried, found
+        trial_error = judge.error(of.forms(tried))
+        tell(f"{of.name(place)} {form} as well: KL {trial_error.kl:.3g}")
+        if trial_error.kl <= most_kl:
+            chosen, error = tried, trial_error
         else:
             refused.add((place, form))
     return chosen, error
@@ -122,14 +122,14 @@ def _further(
 
 def _steps(of: Parts, alone: Alone, chosen: Chosen) -> list[tuple[float, Place, FormatName, float]]:
     """(bytes saved per KL, place, format, KL more) of everything that saves bytes."""
-    found = []
+    steps = []
     for place, now in chosen.items():
         for form in CANDIDATES:
             more = alone[place, form] - alone[place, now]
             saved = of.bytes(place, now) - of.bytes(place, form)
             if saved > 0:
-                found.append((saved / max(more, 1e-9), place, form, more))
-    return found
+                steps.append((saved / max(more, 1e-9), place, form, more))
+    return steps
 
 
 def estimated(of: Parts, alone: Alone, most_kl: float) -> Chosen:

@@ -114,11 +114,11 @@ class TextJudge:
         changed = (n for n, each in enumerate(layers) if any(each[name] != "bf16" for name in LAYERED_MATRICES))
         first = next(changed, self.model.layers)
         x = hidden_states(self.model, stored, self.tokens, self.states[first], first)[-1]
-        found = log_softmax(logits_of(self.model, stored, x))
-        kl = (np.exp(self.reference) * (self.reference - found)).sum(axis=-1)
-        same = self.reference.argmax(axis=-1) == found.argmax(axis=-1)
+        logprobs = log_softmax(logits_of(self.model, stored, x))
+        kl = (np.exp(self.reference) * (self.reference - logprobs)).sum(axis=-1)
+        same = self.reference.argmax(axis=-1) == logprobs.argmax(axis=-1)
         return TextError(
-            float(kl.mean()), float(kl.max()), float(same.mean()), self._perplexity(found),
+            float(kl.mean()), float(kl.max()), float(same.mean()), self._perplexity(logprobs),
             self._perplexity(self.reference),
         )  # fmt: skip
 

@@ -68,7 +68,7 @@ def hidden_states(model: ModelSpec, weights: TensorSource, tokens: Sequence[int]
     """x, which layer `first` reads, and what every layer from there on leaves."""
     angles = np.arange(len(tokens))[:, None] * rope_frequencies(model)
     turn = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
-    found = [x]
+    states = [x]
 
     def product(given: F32, names: tuple[str, ...]) -> F32:
         return np.concatenate([given @ weights.tensor(name).T for name in names], axis=1)
@@ -76,8 +76,8 @@ def hidden_states(model: ModelSpec, weights: TensorSource, tokens: Sequence[int]
     for layer in range(first, model.layers):
         attend = partial(_attention, model, weights, layer, turn)
         x = layer_output(model, layer, x, product, weights.tensor, attend)
-        found.append(x)
-    return found
+        states.append(x)
+    return states
 
 
 def logits_of(model: ModelSpec, weights: TensorSource, x: F32) -> F32:

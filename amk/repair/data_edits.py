@@ -158,15 +158,15 @@ def fields(scene: Scene) -> Iterator[Candidate]:
 
 def _alternatives(scene: Scene, name: str, value: Json, seen: list[Any]) -> list[Any]:
     """Values of the same type that other steps have, the layer at hand, sizes of roles, buffers of the same space."""
-    found: list[Any] = [{"l": 1}] if name == "layer" else []
-    found += [other for other in seen if type(other) is type(value)]
+    values: list[Any] = [{"l": 1}] if name == "layer" else []
+    values += [other for other in seen if type(other) is type(value)]
     if isinstance(value, int):
         sizes = [int(r["count"]) for r in scene.document["roles"]]
-        found += [*sizes, *(size * scene.schedule.launch.workers for size in sizes)]
+        values += [*sizes, *(size * scene.schedule.launch.workers for size in sizes)]
     if isinstance(value, str):
         space = {b["name"]: b["space"] for b in scene.document["buffers"]}
-        found += [other for other in space if value in space and space[other] == space[value]]
-    return found
+        values += [other for other in space if value in space and space[other] == space[value]]
+    return values
 
 
 def shares(scene: Scene) -> Iterator[Candidate]:
@@ -241,10 +241,10 @@ def _bytes(scene: Scene, index: int) -> int:
 
 def _free(scene: Scene, spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """Intervals of the launch's shared memory that no buffer uses."""
-    found, at = [], 0
+    gaps, at = [], 0
     for start, end in sorted(spans):
         if start > at:
-            found.append((at, start))
+            gaps.append((at, start))
         at = max(at, end)
-    found.append((at, max(at, int(scene.document["launch"]["shared_bytes"]))))
-    return found
+    gaps.append((at, max(at, int(scene.document["launch"]["shared_bytes"]))))
+    return gaps

@@ -45,8 +45,8 @@ class Scene:
     @cached_property
     def near(self) -> list[tuple[Path, Json]]:
         """Every step, those close to a place of the finding first."""
-        found = list(steps(self.document))
-        return sorted(found, key=lambda entry: self._distance(entry[0]))[:MAX_STEPS]
+        places = list(steps(self.document))
+        return sorted(places, key=lambda entry: self._distance(entry[0]))[:MAX_STEPS]
 
     def _distance(self, path: Path) -> tuple[int, int]:
         same = [abs(int(path[-1]) - int(place[-1])) for place in self.places if place[:-1] == path[:-1]]
@@ -72,13 +72,13 @@ class Scene:
 
 def scene(schedule: Schedule, verdict: Verdict) -> Scene:
     document: Any = json.loads(schedule.model_dump_json())
-    found: list[Path] = []
+    paths: list[Path] = []
     if verdict.evidence is not None:
-        found += _witnessed(schedule, verdict.evidence)
+        paths += _witnessed(schedule, verdict.evidence)
     for diagnostic in verdict.diagnostics:
         pointer = (diagnostic.where.path if diagnostic.where else None) or ""
-        found.append(_step_of(document, pointer))
-    return Scene(schedule, document, verdict, tuple(dict.fromkeys(path for path in found if path)))
+        paths.append(_step_of(document, pointer))
+    return Scene(schedule, document, verdict, tuple(dict.fromkeys(path for path in paths if path)))
 
 
 def _witnessed(schedule: Schedule, evidence: Evidence) -> list[Path]:

@@ -96,9 +96,9 @@ def find_repair(schedule: Schedule, verdict: Verdict, seconds: float) -> Repair 
         if text in seen:
             continue
         seen.add(text)
-        found = _judged(text)
-        if found is not None:
-            return Repair(candidate.description, found[0], start.document, document, found[1], tried)
+        judgement = _judged(text)
+        if judgement is not None:
+            return Repair(candidate.description, judgement[0], start.document, document, judgement[1], tried)
     return None
 
 

@@ -87,12 +87,12 @@ def missing_signals(scene: Scene) -> Iterator[Candidate]:
     for path, entry in scene.entries("waits"):
         index = int(path[-3])
         order = "release" if entry["order"] == "acquire" else "relaxed"
-        made = {"counter": entry["counter"], "index": entry["index"], "add": 1, "order": order}
+        signal = {"counter": entry["counter"], "index": entry["index"], "add": 1, "order": order}
         for back in range(1, REACH + 1):
             before = (*path[:-3], index - back)
-            if index - back >= 0 and "op" in scene.at(before) and made not in scene.at(before)["signals"]:
-                text = f"signal {_counter(made)} after {scene.step_name(before)}"
-                yield Candidate(text, [Edit("insert", (*before, "signals", 0), made)])
+            if index - back >= 0 and "op" in scene.at(before) and signal not in scene.at(before)["signals"]:
+                text = f"signal {_counter(signal)} after {scene.step_name(before)}"
+                yield Candidate(text, [Edit("insert", (*before, "signals", 0), signal)])
 
 
 def missing_waits(scene: Scene) -> Iterator[Candidate]:
@@ -111,8 +111,8 @@ def missing_waits(scene: Scene) -> Iterator[Candidate]:
 
 def _waiting_roles(scene: Scene) -> list[str]:
     """Roles whose steps wait, or all that there are."""
-    found = _distinct([step["op"]["role"] for _, step in scene.near if step["waits"] or step["op"]["op"] == "wait"])
-    return found or _distinct([step["op"]["role"] for _, step in scene.near])
+    roles = _distinct([step["op"]["role"] for _, step in scene.near if step["waits"] or step["op"]["op"] == "wait"])
+    return roles or _distinct([step["op"]["role"] for _, step in scene.near])
 
 
 def _levels(scene: Scene) -> list[Json]:
@@ -124,8 +124,8 @@ def _levels(scene: Scene) -> list[Json]:
 
 def barriers(scene: Scene) -> Iterator[Candidate]:
     """A barrier like those of the program, near the finding."""
-    made = _distinct([step for _, step in scene.near if step["op"]["op"] == "barrier"])
-    for place, step in itertools.product(_around(scene), made):
+    kinds = _distinct([step for _, step in scene.near if step["op"]["op"] == "barrier"])
+    for place, step in itertools.product(_around(scene), kinds):
         plain = {"op": step["op"], "waits": [], "signals": []}
         text = f"a barrier of role '{step['op']['role']}' before step {place[-1]}"
         yield Candidate(text, [Edit("insert", place, plain)])
@@ -155,13 +155,13 @@ def removals(scene: Scene) -> Iterator[Candidate]:
 
 def _around(scene: Scene) -> list[Path]:
     """Where a step can be inserted: at the finding, then further before it, then behind it."""
-    found = []
+    places = []
     for by in (0, *range(1, REACH + 1), *range(-1, -REACH, -1)):
         for place in scene.places:
             index = int(place[-1]) - by
             if 0 <= index <= len(scene.at(place[:-1])):
-                found.append((*place[:-1], index))
-    return list(dict.fromkeys(found))
+                places.append((*place[:-1], index))
+    return list(dict.fromkeys(places))
 
 
 def _distinct(values: list[Any]) -> list[Any]:

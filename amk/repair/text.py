@@ -20,21 +20,21 @@ def fix(description: str, before: Any, after: Any, positions: Positions | None) 
     Each change says what happens to the document as the changes before it left it; regions are of the file as it is,
     and are left out if replacing them all does not give `after`.
     """
-    found = list(_changes(before, after, ()))
-    plain = Fix(description, tuple(change for change, _ in found))
+    changes = list(_changes(before, after, ()))
+    plain = Fix(description, tuple(change for change, _ in changes))
     if positions is None:
         return plain
-    placed = Fix(description, tuple(_placed(change, path, positions) for change, path in found))
+    placed = Fix(description, tuple(_placed(change, path, positions) for change, path in changes))
     return placed if _edited(placed, positions) == after else plain
 
 
-def _edited(found: Fix, positions: Positions) -> Any:
+def _edited(repair: Fix, positions: Positions) -> Any:
     """The document after the replacements, None if they cannot all be made."""
     lines = positions.text.split("\n")
     starts = list(itertools.accumulate((len(line) + 1 for line in lines), initial=0))
     text, at = positions.text, len(positions.text)
     spans = []
-    for order, change in enumerate(found.changes):
+    for order, change in enumerate(repair.changes):
         if change.start is None or change.end is None:
             return None
         first, last = (starts[line - 1] + column - 1 for line, column in (change.start, change.end))
@@ -86,10 +86,10 @@ def _list_changes(before: list[Any], after: list[Any], path: Path) -> Iterator[t
 
 def _placed(change: Change, path: Path, positions: Positions) -> Change:
     """The change with its region, if the file has the value that it is about."""
-    found = _span(change, path, positions.extents)
-    if found is None:
+    span = _span(change, path, positions.extents)
+    if span is None:
         return change
-    first, last, lead, tail = found
+    first, last, lead, tail = span
     text = "" if change.do == "remove" else lead + json.dumps(change.value) + tail
     return Change(change.do, change.path, change.value, positions.place(first), positions.place(last), text)
 

@@ -110,8 +110,8 @@ class Diagnostic:
     @property
     def causes(self) -> tuple[Fact, ...]:
         """The facts; if none of them says why, and it is about what a schedule does, the reason that its code gives."""
-        told = any(fact.mark == "=" for fact in self.facts) or self.code[3] not in "12345"
-        return self.facts if told else (*self.facts, Fact("=", reason(self.code)))
+        complete = any(fact.mark == "=" for fact in self.facts) or self.code[3] not in "12345"
+        return self.facts if complete else (*self.facts, Fact("=", reason(self.code)))
 
     @property
     def advice(self) -> str:
@@ -123,11 +123,11 @@ class AmkError(Exception):
     """Ends a command with diagnostics and an exit code; bad input is `Exit.INPUT`."""
 
     def __init__(self, diagnostics: Diagnostic | Sequence[Diagnostic], exit_code: Exit = Exit.INPUT) -> None:
-        found = (diagnostics,) if isinstance(diagnostics, Diagnostic) else tuple(diagnostics)
-        if not found:
+        several = (diagnostics,) if isinstance(diagnostics, Diagnostic) else tuple(diagnostics)
+        if not several:
             raise ValueError("an AmkError carries at least one diagnostic")
-        super().__init__(f"{found[0].code}: {found[0].message}")
-        self.diagnostics = found
+        super().__init__(f"{several[0].code}: {several[0].message}")
+        self.diagnostics = several
         self.exit_code = exit_code
 
     def __reduce__(self) -> tuple[object, ...]:

@@ -94,12 +94,12 @@ def _finite(text: str, file: str) -> float:
 
 
 def _unique(pairs: list[tuple[str, Any]], file: str) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
         seen: set[str] = set()
         twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
         facts = (because("parsers disagree about which of two equal keys counts"),)
         raise AmkError(
             Diagnostic("AMK007", f"key '{twice[:80]}' appears twice in one object", where=Where(file=file), facts=facts)
         )
-    return found
+    return fields

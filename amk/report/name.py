@@ -36,5 +36,5 @@ def closest(text: str, known: Iterable[str]) -> str | None:
     if len(text) > 200:
         return None
     by_folded = {name.lower(): name for name in known}
-    found = difflib.get_close_matches(text.lower(), list(by_folded), n=3, cutoff=0.5)
-    return f"did you mean {' or '.join(by_folded[name] for name in found)}?" if found else None
+    matches = difflib.get_close_matches(text.lower(), list(by_folded), n=3, cutoff=0.5)
+    return f"did you mean {' or '.join(by_folded[name] for name in matches)}?" if matches else None

@@ -65,9 +65,9 @@ def _full(diagnostic: Diagnostic, colour: bool, said: set[tuple[str, str]]) -> s
     place, path = _place(diagnostic.where), diagnostic.where.path if diagnostic.where else None
     if place or path:
         lines.append("  --> " + "   ".join(part for part in (place, f"({printable(path)})" if path else "") if part))
-    told = [(diagnostic.code, line) for line in _body(diagnostic)]
-    lines += [f"   {line}" for code, line in told if line[0] != "=" or (code, line) not in said]
-    said.update(told)
+    body = [(diagnostic.code, line) for line in _body(diagnostic)]
+    lines += [f"   {line}" for code, line in body if line[0] != "=" or (code, line) not in said]
+    said.update(body)
     return "\n".join(lines)
 
 

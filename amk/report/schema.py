@@ -38,11 +38,11 @@ def schema_error(error: ValidationError, file: str | None = None, prefix: tuple[
     # pydantic counts only the valid items of a tuple, so a list whose items are all wrong is also called too short
     every = error.errors(include_url=False)
     details = [d for d in every if d["type"] != "too_short" or not d["input"]] or every
-    found = [_diagnostic(detail, file, prefix) for detail in details[:MAX_FINDINGS]]
+    findings = [_diagnostic(detail, file, prefix) for detail in details[:MAX_FINDINGS]]
     if len(details) > MAX_FINDINGS:
         more = f"{len(details) - MAX_FINDINGS} more problems of this kind are not shown"
-        found.append(Diagnostic("AMK005", more, where=Where(file=file)))
-    return AmkError(found)
+        findings.append(Diagnostic("AMK005", more, where=Where(file=file)))
+    return AmkError(findings)
 
 
 def _diagnostic(detail: ErrorDetails, file: str | None, prefix: tuple[str | int, ...]) -> Diagnostic:

@@ -41,9 +41,9 @@ class Frame:
         """The chunk of one token; None if it has nothing to say."""
         if not piece.text and piece.logprob is None:
             return None
-        told = [piece.logprob] if piece.logprob is not None else None
+        logprobs = [piece.logprob] if piece.logprob is not None else None
         text = {"delta": {"content": piece.text}} if self.kind == "chat" else {"text": piece.text}
-        return self._chunk(index, text | {"logprobs": self._logprobs(told)})
+        return self._chunk(index, text | {"logprobs": self._logprobs(logprobs)})
 
     def last(self, index: int, finish: str) -> dict[str, Any]:
         text: dict[str, Any] = {"delta": {}} if self.kind == "chat" else {"text": ""}
@@ -57,24 +57,24 @@ class Frame:
         choice = {"index": index, "logprobs": None, **text, "finish_reason": finish}
         return {**self._head, "object": _OBJECTS[self.kind][1], "choices": [choice]}
 
-    def _choice(self, index: int, found: Completion) -> dict[str, Any]:
-        choice = {"index": index, "logprobs": self._logprobs(found.logprobs), "finish_reason": found.finish}
+    def _choice(self, index: int, completion: Completion) -> dict[str, Any]:
+        choice = {"index": index, "logprobs": self._logprobs(completion.logprobs), "finish_reason": completion.finish}
         if self.kind == "chat":
-            return choice | {"message": {"role": "assistant", "content": found.text, "refusal": None}}
-        return choice | {"text": found.text}
+            return choice | {"message": {"role": "assistant", "content": completion.text, "refusal": None}}
+        return choice | {"text": completion.text}
 
-    def _logprobs(self, told: Sequence[TokenLogprob] | None) -> dict[str, Any] | None:
-        if told is None:
+    def _logprobs(self, tokens: Sequence[TokenLogprob] | None) -> dict[str, Any] | None:
+        if tokens is None:
             return None
         if self.kind == "chat":
             content = [
-                self._one(t.token, t.logprob) | {"top_logprobs": [self._one(*each) for each in t.top]} for t in told
+                self._one(t.token, t.logprob) | {"top_logprobs": [self._one(*each) for each in t.top]} for t in tokens
             ]
             return {"content": content, "refusal": None}
         return {
-            "tokens": [self._text(t.token) for t in told],
-            "token_logprobs": [t.logprob for t in told],
-            "top_logprobs": [{self._text(token): logprob for token, logprob in t.top} for t in told],
+            "tokens": [self._text(t.token) for t in tokens],
+            "token_logprobs": [t.logprob for t in tokens],
+            "top_logprobs": [{self._text(token): logprob for token, logprob in t.top} for t in tokens],
             "text_offset": None,
         }
 

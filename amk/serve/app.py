@@ -169,8 +169,8 @@ class Server:
             await asyncio.wait((collecting, gone), return_when=asyncio.FIRST_COMPLETED)
             if not collecting.done():
                 return Response(status_code=CLOSED_REQUEST)
-            found = collecting.result()
-            return JSONResponse(await asyncio.to_thread(frame.whole, found))
+            completions = collecting.result()
+            return JSONResponse(await asyncio.to_thread(frame.whole, completions))
         finally:
             self._cancel(requests)
             for task in (collecting, gone):
@@ -183,11 +183,11 @@ class Server:
             if (first := frame.first()) is not None:
                 yield event(first)
             for index, request in enumerate(requests):
-                async for found in _told(request):
-                    if isinstance(found, Completion):
-                        total = added(total, found.usage)
-                        yield event(frame.last(index, found.finish))
-                    elif (chunk := frame.piece(index, found)) is not None:
+                async for piece in _told(request):
+                    if isinstance(piece, Completion):
+                        total = added(total, piece.usage)
+                        yield event(frame.last(index, piece.finish))
+                    elif (chunk := frame.piece(index, piece)) is not None:
                         yield event(chunk)
             if with_usage:
                 yield event(frame.usage(total))
@@ -255,13 +255,13 @@ async def _http_error(http: HttpRequest, error: Exception) -> Response:
 async def _told(request: Request) -> AsyncIterator[Piece | Completion]:
     """What comes of a request, up to its completion. Raises the error that ended it."""
     while True:
-        found = await request.events.get()
-        if isinstance(found, AmkError):
-            raise found
-        yield found
-        if isinstance(found, Completion):
+        item = await request.events.get()
+        if isinstance(item, AmkError):
+            raise item
+        yield item
+        if isinstance(item, Completion):
             return
 
 
 async def _collected(requests: Sequence[Request]) -> list[Completion]:
-    return [found for request in requests async for found in _told(request) if isinstance(found, Completion)]
+    return [piece for request in requests async for piece in _told(request) if isinstance(piece, Completion)]

@@ -50,24 +50,24 @@ class Keys:
         if not self.by_name:
             return address or ANYONE
         scheme, _, given = authorization.partition(" ")
-        found = None
+        client = None
         for name, key in self.by_name.items():
             if hmac.compare_digest(key.encode(), given.strip().encode()):
-                found = name
-        return found if scheme.lower() == "bearer" else None
+                client = name
+        return client if scheme.lower() == "bearer" else None
 
 
 def keys_of(environment: Mapping[str, str] = os.environ) -> Keys:
     """The keys in AMK_API_KEYS: `name:key` or `key`, separated by commas. AMK005 for one that is easy to guess."""
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     for number, part in enumerate(environment.get(KEYS_VARIABLE, "").split(","), 1):
         if not part.strip():
             continue
         name, colon, key = part.strip().partition(":")
         name, key = (name, key) if colon else (f"key {number}", name)
-        if len(key) < SHORTEST_KEY or not key.isascii() or name in found:
+        if len(key) < SHORTEST_KEY or not key.isascii() or name in names:
             message = f"{KEYS_VARIABLE}: entry {number} has a key of fewer than {SHORTEST_KEY} ASCII characters"
-            message = f"{KEYS_VARIABLE}: two keys are named {name!r}" if name in found else message
+            message = f"{KEYS_VARIABLE}: two keys are named {name!r}" if name in names else message
             raise AmkError(Diagnostic("AMK005", message))
-        found[name] = key
-    return Keys(found)
+        names[name] = key
+    return Keys(names)

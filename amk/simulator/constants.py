@@ -151,11 +151,11 @@ def scaled(reference: Constants, target: Target) -> Constants:
     update: dict[str, object] = {name: getattr(reference, name) * clock for name in INSTRUCTIONS}
     update |= {name: getattr(reference, name) * crossing for name in CROSSINGS}
     update |= {name: getattr(reference, name) / clock for name in THROUGHPUTS}
-    told = own.sources if own is not base else {"clock": f"assumed: that of {REFERENCE}"}
+    sources = own.sources if own is not base else {"clock": f"assumed: that of {REFERENCE}"}
     update |= {
         "target": target.name, "read_gbps": target.read_ceiling_gbps, "fast_sms": 0.0, "fast_gain": 1.0,
         "sources": {
-            "read_gbps": target.sources.get("read_ceiling_gbps", ""), **told,
+            "read_gbps": target.sources.get("read_ceiling_gbps", ""), **sources,
             "all others": f"constants of {reference.target}, scaled by clock and by L2 latency",
         },
     }  # fmt: skip

@@ -217,11 +217,11 @@ class Engine:
         c = self.constants
         until, source, last = 0.0, -1, 0.0
         for cell, threshold in state.group.waits[state.next]:
-            found = self.cells.setdefault(cell, Cell())
-            if found.total < threshold:
-                found.waiters.append((state.number, threshold))
+            counter = self.cells.setdefault(cell, Cell())
+            if counter.total < threshold:
+                counter.waiters.append((state.number, threshold))
                 return False
-            given, by, late = found.reached(threshold, c.skew_us)
+            given, by, late = counter.reached(threshold, c.skew_us)
             last = max(last, late)
             if given > until:
                 until, source = given, by
@@ -259,8 +259,8 @@ class Engine:
         at = self._ready(state, role)
         workers = len(state.group.workers)
         for cell, amount in given:
-            found = self.cells.setdefault(cell, Cell())
-            self.ready += found.post(at, amount * len(role), state.number, workers)
+            counter = self.cells.setdefault(cell, Cell())
+            self.ready += counter.post(at, amount * len(role), state.number, workers)
 
     def _work(self, state: _State, act: Act) -> bool:
         """An op other than a gemv. Reads of tagged words wait for their writers, the cache's share the memory."""
@@ -332,10 +332,10 @@ class Engine:
     def chunk_time(self, op: GemvOp, layer: int) -> float:
         """Microseconds of a warp: narrow formats have as many columns to multiply as their chunk is wide."""
         key = op.role, op.stream, op.matrix, layer
-        found = self.chunk_us.get(key)
-        if found is None:
-            found = self.chunk_us[key] = self._chunk_us(op, layer)
-        return found
+        us = self.chunk_us.get(key)
+        if us is None:
+            us = self.chunk_us[key] = self._chunk_us(op, layer)
+        return us
 
     def _chunk_us(self, op: GemvOp, layer: int) -> float:
         c, stream = self.constants, self.streams[op.stream]

@@ -43,11 +43,11 @@ def folds_of(runs: Sequence[Run], folds: int) -> list[int]:
     """The fold of each run: within a model the kernels are dealt in turn; a kernel that was measured more than once is
     in one fold."""
     known: dict[str, dict[str, int]] = {}
-    found = []
+    places = []
     for run in runs:
         kernels = known.setdefault(run.schedule.model.name, {})
-        found.append(kernels.setdefault(schedule_hash(run.schedule), len(kernels)) % folds)
-    return found
+        places.append(kernels.setdefault(schedule_hash(run.schedule), len(kernels)) % folds)
+    return places
 
 
 def held_out(
@@ -66,13 +66,13 @@ def held_out(
         nudged = [moved(start, names, NUDGE * unit) for unit in np.eye(len(names))]
         first, *others = np.log(predicted([start, *nudged]))
         slope = (np.stack(others, axis=1) - first[:, None]) / NUDGE
-        made = [_Fold(places != f, np.zeros(len(names)), np.zeros(len(names)), np.exp(first)) for f in range(folds)]
+        fits = [_Fold(places != f, np.zeros(len(names)), np.zeros(len(names)), np.exp(first)) for f in range(folds)]
         for number in range(STEPS):
-            times = predicted([moved(start, names, fold.at + fold.step) for fold in made])
-            for fold, row in zip(made, times, strict=True):
+            times = predicted([moved(start, names, fold.at + fold.step) for fold in fits])
+            for fold, row in zip(fits, times, strict=True):
                 _improve(fold, row, np.log(row) - measured, slope, prior)
-            told(f"step {number + 1} of {STEPS}: losses {', '.join(f'{fold.loss:.0f}' for fold in made)}")
-    return [float(made[f].made[i]) for i, f in enumerate(places)]
+            told(f"step {number + 1} of {STEPS}: losses {', '.join(f'{fold.loss:.0f}' for fold in fits)}")
+    return [float(fits[f].made[i]) for i, f in enumerate(places)]
 
 
 @contextmanager

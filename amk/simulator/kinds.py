@@ -67,10 +67,10 @@ def named_kind(bf16: bool, batch: int, pos: int) -> str:
 
 def errors_of(pairs: Iterable[tuple[Schedule, int, float, float]]) -> dict[str, KindError]:
     """By kind, of (schedule, position, measured ms, predicted ms)."""
-    found: dict[str, list[float]] = {}
+    ratios: dict[str, list[float]] = {}
     for schedule, pos, measured, predicted in pairs:
-        found.setdefault(kind_of(schedule, pos), []).append(predicted / measured - 1)
-    return {kind: _error(np.array(each)) for kind, each in sorted(found.items())}
+        ratios.setdefault(kind_of(schedule, pos), []).append(predicted / measured - 1)
+    return {kind: _error(np.array(each)) for kind, each in sorted(ratios.items())}
 
 
 def _error(off: np.ndarray) -> KindError:
@@ -113,13 +113,13 @@ def errors_on(targets: Iterable[str]) -> str:
     known = stored_errors().kinds
     lines = []
     for target in dict.fromkeys(targets):
-        told = "; ".join(f"{kind}: {error}" for kind, error in known.get(target, {}).items())
-        lines.append(f"* Error on {target}: {told or 'not known, no plan was ever measured there'}.")
+        text = "; ".join(f"{kind}: {error}" for kind, error in known.get(target, {}).items())
+        lines.append(f"* Error on {target}: {text or 'not known, no plan was ever measured there'}.")
     return "\n".join(lines)
 
 
 def saved(kinds: Mapping[str, dict[str, KindError]], source: str, before: Errors | None = None) -> str:
     """The file's text: errors of these targets, and of the other targets that were known `before`."""
     known = before or Errors(kinds={}, sources={})
-    found = Errors(kinds={**known.kinds, **kinds}, sources={**known.sources, **dict.fromkeys(kinds, source)})
-    return json.dumps(found.model_dump(mode="json"), indent=1) + "\n"
+    errors = Errors(kinds={**known.kinds, **kinds}, sources={**known.sources, **dict.fromkeys(kinds, source)})
+    return json.dumps(errors.model_dump(mode="json"), indent=1) + "\n"

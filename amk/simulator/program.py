@@ -120,13 +120,13 @@ class Unrolled:
 
     def _counters(self, number: int) -> tuple[dict[int, list[Cells]], dict[int, list[Cells]]]:
         """Per item that has them, of each worker: waits and signals."""
-        workers, found = self._workers(number), (dict[int, list[Cells]](), dict[int, list[Cells]]())
+        workers, cells = self._workers(number), (dict[int, list[Cells]](), dict[int, list[Cells]]())
         for i, item in enumerate(self.items[number]):
             if item.step.waits:
-                found[0][i] = self._cells(item, workers, True)
+                cells[0][i] = self._cells(item, workers, True)
             if item.step.signals:
-                found[1][i] = self._cells(item, workers, False)
-        return found
+                cells[1][i] = self._cells(item, workers, False)
+        return cells
 
     def _cells(self, item: Item, workers: range, waiting: bool) -> list[Cells]:
         """Per worker: (counter instance, threshold or amount) of each wait or signal of the item."""
@@ -150,7 +150,7 @@ class Unrolled:
             return [NOTHING] * len(workers)
         known = self.known.setdefault(item.site.path, {})
         keys: dict[tuple[str, ...], list[tuple[int, ...]]] = {}
-        found = []
+        shares = []
         for k, worker in enumerate(workers):
             share = None
             for names, values in known.items():
@@ -164,8 +164,8 @@ class Unrolled:
                 if names not in keys:
                     keys[names] = self._read(names, workers, item, pos)
                 known.setdefault(names, {})[keys[names][k]] = share
-            found.append(share)
-        return found
+            shares.append(share)
+        return shares
 
     def _read(self, names: tuple[str, ...], workers: range, item: Item, pos: int) -> list[tuple[int, ...]]:
         """The values of `names` for each worker."""
@@ -202,8 +202,8 @@ def differing(columns: Iterable[Sequence[object]]) -> list[Sequence[object]]:
 
 
 def _loops(body: tuple[Node, ...]) -> list[Loop]:
-    found = [n for n in body if isinstance(n, Loop)]
-    return [*found, *(inner for loop in found for inner in _loops(loop.body))]
+    outer = [n for n in body if isinstance(n, Loop)]
+    return [*outer, *(inner for loop in outer for inner in _loops(loop.body))]
 
 
 def _cut(program: Program, layers: int) -> Program:

@@ -56,12 +56,12 @@ def _only(program: Program, number: int, layers: int, first: int) -> Program:
 
 def _from_zero(step: Step, first: int) -> Step:
     """The step for layers that are counted from the loop's first."""
-    found: dict[str, Expr] = {}
+    fields: dict[str, Expr] = {}
     for field, factor in (("layer", 1), ("index", 2)):
         expr = getattr(step.op, field, None)
         if isinstance(expr, dict):
-            found[field] = expr | {"1": expr.get("1", 0) - factor * first}
-    return step.model_copy(update={"op": step.op.model_copy(update=found)}) if found else step
+            fields[field] = expr | {"1": expr.get("1", 0) - factor * first}
+    return step.model_copy(update={"op": step.op.model_copy(update=fields)}) if fields else step
 
 
 def _long(counter: Counter, layers: int) -> Counter:

@@ -14,9 +14,9 @@ BAND = 0.1
 ROOM = 1.15
 
 
-def scatter(found: Mapping[str, Agreement]) -> str:
+def scatter(agreements: Mapping[str, Agreement]) -> str:
     """Both axes logarithmic, in ms per token."""
-    times = [t for a in found.values() for _, m, p in a.pairs for t in (m, p)]
+    times = [t for a in agreements.values() for _, m, p in a.pairs for t in (m, p)]
     low, high = min(times) / ROOM, max(times) * ROOM
 
     def place(measured: float, predicted: float) -> tuple[float, float]:
@@ -32,7 +32,7 @@ def scatter(found: Mapping[str, Agreement]) -> str:
     dots: list[str] = []
     title = "simulated over measured ms per token, both logarithmic; dashed: 10%"
     words: list[tuple[float, float, str]] = [(MARGIN, 20, title)]
-    for n, (name, agreement) in enumerate(found.items()):
+    for n, (name, agreement) in enumerate(agreements.items()):
         colour = COLOURS[n % len(COLOURS)]
         for run, measured, predicted in agreement.pairs:
             x, y = place(measured, predicted)

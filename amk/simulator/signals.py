@@ -32,18 +32,18 @@ class Cell:
         self.total += amount * workers
         if not self.waiters:
             return []
-        found = [waiter for waiter, threshold in self.waiters if threshold <= self.total]
-        if found:
+        ready = [waiter for waiter, threshold in self.waiters if threshold <= self.total]
+        if ready:
             self.waiters = [w for w in self.waiters if w[1] > self.total]
-        return found
+        return ready
 
     def reached(self, threshold: int, spread: float) -> Reached:
         """`total` has reached the threshold. One of 0 or less is reached before anybody signals."""
         key = len(self.posted), threshold
-        found = self.known.get(key)
-        if found is None:
-            found = self.known[key] = self._counted(threshold, spread)
-        return found
+        result = self.known.get(key)
+        if result is None:
+            result = self.known[key] = self._counted(threshold, spread)
+        return result
 
     def _counted(self, threshold: int, spread: float) -> Reached:
         if threshold <= 0:

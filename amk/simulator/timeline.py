@@ -61,12 +61,12 @@ def _arrows(prediction: Prediction, spans: tuple[Span, ...]) -> tuple[Arrow, ...
         place = bisect_right(starts.get(track, []), time) - 1
         return rows[track][place] if place >= 0 else None
 
-    found = []
+    arrows = []
     for arrow in prediction.arrows:
         source, target = at(arrow.source, arrow.given), at(arrow.group, arrow.given)
         if source is not None and target is not None and source != target:
-            found.append(Arrow(source, target, "signal"))
-    return tuple(found)
+            arrows.append(Arrow(source, target, "signal"))
+    return tuple(arrows)
 
 
 def _table(prediction: Prediction) -> Table:

@@ -41,10 +41,10 @@ class _Written:
         if not self.waiters:
             return []
         done = self.times.keys()
-        found = [group for group, owners in self.waiters if owners <= done]
-        if found:
+        ready = [group for group, owners in self.waiters if owners <= done]
+        if ready:
             self.waiters = [w for w in self.waiters if not w[1] <= done]
-        return found
+        return ready
 
 
 _Uses = tuple[tuple[tuple[_Written, frozenset[int]], ...], tuple[_Written, ...]]
@@ -73,21 +73,21 @@ class Footprints:
         """
         known = self.known.setdefault(item.site.path, {})
         for names, values in known.items():
-            found = values.get(tuple(self._read(name, worker, pos) for name in names))
-            if found is not None:
-                return found
-        made: Touched = {}
+            before = values.get(tuple(self._read(name, worker, pos) for name in names))
+            if before is not None:
+                return before
+        spans: Touched = {}
         seen: set[str] = set()
         for agent in sorted({0, self.geometry.role_size[item.step.op.role] - 1}):
             env = Probe(item.loops, worker, agent, pos, self.tables)
             for access in item.step.op.accesses(env, self.geometry):
                 if access.buffer in self.tagged:
-                    lo, hi = made.get(key := (access.kind, access.buffer), (access.lo, access.hi))
-                    made[key] = min(lo, access.lo), max(hi, access.hi)
+                    lo, hi = spans.get(key := (access.kind, access.buffer), (access.lo, access.hi))
+                    spans[key] = min(lo, access.lo), max(hi, access.hi)
             seen |= env.log.keys()
         names = tuple(sorted(seen.difference(EVERYWHERE)))
-        known.setdefault(names, {})[tuple(self._read(name, worker, pos) for name in names)] = made
-        return made
+        known.setdefault(names, {})[tuple(self._read(name, worker, pos) for name in names)] = spans
+        return spans
 
     def _read(self, name: str, worker: int, pos: int) -> int:
         if name == "worker":
@@ -141,56 +141,56 @@ class Words:
     def written(self, group: int, item: int, time: float) -> list[int]:
         """The item was done: groups that may now go on."""
         woken: list[int] = []
-        for found in self._uses(group, item)[1]:
-            found.times[group] = time
-            woken += found.woken()
+        for state in self._uses(group, item)[1]:
+            state.times[group] = time
+            woken += state.woken()
         return woken
 
     def _uses(self, group: int, item: int) -> _Uses:
         """Words that the item reads, with those who write them, and words that it writes."""
-        found = self.uses[group][item]
-        if found is None:
+        uses = self.uses[group][item]
+        if uses is None:
             program = self.window.groups[group].program
             reads, writes = self._named(group, self.window.items[program][item].site.number)
-            found = self.uses[group][item] = (
+            uses = self.uses[group][item] = (
                 tuple((self._state(name, program, item), owners) for name, owners in reads),
                 tuple(self._state(name, program, item) for name in writes),
             )
-        return found
+        return uses
 
     def _named(self, group: int, site: int) -> _Named:
         """Tagged buffers that the step reads, with the groups that write there, and those that it writes."""
-        found = self.named.get((group, site))
-        if found is None:
+        words = self.named.get((group, site))
+        if words is None:
             touched = self._touched(group, site)
             reads, writes = (sorted(n for kind, n in touched if kind == wanted) for wanted in ("read", "write"))
-            found = tuple((name, self._owners(group, site, name)) for name in reads), tuple(writes)
-            self.named[group, site] = found
-        return found
+            words = tuple((name, self._owners(group, site, name)) for name in reads), tuple(writes)
+            self.named[group, site] = words
+        return words
 
     def _state(self, name: str, program: int, item: int) -> _Written:
         """Of the words that the item's iteration writes. AMK009 outside of the loop that their tags count."""
         key = name, program, item
-        found = self.states.get(key)
-        if found is None:
+        state = self.states.get(key)
+        if state is None:
             env = Env(loops=self.window.items[program][item].loops, worker=0)
             try:
                 tag = env.eval_int(self.tagged[name].tag or 0)
             except KeyError as loop:
                 message = f"the tags of '{name}' count loop {loop}, and a step outside of it uses them"
                 raise AmkError(Diagnostic("AMK009", message)) from None
-            found = self.states[key] = self.state.setdefault((name, tag), _Written())
-        return found
+            state = self.states[key] = self.state.setdefault((name, tag), _Written())
+        return state
 
     def _touched(self, group: int, site: int) -> Touched:
         """What the first worker of the group touches in the step."""
-        found = self.touching.get((group, site))
-        if found is None:
-            made = self.window.groups[group]
-            item = self.sites[made.program].get(site)
-            found = self.footprints.touched(item, made.workers[0], self.pos) if item else {}
-            self.touching[group, site] = found
-        return found
+        footprint = self.touching.get((group, site))
+        if footprint is None:
+            workers_alike = self.window.groups[group]
+            item = self.sites[workers_alike.program].get(site)
+            footprint = self.footprints.touched(item, workers_alike.workers[0], self.pos) if item else {}
+            self.touching[group, site] = footprint
+        return footprint
 
     def _owners(self, group: int, site: int, name: str) -> frozenset[int]:
         """Groups that write words which the step reads."""

@@ -47,17 +47,17 @@ def of_recording(
 def chosen_workers(measured: Measured) -> tuple[int, ...]:
     weights = measured.time(None, "weights")
     order = np.argsort(-weights, kind="stable").tolist()
-    found = dict.fromkeys([*order[:2], *order[-2:], *range(len(order))])
-    return tuple(sorted(list(found)[:WORKERS]))
+    workers = dict.fromkeys([*order[:2], *order[-2:], *range(len(order))])
+    return tuple(sorted(list(workers)[:WORKERS]))
 
 
 def _spans(measured: Measured, worker: int, warp: int, track: int) -> list[Span]:
     items, steps = measured.items(worker), measured.steps(worker, warp)
     marks = measured.marks[worker, warp, : len(steps) + 1].tolist()
-    found = []
+    spans = []
     for k, i in enumerate(steps):
         step, loops = items[i].step, items[i].loops
         layer = f"  L{loops['l']}" if "l" in loops else ""
         detail = json_pointer(items[i].site.path)
-        found.append(Span(track, marks[k], marks[k + 1], name_of(step) + layer, kind_of(step), detail))
-    return found
+        spans.append(Span(track, marks[k], marks[k + 1], name_of(step) + layer, kind_of(step), detail))
+    return spans

@@ -65,9 +65,9 @@ def longest_chain(steps: Steps, run: LogicalRun) -> list[int]:
 
 def chosen_workers(steps: Steps, chain: Sequence[int]) -> tuple[int, ...]:
     """Workers of the chain, then the first ones, `WORKERS` in all."""
-    found = dict.fromkeys(steps.place(event)[0] for event in chain if steps.real(event))
-    found |= dict.fromkeys(range(steps.schedule.launch.workers))
-    return tuple(sorted(list(found)[:WORKERS]))
+    workers = dict.fromkeys(steps.place(event)[0] for event in chain if steps.real(event))
+    workers |= dict.fromkeys(range(steps.schedule.launch.workers))
+    return tuple(sorted(list(workers)[:WORKERS]))
 
 
 class _Drawing:
@@ -126,8 +126,8 @@ class _Drawing:
         if run.begin[event] > run.ready[event]:
             late = self._releaser(event)
             reason = f"waited for {steps.wait_text(int(run.wait[event]))}"
-            told = f"{reason}, given by {steps.who(late)} ({steps.name(late)})" if late is not None else reason
-            self.wait_of[event] = self._span(event, run.ready[event], run.begin[event], "wait", f"{told}; {detail}")
+            why = f"{reason}, given by {steps.who(late)} ({steps.name(late)})" if late is not None else reason
+            self.wait_of[event] = self._span(event, run.ready[event], run.begin[event], "wait", f"{why}; {detail}")
             if kind_of(step) == "wait":
                 self.span_of[event] = self.wait_of[event]
                 self._span(event, run.begin[event], run.end[event], "wait", detail)
@@ -152,8 +152,8 @@ class _Drawing:
         self._span(event, self.run.ready[event], end, "blocked", detail, marked=True)
 
     def _span(self, event: int, start: float, end: float, kind: str, detail: str, marked: bool = False) -> int:
-        made = Span(len(self.tracks) - 1, float(start), float(end), self.steps.name(event), kind, detail, marked)  # type: ignore[arg-type]
-        self.spans.append(made)
+        span = Span(len(self.tracks) - 1, float(start), float(end), self.steps.name(event), kind, detail, marked)  # type: ignore[arg-type]
+        self.spans.append(span)
         return len(self.spans) - 1
 
     def _releaser(self, event: int) -> int | None:
@@ -165,7 +165,7 @@ class _Drawing:
 
     def _arrows(self) -> list[Arrow]:
         """To each wait on a counter, from the signal that met it, or the last one before it that is shown."""
-        found = []
+        arrows = []
         for event, target in {**self.span_of, **self.wait_of}.items():
             for k in self.steps.counter_waits(event):
                 system = self.steps.system
@@ -173,5 +173,5 @@ class _Drawing:
                 shown = next((giver for giver in givers if giver in self.span_of), None)
                 if shown is not None and self.steps.place(shown)[0] != self.steps.place(event)[0]:
                     on_chain = event in self.chain and shown == givers[0] and shown in self.chain
-                    found.append(Arrow(self.span_of[shown], target, self.steps.wait_text(k), on_chain))
-        return found
+                    arrows.append(Arrow(self.span_of[shown], target, self.steps.wait_text(k), on_chain))
+        return arrows

@@ -74,13 +74,13 @@ class _Drawing:
 
     def _events(self) -> list[int]:
         at = self.system.agent_first[:-1].tolist()
-        found: list[int] = []
+        events: list[int] = []
         for agent, count in self.witness.order:
-            found += range(at[agent], at[agent] + count)
+            events += range(at[agent], at[agent] + count)
             at[agent] += count
         if any(at[agent] > self.system.agent_first[agent + 1] for agent in range(self.system.agents)):
             raise NotOfThisSchedule("the interleaving runs an agent beyond its end")
-        return found
+        return events
 
     def timeline(self) -> Timeline:
         after = self._after()
@@ -116,10 +116,10 @@ class _Drawing:
     def _after(self) -> list[int]:
         """Events shown where the interleaving ends: the racing pair, or the blocked heads of the wait cycle."""
         if self.witness.kind == "deadlock":
-            found: Sequence[int] = [row[1] for row in self.witness.wait_cycle]
+            events: Sequence[int] = [row[1] for row in self.witness.wait_cycle]
         else:
-            found = self.witness.events if self.witness.kind in ("race", "unordered_sum") else ()
-        return [event for event in found if self._real(event)]
+            events = self.witness.events if self.witness.kind in ("race", "unordered_sum") else ()
+        return [event for event in events if self._real(event)]
 
     def _guilty(self) -> set[int]:
         """The faulty event and the steps before it that write the byte."""
@@ -159,7 +159,7 @@ class _Drawing:
         value = dict(enumerate(self.system.counter_init.tolist()))
         giver: dict[int, list[tuple[int, int]]] = {}
         cause: dict[int, int] = {}
-        found = []
+        arrows = []
         for event in [*self.order, *self._after()]:
             late = max((self._met(k, value, giver, cause) for k in self._span("wait", event)), default=-1)
             if self._real(event):
@@ -169,14 +169,14 @@ class _Drawing:
                     and self.system.agent_of[late] != self.system.agent_of[event]
                     and {event, late} <= self.span_of.keys()
                 ):
-                    found.append(Arrow(self.span_of[late], self.span_of[event], "signal"))
+                    arrows.append(Arrow(self.span_of[late], self.span_of[event], "signal"))
             else:
                 cause[event] = late
             for k in self._span("signal", event):
                 counter = int(self.system.signal_counter[k])
                 value[counter] += int(self.system.signal_amount[k])
                 giver.setdefault(counter, []).append((value[counter], event))
-        return found
+        return arrows
 
     def _met(
         self, wait: int, value: dict[int, int], giver: dict[int, list[tuple[int, int]]], cause: dict[int, int]

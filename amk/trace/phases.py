@@ -47,12 +47,12 @@ def token_items(schedule: Schedule, worker: int) -> list[Item]:
 
 def phase_names(items: list[Item]) -> list[str]:
     """The phase of each step."""
-    found = [item.step.op.matrix if isinstance(item.step.op, GemvOp) else "" for item in items]
+    names = [item.step.op.matrix if isinstance(item.step.op, GemvOp) else "" for item in items]
     following = "end"
-    for i in range(len(found) - 1, -1, -1):
-        following = found[i] or following
-        found[i] = following
-    return found
+    for i in range(len(names) - 1, -1, -1):
+        following = names[i] or following
+        names[i] = following
+    return names
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,8 +65,8 @@ class Measured:
     @cached_property
     def marks(self) -> F64:
         """[workers, warps, length] microseconds since the worker began the token; beyond a warp's steps, anything."""
-        found: F64 = self.recording.cycles().astype(np.float64) * self.us_per_cycle
-        return found
+        microseconds: F64 = self.recording.cycles().astype(np.float64) * self.us_per_cycle
+        return microseconds
 
     @cached_property
     def us_per_cycle(self) -> float:
@@ -103,22 +103,22 @@ class Measured:
     def lengths(self, worker: int, warp: int) -> F64:
         """Microseconds of each step of the warp."""
         marks = self.marks[worker, warp, : len(self.steps(worker, warp)) + 1]
-        found: F64 = np.diff(marks)
-        return found
+        microseconds: F64 = np.diff(marks)
+        return microseconds
 
     @cached_property
     def spent(self) -> dict[tuple[str, str], F64]:
         """(phase, kind) -> [workers] microseconds, the mean of the worker's warps."""
         launch = self.schedule.launch
-        found: dict[tuple[str, str], F64] = {}
+        times: dict[tuple[str, str], F64] = {}
         for worker in range(launch.workers):
             items = self.items(worker)
             phases, kinds = phase_names(items), [kind_of(item.step) for item in items]
             for warp in range(launch.warps):
                 for i, length in zip(self.steps(worker, warp), self.lengths(worker, warp).tolist(), strict=True):
-                    row = found.setdefault((phases[i], kinds[i]), np.zeros(launch.workers))
+                    row = times.setdefault((phases[i], kinds[i]), np.zeros(launch.workers))
                     row[worker] += length / launch.warps
-        return found
+        return times
 
     def phases(self) -> list[str]:
         firsts = [program.first for program in self.schedule.programs]
@@ -136,11 +136,11 @@ class Measured:
         """Weight bytes of a token by phase."""
         stream = self.schedule.streams[0]
         layout = stream_layout(self.schedule, stream)
-        found: dict[str, int] = {}
+        sums: dict[str, int] = {}
         for name, layer, _ in layout.drains:
             size = stream.chunk(name, layer).bytes
-            found[name] = found.get(name, 0) + int(layout.counts[name, layer].sum()) * size
-        return found
+            sums[name] = sums.get(name, 0) + int(layout.counts[name, layer].sum()) * size
+        return sums
 
     @cached_property
     def resident(self) -> dict[str, int]:
@@ -149,11 +149,11 @@ class Measured:
         if not stream.run_ahead:
             return {}
         layout = stream_layout(self.schedule, stream)
-        found: dict[str, int] = {}
+        sums: dict[str, int] = {}
         for name, layer, _ in layout.drains:
             held = np.minimum(stream.slots, layout.counts[name, layer])
-            found[name] = found.get(name, 0) + int(held.sum()) * stream.chunk(name, layer).bytes
-        return found
+            sums[name] = sums.get(name, 0) + int(held.sum()) * stream.chunk(name, layer).bytes
+        return sums
 
     def tables(self) -> tuple[Table, ...]:
         return self._phase_table(), self._sm_table()

@@ -55,8 +55,8 @@ class Recording(Frozen):
         """[workers, warps, length] cycles since the first warp of the same worker began the token."""
         marks = np.frombuffer(base64.b64decode(self.marks, validate=True), "<u4").reshape(self.shape)
         since = (marks - marks[:, :1, :1]).astype(np.int32).astype(np.int64)  # wraps with the counter
-        found: npt.NDArray[np.int64] = since - since[:, :, 0].min(axis=1)[:, None, None]
-        return found
+        cycles: npt.NDArray[np.int64] = since - since[:, :, 0].min(axis=1)[:, None, None]
+        return cycles
 
 
 def read_recording(path: Path, schedule: Schedule) -> Recording:

@@ -54,11 +54,11 @@ class Agents:
 
     def representatives(self) -> list[int]:
         """The first warp of every distinct set of roles; a warp without a role runs nothing."""
-        found: dict[tuple[str, ...], int] = {}
+        warps: dict[tuple[str, ...], int] = {}
         for warp in range(self.schedule.launch.warps):
             if roles := self.roles(warp):
-                found.setdefault(roles, warp)
-        return list(found.values())
+                warps.setdefault(roles, warp)
+        return list(warps.values())
 
     def label(self, warp: int, alone: bool) -> str:
         """alone: the track is of this warp only, not of all that are like it."""
@@ -149,24 +149,24 @@ class Steps:
 
     def _worker_lengths(self, trace: Trace, worker: int) -> F64:
         per_item = np.array([self._item_lengths(item, worker) for item in trace.items])
-        found: F64 = per_item[trace.item, trace.warp_of] / np.where(self._halves(trace), 2, 1)
-        return found
+        lengths: F64 = per_item[trace.item, trace.warp_of] / np.where(self._halves(trace), 2, 1)
+        return lengths
 
     def _halves(self, trace: Trace) -> I64:
         """Barriers are two events."""
         barrier = np.array([isinstance(item.step.op, BarrierOp) for item in trace.items])
-        found: I64 = barrier[trace.item]
-        return found
+        halves: I64 = barrier[trace.item]
+        return halves
 
     def _item_lengths(self, item: Item, worker: int) -> F64:
         """[warps]"""
         op = item.step.op
         if isinstance(op, BarrierOp | WaitOp | SignalOp):
             return np.full(self.warps, SYNC_LENGTH)
-        found = np.ones(self.warps)
+        lengths = np.ones(self.warps)
         if isinstance(op, GemvOp):
             stream, layout = self.streams[op.stream]
             role = next(r for r in self.schedule.roles if r.name == stream.role)
             counts = layout.counts[op.matrix, op.layer_at(item.loops)][worker]
-            found[role.first : role.first + role.count] = np.maximum(counts, SYNC_LENGTH)
-        return found
+            lengths[role.first : role.first + role.count] = np.maximum(counts, SYNC_LENGTH)
+        return lengths
