@@ -111,7 +111,8 @@ class Proof:
         facts.check_refills(self.schedule, self.programs)
         facts.check_positions(self.full, self.programs)
         if self.schedule.live:
-            facts.check_sequences(self.schedule, self.different(self.rows[:shared]))
+            inside = self.rows[:shared][self.rows[:shared, WORKER] != OUTSIDE]
+            facts.check_sequences(self.schedule, self.different(inside))
         facts.check_launch(self.full, self.programs)
         facts.check_registers(self.schedule, self.programs)
 
