@@ -255,7 +255,7 @@ def save(schedule: Any, folder: Path) -> str:
     [
         ({"draft_tokens": 0}, "AMK005"),
         ({"speculate": "crystal ball"}, "AMK005"),
-        ({"device": "interpreter", "draft_tokens": 32}, "AMK016"),
+        ({"device": "interpreter", "draft_tokens": 64}, "AMK016"),
         ({"dtype": "int8"}, "AMK005"),
         ({"kv_dtype": "fp8"}, "AMK005"),
     ],
