@@ -157,7 +157,7 @@ def test_no_hole_in_a_slice(name: str) -> None:
         if outcome.verdict == "error" or outcome.hole:
             holes.append((change.field, change.kind, change.key[:200], outcome))
     assert not holes
-    assert min(outcomes[verdict] for verdict in ("refused", "SAFE", "UNSAFE", "UNKNOWN")) > 2, outcomes
+    assert min(outcomes[verdict] for verdict in ("refused", "SAFE", "UNSAFE", "UNKNOWN")) > 1, outcomes
 
 
 PLANTED = {
