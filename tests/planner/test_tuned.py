@@ -43,7 +43,7 @@ def of(name: str, wanted: Formats = BF16, context: int | None = LONG, gpu: str =
         ("llama3-8b", formats("int4-g128-zp", "bf16"), LONG, (8, None, 2, 1 / 3)),
         ("llama3-8b", formats("int4-g128"), SHORT, (8, None, 2, 1 / 3)),
         ("llama3-8b", formats("fp8"), LONG, (8, None, 2, 2 / 3)),
-        ("smollm2-135m", BF16, LONG, (8, None, 8, 2 / 3)),
+        ("smollm2-135m", BF16, LONG, (8, None, 4, 2 / 3)),
     ],
 )
 def test_kinds_of_models(
@@ -52,8 +52,9 @@ def test_kinds_of_models(
     found = of(name, wanted, context)
     assert (found.warps, found.chunk_bytes, found.hint_slack, found.held_refills) == expected
     layers = {form for matrix, form in wanted.items() if matrix != "lm_head"}
-    early = (layers == {"bf16"} and name != "smollm2-135m") or (name, layers) == ("llama3.2-1b", {"int8"})
-    assert found.hint_at == ("drained" if early else "published")
+    assert found.hint_at == ("drained" if layers == {"bf16"} else "published")
+    assert found.handoff == ("tagged" if name == "smollm2-135m" else None)
+    assert found.kv_block == (64 if (name, layers) == ("llama3.2-1b", {"int8"}) else None)
     assert found.carried == (1 / 3 if (name, layers) == ("llama3.2-1b", {"int8"}) else None)
     assert found.scale_blocks == (1 if layers == {"bf16"} else 16)
 
@@ -141,15 +142,24 @@ def test_a_batch_of_a_large_model_is_handed_off_in_words_of_plain_bf16() -> None
         assert {c.name for c in made.counters if c.handoff == "hint"} == words
 
 
+@pytest.mark.parametrize("name", ["smollm2-135m", "qwen3-0.6b"])
+def test_a_small_model_has_no_fence_but_behind_its_candidates(name: str) -> None:
+    """Also where a worker has no rows of some matrix."""
+    made = plan(load_model(name), H200, max_context=SHORT)
+    assert 0 in made.tables["hidden.count"]
+    assert {c.name for c in made.counters if c.handoff == "fenced"} <= {"best"}
+
+
 @pytest.mark.parametrize("changes", [{"warps": 4}, {"kv_splits": 7}, {"plan": "custom"}, {"workers": 64}])
 def test_what_was_chosen_by_hand_stays(changes: dict[str, Any]) -> None:
     assert of("llama3.2-1b", **changes) == replace(FAST, **changes)
 
 
 def test_nothing_is_assumed_where_nothing_was_measured() -> None:
-    assert of("llama3-8b", gpu="a100-40gb") == FAST
-    model = tiny_model()
-    assert rings_drained(model, 4) < 1 and tuned(FAST, model, H200, layered(model, BF16), 4, LONG) == FAST
+    assert of("llama3-8b", gpu="a100-40gb") == of("smollm2-135m", gpu="a100-40gb") == FAST
+    model, codes = tiny_model(), formats("int8")
+    assert rings_drained(model, 4) < 1 and tuned(FAST, model, H200, layered(model, codes), 4, LONG) == FAST
+    assert of("smollm2-135m", batch=2) == replace(FAST, batch=2)
     large = load_model("llama3-8b")
     assert tuned(NAIVE, large, H200, layered(large, BF16), 132, LONG) == NAIVE
     assert tuned(PHASED, large, H200, layered(large, BF16), 132, LONG) == PHASED
