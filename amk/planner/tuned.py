@@ -31,8 +31,8 @@ ANNOUNCED: Changes = {**EAGER, "hint_at": "drained"}
 """For bf16: likewise, and a worker says that its result is coming before its warps have met."""
 
 WITHOUT_FENCES: Changes = {**ANNOUNCED, "handoff": "tagged"}
-"""For bf16 in models whose whole layer fits in the rings: words, though a worker may have no rows of some matrix. Raced on
-an H100: 0.78 to 0.87 of the time with fences, and better than as many workers as have rows."""
+"""For bf16 where the longest product fits in the rings: words, though a worker may have no rows of some matrix. Raced
+on an H100: 0.78 to 0.87 of the time with fences, and better than as many workers as have rows."""
 
 SHORT_HOLD: Changes = {"held_refills": 1 / 3, "first_refills": 1 / 4}
 REFILLED: Changes = {"chunk_bytes": 2 * SMALL_COPY, "refill_first": True, "refill_early": True}
@@ -51,8 +51,8 @@ CARRIED: Changes = {"chunk_bytes": SMALL_COPY, "carried": 1 / 3}
 together 4.9% (measured on an H100)."""
 
 SHORT_CODES: Changes = {**EAGER, **HALF_HOLD, **CARRIED, "scales_apart": True, "hint_slack": 2, "kv_block": 64}
-"""For int8 in short products: copies are codes only. Hints when a result is there, and short blocks of the cache, gain 2.3%
-together over hints before the warps have met (measured on an H100)."""
+"""For int8 in short products: copies are codes only. Hints when a result is there, and short blocks of the cache, gain
+2.3% together over hints before the warps have met (measured on an H100)."""
 
 ONE_SCALE: Changes = {"scale_blocks": 16}
 """For codes: a warp seeks one scale for up to 1,024 columns that it stages together. Raced with a row's scale and a
