@@ -97,7 +97,8 @@ def test_a_whole_report_is_kept_until_the_journal_has_more(make_loop: MakeLoop, 
 def test_a_report_that_is_made_again_plans_and_simulates_little(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a session that was killed: its best is simulated once, and as little is taken out of it as the reader waits.
+    """Of a session that was killed: its best is simulated once, and as little is taken out of it as the reader waits. A
+    plan whose loop of layers was split is simulated with two numbers of layers.
     `python -m tests.agent.report_time` measures 1,000 evaluations."""
     state = read_state(report_time.made(tmp_path, "smollm2-135m", "h200", "bf16", 120))
     assert state.evals == 120 and state.trials[state.best].edited and state.run is not None
@@ -111,7 +112,7 @@ def test_a_report_that_is_made_again_plans_and_simulates_little(
     planned, make = list[str](), candidate.plan
     monkeypatch.setattr(candidate, "plan", lambda *given, **more: planned.append("") or make(*given, **more))
     text = report_of(state, until=0.0)
-    assert len(simulated) == 2 and len(planned) <= 4
+    assert 2 <= len(simulated) <= 5 and len(planned) <= 4
     assert "What matters" in text and 'aria-label="timeline"' in text
 
 

@@ -51,7 +51,7 @@ KEY = Key("llama3-8b", "h200", "int8", "fast", 128, 4, 20, ())
 
 @pytest.fixture(scope="module")
 def schedule() -> Schedule:
-    return plan(PLAIN, load_target("h200"), settings=FAST, max_context=256)
+    return plan(PLAIN, load_target("h200"), settings=replace(FAST, handoff="fenced"), max_context=256)
 
 
 @pytest.fixture(scope="module")

@@ -286,7 +286,7 @@ struct S9 {
   static_assert((kHasRowScales == false), "scales of rows stand apart or in the chunks");
 };
 struct S10 {
-  static constexpr int kFirst = 0, kAgents = 1;
+  static constexpr int kFirst = 0, kAgents = 8;
   using Matrix = Plan::O;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 512); }
@@ -409,7 +409,7 @@ struct S15 {
   static_assert((kHasRowScales == false), "scales of rows stand apart or in the chunks");
 };
 struct S16 {
-  static constexpr int kFirst = 0, kAgents = 1;
+  static constexpr int kFirst = 0, kAgents = 8;
   using Matrix = Plan::Down;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 512); }
@@ -538,15 +538,15 @@ amk_decode(const __grid_constant__ Globals globals) {
       amk::sync::cta_barrier<1, 256>();
       c.enter_step();
       amk::ops::gemv<S3>(c);
-      amk::sync::cta_barrier<1, 256>();
-      c.enter_step();
-      amk::ops::store_rows<S4>(c);
       if (c.warp >= 0 && c.warp < 1) {
         amk::sync::warp_barrier();
         if (c.lane == 0) amk::sync::signal_relaxed(globals.counters + (c.l) * 32, 1);
       }
+      amk::sync::cta_barrier<1, 256>();
+      c.enter_step();
+      amk::ops::store_rows<S4>(c);
       if (c.warp >= 0 && c.warp < 1) {
-        if (c.lane == 0) amk::sync::wait_hint(dog, c.warp, c.l, globals.counters + (c.l) * 32, 4 + 4 * c.epoch); amk::sync::warp_barrier();
+        if (c.lane == 0) amk::sync::wait_hint(dog, c.warp, c.l, globals.counters + (c.l) * 32, 3 + 4 * c.epoch); amk::sync::warp_barrier();
       }
       amk::sync::cta_barrier<1, 256>();
       c.enter_step();
@@ -555,14 +555,14 @@ amk_decode(const __grid_constant__ Globals globals) {
       c.enter_step();
       amk::ops::attend<S6>(c);
       amk::sync::cta_barrier<1, 256>();
-      c.enter_step();
-      amk::ops::merge<S7>(c);
       if (c.warp >= 0 && c.warp < 1) {
         amk::sync::warp_barrier();
         if (c.lane == 0) amk::sync::signal_relaxed(globals.counters + (7 + c.l) * 32, 1);
       }
+      c.enter_step();
+      amk::ops::merge<S7>(c);
       if (c.warp >= 0 && c.warp < 1) {
-        if (c.lane == 0) amk::sync::wait_hint(dog, c.warp, 7 + c.l, globals.counters + (7 + c.l) * 32, 4 + 4 * c.epoch); amk::sync::warp_barrier();
+        if (c.lane == 0) amk::sync::wait_hint(dog, c.warp, 7 + c.l, globals.counters + (7 + c.l) * 32, 3 + 4 * c.epoch); amk::sync::warp_barrier();
       }
       amk::sync::cta_barrier<1, 256>();
       c.enter_step();
@@ -570,15 +570,15 @@ amk_decode(const __grid_constant__ Globals globals) {
       amk::sync::cta_barrier<1, 256>();
       c.enter_step();
       amk::ops::gemv<S9>(c);
-      amk::sync::cta_barrier<1, 256>();
       if (c.warp >= 0 && c.warp < 1) {
-        c.enter_step();
-        amk::ops::add_residual<S10>(c);
         amk::sync::warp_barrier();
         if (c.lane == 0) amk::sync::signal_relaxed(globals.counters + (9 + c.l) * 32, 1);
       }
+      amk::sync::cta_barrier<1, 256>();
+      c.enter_step();
+      amk::ops::add_residual<S10>(c);
       if (c.warp >= 0 && c.warp < 1) {
-        if (c.lane == 0) amk::sync::wait_hint(dog, c.warp, 9 + c.l, globals.counters + (9 + c.l) * 32, 4 + 4 * c.epoch); amk::sync::warp_barrier();
+        if (c.lane == 0) amk::sync::wait_hint(dog, c.warp, 9 + c.l, globals.counters + (9 + c.l) * 32, 3 + 4 * c.epoch); amk::sync::warp_barrier();
       }
       amk::sync::cta_barrier<1, 256>();
       c.enter_step();
@@ -586,15 +586,15 @@ amk_decode(const __grid_constant__ Globals globals) {
       amk::sync::cta_barrier<1, 256>();
       c.enter_step();
       amk::ops::gemv<S12>(c);
-      amk::sync::cta_barrier<1, 256>();
-      c.enter_step();
-      amk::ops::swiglu<S13>(c);
       if (c.warp >= 0 && c.warp < 1) {
         amk::sync::warp_barrier();
         if (c.lane == 0) amk::sync::signal_relaxed(globals.counters + (11 + c.l) * 32, 1);
       }
+      amk::sync::cta_barrier<1, 256>();
+      c.enter_step();
+      amk::ops::swiglu<S13>(c);
       if (c.warp >= 0 && c.warp < 1) {
-        if (c.lane == 0) amk::sync::wait_hint(dog, c.warp, 11 + c.l, globals.counters + (11 + c.l) * 32, 4 + 4 * c.epoch); amk::sync::warp_barrier();
+        if (c.lane == 0) amk::sync::wait_hint(dog, c.warp, 11 + c.l, globals.counters + (11 + c.l) * 32, 3 + 4 * c.epoch); amk::sync::warp_barrier();
       }
       amk::sync::cta_barrier<1, 256>();
       c.enter_step();
@@ -602,15 +602,15 @@ amk_decode(const __grid_constant__ Globals globals) {
       amk::sync::cta_barrier<1, 256>();
       c.enter_step();
       amk::ops::gemv<S15>(c);
-      amk::sync::cta_barrier<1, 256>();
       if (c.warp >= 0 && c.warp < 1) {
-        c.enter_step();
-        amk::ops::add_residual<S16>(c);
         amk::sync::warp_barrier();
         if (c.lane == 0) amk::sync::signal_relaxed(globals.counters + (13 + c.l) * 32, 1);
       }
+      amk::sync::cta_barrier<1, 256>();
+      c.enter_step();
+      amk::ops::add_residual<S16>(c);
       if (c.warp >= 0 && c.warp < 1) {
-        if (c.lane == 0) amk::sync::wait_hint(dog, c.warp, 13 + c.l, globals.counters + (13 + c.l) * 32, 4 + 4 * c.epoch); amk::sync::warp_barrier();
+        if (c.lane == 0) amk::sync::wait_hint(dog, c.warp, 13 + c.l, globals.counters + (13 + c.l) * 32, 3 + 4 * c.epoch); amk::sync::warp_barrier();
       }
       amk::sync::cta_barrier<1, 256>();
       c.enter_step();
@@ -619,15 +619,15 @@ amk_decode(const __grid_constant__ Globals globals) {
     amk::sync::cta_barrier<1, 256>();
     c.enter_step();
     amk::ops::gemv<S18>(c);
-    amk::sync::cta_barrier<1, 256>();
-    c.enter_step();
-    amk::ops::argmax_rows<S19>(c);
     if (c.warp >= 0 && c.warp < 1) {
       amk::sync::warp_barrier();
       if (c.lane == 0) amk::sync::signal_relaxed(globals.counters + (6) * 32, 1);
     }
+    amk::sync::cta_barrier<1, 256>();
+    c.enter_step();
+    amk::ops::argmax_rows<S19>(c);
     if (c.warp >= 0 && c.warp < 1) {
-      if (c.lane == 0) amk::sync::wait_hint(dog, c.warp, 6, globals.counters + (6) * 32, 4 + 4 * c.epoch); amk::sync::warp_barrier();
+      if (c.lane == 0) amk::sync::wait_hint(dog, c.warp, 6, globals.counters + (6) * 32, 3 + 4 * c.epoch); amk::sync::warp_barrier();
     }
     amk::sync::cta_barrier<1, 256>();
     c.enter_step();

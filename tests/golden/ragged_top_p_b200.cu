@@ -296,7 +296,7 @@ struct S9 {
   static_assert((kHasRowScales == false), "scales of rows stand apart or in the chunks");
 };
 struct S10 {
-  static constexpr int kFirst = 0, kAgents = 1;
+  static constexpr int kFirst = 0, kAgents = 8;
   using Matrix = Plan::O;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
@@ -419,7 +419,7 @@ struct S15 {
   static_assert((kHasRowScales == false), "scales of rows stand apart or in the chunks");
 };
 struct S16 {
-  static constexpr int kFirst = 0, kAgents = 1;
+  static constexpr int kFirst = 0, kAgents = 8;
   using Matrix = Plan::Down;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
@@ -804,13 +804,13 @@ amk_decode(const __grid_constant__ Globals globals) {
       amk::sync::cta_barrier<1, 256>();
       c.enter_step();
       amk::ops::gemv<S3>(c);
-      amk::sync::cta_barrier<1, 256>();
-      c.enter_step();
-      amk::ops::store_rows<S4>(c);
       if (c.warp >= 0 && c.warp < 1) {
         amk::sync::warp_barrier();
         if (c.lane == 0) amk::sync::signal_relaxed(globals.counters + (c.l) * 32, 1);
       }
+      amk::sync::cta_barrier<1, 256>();
+      c.enter_step();
+      amk::ops::store_rows<S4>(c);
       if (c.warp >= 0 && c.warp < 1) {
         if (c.lane == 0) amk::sync::wait_hint(dog, c.warp, c.l, globals.counters + (c.l) * 32, 3 + 3 * c.epoch); amk::sync::warp_barrier();
       }
@@ -821,12 +821,12 @@ amk_decode(const __grid_constant__ Globals globals) {
       c.enter_step();
       amk::ops::attend<S6>(c);
       amk::sync::cta_barrier<1, 256>();
-      c.enter_step();
-      amk::ops::merge<S7>(c);
       if (c.warp >= 0 && c.warp < 1) {
         amk::sync::warp_barrier();
         if (c.lane == 0) amk::sync::signal_relaxed(globals.counters + (5 + c.l) * 32, 1);
       }
+      c.enter_step();
+      amk::ops::merge<S7>(c);
       if (c.warp >= 0 && c.warp < 1) {
         if (c.lane == 0) amk::sync::wait_hint(dog, c.warp, 5 + c.l, globals.counters + (5 + c.l) * 32, 3 + 3 * c.epoch); amk::sync::warp_barrier();
       }
@@ -836,13 +836,13 @@ amk_decode(const __grid_constant__ Globals globals) {
       amk::sync::cta_barrier<1, 256>();
       c.enter_step();
       amk::ops::gemv<S9>(c);
-      amk::sync::cta_barrier<1, 256>();
       if (c.warp >= 0 && c.warp < 1) {
-        c.enter_step();
-        amk::ops::add_residual<S10>(c);
         amk::sync::warp_barrier();
         if (c.lane == 0) amk::sync::signal_relaxed(globals.counters + (7 + c.l) * 32, 1);
       }
+      amk::sync::cta_barrier<1, 256>();
+      c.enter_step();
+      amk::ops::add_residual<S10>(c);
       if (c.warp >= 0 && c.warp < 1) {
         if (c.lane == 0) amk::sync::wait_hint(dog, c.warp, 7 + c.l, globals.counters + (7 + c.l) * 32, 3 + 3 * c.epoch); amk::sync::warp_barrier();
       }
@@ -852,13 +852,13 @@ amk_decode(const __grid_constant__ Globals globals) {
       amk::sync::cta_barrier<1, 256>();
       c.enter_step();
       amk::ops::gemv<S12>(c);
-      amk::sync::cta_barrier<1, 256>();
-      c.enter_step();
-      amk::ops::swiglu<S13>(c);
       if (c.warp >= 0 && c.warp < 1) {
         amk::sync::warp_barrier();
         if (c.lane == 0) amk::sync::signal_relaxed(globals.counters + (9 + c.l) * 32, 1);
       }
+      amk::sync::cta_barrier<1, 256>();
+      c.enter_step();
+      amk::ops::swiglu<S13>(c);
       if (c.warp >= 0 && c.warp < 1) {
         if (c.lane == 0) amk::sync::wait_hint(dog, c.warp, 9 + c.l, globals.counters + (9 + c.l) * 32, 3 + 3 * c.epoch); amk::sync::warp_barrier();
       }
@@ -868,13 +868,13 @@ amk_decode(const __grid_constant__ Globals globals) {
       amk::sync::cta_barrier<1, 256>();
       c.enter_step();
       amk::ops::gemv<S15>(c);
-      amk::sync::cta_barrier<1, 256>();
       if (c.warp >= 0 && c.warp < 1) {
-        c.enter_step();
-        amk::ops::add_residual<S16>(c);
         amk::sync::warp_barrier();
         if (c.lane == 0) amk::sync::signal_relaxed(globals.counters + (11 + c.l) * 32, 1);
       }
+      amk::sync::cta_barrier<1, 256>();
+      c.enter_step();
+      amk::ops::add_residual<S16>(c);
       if (c.warp >= 0 && c.warp < 1) {
         if (c.lane == 0) amk::sync::wait_hint(dog, c.warp, 11 + c.l, globals.counters + (11 + c.l) * 32, 3 + 3 * c.epoch); amk::sync::warp_barrier();
       }
@@ -885,13 +885,13 @@ amk_decode(const __grid_constant__ Globals globals) {
     amk::sync::cta_barrier<1, 256>();
     c.enter_step();
     amk::ops::gemv<S18>(c);
-    amk::sync::cta_barrier<1, 256>();
-    c.enter_step();
-    amk::ops::argmax_rows<S19>(c);
     if (c.warp >= 0 && c.warp < 1) {
       amk::sync::warp_barrier();
       if (c.lane == 0) amk::sync::signal_relaxed(globals.counters + (4) * 32, 1);
     }
+    amk::sync::cta_barrier<1, 256>();
+    c.enter_step();
+    amk::ops::argmax_rows<S19>(c);
     if (c.warp >= 0 && c.warp < 1) {
       if (c.lane == 0) amk::sync::wait_hint(dog, c.warp, 4, globals.counters + (4) * 32, 3 + 3 * c.epoch); amk::sync::warp_barrier();
     }
@@ -1031,13 +1031,13 @@ amk_decode(const __grid_constant__ Globals globals) {
     amk::sync::cta_barrier<1, 256>();
     c.enter_step();
     amk::ops::narrow<S48>(c);
-    amk::sync::warp_barrier();
-    c.enter_step();
-    amk::ops::draw<S49>(c);
     if (c.warp >= 0 && c.warp < 1) {
       amk::sync::warp_barrier();
       if (c.lane == 0) amk::sync::signal_relaxed(globals.counters + (13) * 32, 1);
     }
+    amk::sync::warp_barrier();
+    c.enter_step();
+    amk::ops::draw<S49>(c);
     if (c.warp >= 0 && c.warp < 1) {
       if (c.lane == 0) amk::sync::wait_hint(dog, c.warp, 13, globals.counters + (13) * 32, 3 + 3 * c.epoch); amk::sync::warp_barrier();
     }

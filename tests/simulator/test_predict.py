@@ -153,10 +153,16 @@ def test_a_schedule_that_gets_stuck_is_refused() -> None:
 @pytest.mark.turns(2)
 def test_recorded_runs_are_predicted() -> None:
     """One set of constants for models of 0.27 to 15 GB. A plan keeps its name when the planner improves it, so what is
-    planned now may be a little faster than what was measured then."""
+    planned now may be a little faster than what was measured then; smollm2-135m was measured with fences."""
     runs = measured_runs([str(RECORDS / f"h200-{m}-bf16.json") for m in ("llama3-8b", "llama3.2-1b", "smollm2-135m")])
     assert len(runs) >= 12
-    errors = [abs(step_ms(run.schedule, run.pos) / run.ms - 1) for run in runs]
+    fences = replace(FAST, handoff="fenced")
+    errors = []
+    for run in runs:
+        schedule = run.schedule
+        if schedule.model.name == "smollm2-135m" and schedule.plan == "fast":
+            schedule = plan(schedule.model, H200, settings=fences, max_context=schedule.kv.context)
+        errors.append(abs(step_ms(schedule, run.pos) / run.ms - 1))
     assert median(errors) < 0.1 and max(errors) < 0.25
 
 

@@ -31,7 +31,7 @@ NEOX = tiny("tiny-neox", family="gpt_neox", qkv_bias=True, activation="gelu", pa
 HELD = replace(PHASED, warps=4, run_ahead=True, slots=2, held_refills=1.0, first_refills=0.5, kv_block=16)
 NINE = replace(FAST, batch=9, kv_block=16, scales_apart=True)
 SUBJECTS: dict[str, tuple[str, Settings, FormatName, ModelSpec]] = {
-    "tagged": ("h200", FAST, "bf16", tiny()),
+    "tagged": ("h200", replace(FAST, handoff="tagged"), "bf16", tiny()),
     "fenced": ("h200", NAIVE, "bf16", tiny()),
     "copies": ("l4", NAIVE, "int8", tiny()),
     "drawing": ("h200", replace(FAST, sampling="top-k-top-p"), "int4-g128-zp", tiny()),
@@ -44,7 +44,7 @@ SUBJECTS: dict[str, tuple[str, Settings, FormatName, ModelSpec]] = {
         tiny(layers=1, heads=2, kv_heads=1),
     ),
     "family": ("h200", HELD, "bf16", NEOX),
-    "slice": ("h200", FAST, "bf16", tiny(slice=LayerSlice(first=1, of=4))),
+    "slice": ("h200", replace(FAST, handoff="tagged"), "bf16", tiny(slice=LayerSlice(first=1, of=4))),
     "rows": ("h200", replace(FAST, rows=3, warps=4, kv_block=16, handoff="tagged"), "bf16", tiny(heads=8, head_dim=32)),
     "halves": ("h200", replace(FAST, kv_dtype="fp8", kv_block=16), "fp8", RAGGED),
 }
