@@ -93,7 +93,13 @@ FURTHER: dict[str, tuple[str, Settings, FormatName, ModelSpec, tuple[Request, ..
         DRAWS[1:],
     ),
     "ragged rows": ("h200", replace(FAST, workers=4), "int8", ODD, REQUESTS[:1]),
-    "behind the context": ("h200", replace(FAST, handoff="tagged"), "bf16", tiny(slice=LayerSlice(first=1, of=4)), (BEHIND_THE_CONTEXT,)),
+    "behind the context": (
+        "h200",
+        replace(FAST, handoff="tagged"),
+        "bf16",
+        tiny(slice=LayerSlice(first=1, of=4)),
+        (BEHIND_THE_CONTEXT,),
+    ),
 }
 """Splits that are not all active, and heads of 48 elements; splits of whole heads of 128; the same with scores at
 which only their distance from the largest has a finite exponential; more splits than one turn of their reader takes;
