@@ -147,7 +147,7 @@ def races_by_definition(case: Drawn) -> bool:
     return False
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("together", [5, 4_096])
 def test_races_are_those_of_the_definition(together: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ordering, "TOGETHER", together)
@@ -188,6 +188,7 @@ def misread_by_bytes(toucher: Toucher, touched: Touched, order: list[int], pos: 
     return any(memory.get((s, b)) != (code, 0) for s, lo, hi, code in final for b in range(lo, hi))
 
 
+@pytest.mark.turns(2)
 def test_what_is_read_is_what_each_byte_holds() -> None:
     rng, seen = Random(9), Counter[bool]()
     for kind in CLASSES:
@@ -206,7 +207,7 @@ def test_what_is_read_is_what_each_byte_holds() -> None:
     assert min(seen[True], seen[False]) > 3, seen
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(8)
 def test_a_position_is_decided_alike_whatever_was_decided_before() -> None:
     seen, differ = Counter[bool](), 0
     for kind in CLASSES:

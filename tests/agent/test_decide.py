@@ -67,6 +67,7 @@ def test_a_race_ends_at_its_half_and_a_confirmation_never() -> None:
     assert not ruling.passed and ruling.log_gain == pytest.approx(-log(1.2)) and "2 of 4 rounds" in ruling.reason
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_worth_a_keep_is_hardly_ever_lost_at_the_half(kind: Kind) -> None:
     """Beside the whole race, at the gain that a keep needs and at one and a half times it."""
@@ -119,7 +120,7 @@ def test_the_objective_is_never_position_zero_alone() -> None:
     assert positions_within(1024) == (1, 128, 1023) and max(positions_within(2)) == 1
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 def test_a_night_of_copies_that_go_straight_to_the_race() -> None:
     """The simulated form of `python -m tests.agent.aa_night`."""
     target = load_target("h200")

@@ -103,7 +103,7 @@ def played(request: dict[str, Any]) -> Answer:
     return answers[min(turn(request), len(answers)) - 1]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(12)
 def test_a_night_with_a_model_ends_with_every_fault_named(
     make_loop: MakeLoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,7 +185,7 @@ def test_each_trial_is_told_as_a_change_to_its_parent_with_its_gain_over_it(make
     assert measured >= 10 and kept and slower
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize(
     ("answer", "outcome", "again"),
     [

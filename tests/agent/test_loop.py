@@ -142,7 +142,7 @@ class Flat(Simulator):
         return tuple(1.0 + pos / 1e6 for pos in positions)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_a_night_of_identical_candidates_through_the_loop_keeps_none(make_loop: MakeLoop) -> None:
     backend = SimulatedBackend("h200", 3, Flat(), Noise("heavy", 0.006))
     loop = make_loop(RandomDraw(), backend, evals=100)

@@ -211,7 +211,7 @@ def test_a_client_can_neither_flood_a_search_nor_end_it(finished: Run, monkeypat
     assert "which is the limit" in refused(submit({"warps": 4}))
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 def test_what_lies_in_the_inbox_is_no_reason_to_end(make_loop: MakeLoop) -> None:
     """400 identical suggestions, and 400 that are outside the space, put there without the server."""
     loop = make_loop(evals=6)

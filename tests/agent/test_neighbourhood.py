@@ -170,7 +170,7 @@ def test_from_the_hand_tuned_plan_the_first_knob_is_proposed_by_the_sweep(make_l
     assert loop.proposer.ask(loop.context())[0].proposer == "sweep"
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 def test_two_values_that_the_gate_refuses_are_each_avoided_by_themselves(make_loop: MakeLoop) -> None:
     def refusing(schedule: Schedule) -> Judgement:
         bad = schedule.launch.warps in (2, 16)

@@ -47,7 +47,7 @@ class Tags(HTMLParser):
         self.seen.append((tag, dict(attrs)))
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_a_real_run_renders_with_curve_timeline_and_diff(make_loop: MakeLoop) -> None:
     loop = make_loop(evals=12)
     loop.run()
@@ -72,7 +72,7 @@ def test_a_real_run_renders_with_curve_timeline_and_diff(make_loop: MakeLoop) ->
         )
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 def test_a_whole_report_is_kept_until_the_journal_has_more(make_loop: MakeLoop, tmp_path: Path) -> None:
     """So `amk report` plans and simulates nothing: 1,000 evaluations are told in little processor time."""
     loop = make_loop(evals=2)
@@ -93,7 +93,7 @@ def test_a_whole_report_is_kept_until_the_journal_has_more(make_loop: MakeLoop, 
     assert kept_report(tmp_path, state) is None
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(8)
 def test_a_report_that_is_made_again_plans_and_simulates_little(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

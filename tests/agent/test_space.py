@@ -59,7 +59,7 @@ def test_encoding_separates_points() -> None:
     assert len({tuple(SPACE.encode(p)) for p in points}) == len(points)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 def test_every_knob_changes_the_lowered_kernel(workshop: Workshop) -> None:
     """On a model whose workers all own rows of every matrix; hints of the small one have no slack. Tagged words leave
     no choice of what crosses SMs, so that knob is tried with fences, and only codes have scales, to stand apart or to

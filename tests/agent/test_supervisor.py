@@ -147,6 +147,7 @@ def test_what_a_worker_prints_is_no_answer(bench: Bench) -> None:
     assert isinstance(bench.compare(), Samples)
 
 
+@pytest.mark.turns(2)
 @way("honest")
 def test_a_race_without_hope_ends_at_its_half(bench: Bench) -> None:
     """What it showed is kept; neither program is measured in exchanged places again, and the next race is whole."""

@@ -10,7 +10,7 @@ from tests.checker.single_edits import Base, edited, edits, tokens_of
 from tests.validator.plans import from_document
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 def test_no_accepted_edit_computes_something_else() -> None:
     base = Base("fenced")
     found = Counter(base.judge(path, value) for path, value in edits(base.document)[:45])

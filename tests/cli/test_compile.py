@@ -68,7 +68,7 @@ def test_only_proved_schedules_are_compiled(
     assert not output.exists()
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 def test_over_budget_is_refused_like_an_unsafe_schedule(
     schedule: Schedule, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -79,7 +79,7 @@ def test_over_budget_is_refused_like_an_unsafe_schedule(
     assert not output.exists()
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_a_place_that_cannot_be_written(schedule: Schedule, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compile", saved(schedule, tmp_path), "-o", str(tmp_path / "no" / "k.cubin")]) == 2
     assert "AMK001" in capsys.readouterr().err

@@ -82,7 +82,7 @@ def test_an_unsafe_schedule_is_drawn_as_its_witness(tmp_path: Path, capsys: pyte
     assert code == 0 and json.loads(out)["marked"] == 0 and "logical order" in json.loads(out)["title"]
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(8)
 def test_a_witness_of_another_schedule_is_refused(
     schedule: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -137,7 +137,7 @@ def test_a_hostile_recording_cannot_inject(schedule: Path, capsys: pytest.Captur
     assert len(Page(page.read_text()).scripts) == 2
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 def test_the_page_of_a_full_size_schedule_is_small(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     schedule, page = tmp_path / "s.json", tmp_path / "t.html"
     assert cli.main(["plan", "--model", "llama3-8b", "--gpu", "h200", "-o", str(schedule)]) == 0

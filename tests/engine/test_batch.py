@@ -65,7 +65,7 @@ def texts(engine: CpuEngine, prompts: list[list[int]], eos: tuple[int, ...] = ()
     return found
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("name", CASES)
 def test_a_batch_is_its_sequences(name: str) -> None:
     model, batch, settings = CASES[name]
@@ -106,7 +106,7 @@ def test_logits_of_a_batch_are_bitwise_those_of_its_sequences(splits: int) -> No
         assert alone.logits().tobytes() == together.logits()[sequence].tobytes()
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 def test_a_sequence_that_ends_repeats_its_end_and_the_others_go_on() -> None:
     model = tiny_model()
     source, schedule = RandomTensors(model), planned(model, batch=2, workers=4)

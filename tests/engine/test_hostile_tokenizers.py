@@ -31,7 +31,7 @@ def padding(found: Backend) -> None:
     found.enable_padding(length=2**40)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(("spoil", "text"), [(catastrophic, "a" * 60 + "c"), (multiplying, "aa"), (padding, "ab")])
 def test_a_hostile_tokenizer_ends_a_process_of_its_own(tmp_path: Path, spoil: Any, text: str) -> None:
     found = backend(tmp_path)

@@ -79,7 +79,7 @@ def one_after_the_other(model: ModelSpec, cuts: tuple[int, ...], source: RandomT
     return parts, np.array(states)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("name", ["tagged", "fenced", "codes"])
 def test_slices_in_a_row_are_the_whole_model(name: str) -> None:
     source, settings = RandomTensors(MODEL), PLANS[name]

@@ -60,7 +60,7 @@ def planned(name: str, **changes: Any) -> Schedule:
     return tiny_plan(model, **({"kv_block": 4, "rows": rows} | settings | changes))
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("name", CASES)
 def test_a_step_of_rows_is_steps_of_one_row(name: str) -> None:
     model, rows, _ = CASES[name]
@@ -116,7 +116,7 @@ def test_no_run_refutes_rows(name: str) -> None:
     assert judge(planned(name, max_tokens=4), most=cases(2, 4)).status == "not refuted"
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 def test_the_oracle_rules_at_every_position() -> None:
     schedule = planned("rows across blocks", context=12)
     positions = start_positions(schedule, 2)
@@ -128,7 +128,7 @@ PLANS = [*((model, 3, "l4", 1024) for model in VARIANTS[:2]), *((model, 8, "h200
 PLANS = PLANS if cases(0, 1) else PLANS[1:3]
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize(("model", "rows", "gpu", "context"), PLANS, ids=lambda value: getattr(value, "name", value))
 def test_plans_of_rows_are_safe(model: ModelSpec, rows: int, gpu: str, context: int) -> None:
     schedule = plan(model, load_target(gpu), settings=Settings(rows=rows), max_context=context)

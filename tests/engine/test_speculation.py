@@ -72,7 +72,7 @@ def test_a_guess_is_what_stood_behind_the_same_tokens() -> None:
         assert lookup.guess(long[:size], 5) == Lookup(shortest=1).guess(long[:size], 5), "whatever it knew before"
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("options", [{}, DRAWN], ids=["greedy", "drawn"])
 def test_the_text_is_that_of_one_token_at_a_time(
     plain: amk.LanguageModel, guessing: amk.LanguageModel, options: dict[str, Any]
@@ -179,7 +179,7 @@ class Knowing:
         return [token if (at + n) % 6 else (token + 1) % 90 for n, token in enumerate(found)]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(12)
 def test_turns_and_another_text(plain: amk.LanguageModel, guessing: amk.LanguageModel) -> None:
     chats = [model.chat() for model in (plain, guessing)]
     for said in ("HI", "HI HI", "BYE"):
@@ -205,7 +205,7 @@ def test_logits_and_scores_of_a_schedule_of_rows(directory: Path, plain: amk.Lan
         )
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(12)
 def test_the_emulator_verifies_guesses(directory: Path) -> None:
     pytest.importorskip("numba")
     with (

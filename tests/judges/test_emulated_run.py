@@ -35,7 +35,7 @@ SHORT = Request(((7, 20),), (3, 1))
 LATER = Request(((7, 20, 33, 6, 19, 32),), (1, 2), 4)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("name", ["tagged", "fenced, heads apart"])
 @pytest.mark.parametrize(("request_", "order"), [(SHORT, "round-robin"), (LATER, "priorities:1")])
 def test_a_right_kernel_is_not_refuted(name: str, request_: Request, order: str) -> None:
@@ -43,12 +43,14 @@ def test_a_right_kernel_is_not_refuted(name: str, request_: Request, order: str)
     assert ruling.status == "not refuted", ruling
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize(("positions", "order"), [((0, 1, 2), "round-robin"), ((10, 11, 19, 1), "priorities:1")])
 def test_a_right_slice_of_layers_is_not_refuted(positions: tuple[int, ...], order: str) -> None:
     ruling = judged(edited("slice of layers"), sliced.called(positions), order, kernel(), DEVICE_TOLERANCE)
     assert ruling.status == "not refuted", ruling
 
 
+@pytest.mark.turns(2)
 def test_a_slice_that_gives_the_wrong_vector_is_refuted() -> None:
     wrong = json.loads(json.dumps(base("slice of layers")).replace('"h": "h_mid", "norm"', '"h": "attn", "norm"'))
     assert wrong != base("slice of layers")
@@ -57,6 +59,7 @@ def test_a_slice_that_gives_the_wrong_vector_is_refuted() -> None:
     assert ruling.status == "refuted", ruling
 
 
+@pytest.mark.turns(2)
 def test_a_kernel_that_reads_a_constant_in_place_of_an_activation_is_refuted() -> None:
     text = json.dumps(base("fenced, heads apart"))
     wrong = json.loads(text.replace('"h": "h_mid"', '"h": "embedding"'))
@@ -65,6 +68,7 @@ def test_a_kernel_that_reads_a_constant_in_place_of_an_activation_is_refuted() -
     assert ruling.status == "refuted", ruling
 
 
+@pytest.mark.turns(2)
 def test_a_kernel_whose_wait_never_holds_hangs() -> None:
     document = json.loads(json.dumps(base("fenced, heads apart")))
     waits = [w for w in _waits(document["programs"][0]["body"]) if w["counter"] == "best"]

@@ -44,7 +44,7 @@ def test_a_barrier_is_redundant_beside_another_alone(name: str) -> None:
     assert redundant(kernel, Roots(kernel, abi(subject("fenced"))), at) == proof
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 def test_barriers_of_waits_and_signals_are_redundant_beside_those_of_the_block() -> None:
     """In these kernels: a step is printed without a look at its neighbours."""
     found: dict[str, Counter[str]] = {}

@@ -55,7 +55,7 @@ def test_a_kernel_without_it_is_refused(bare: Schedule, monkeypatch: pytest.Monk
         judge(bare)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("op", ["wait", "signal"])
 def test_a_step_that_prints_nothing_is_no_meeting(op: str) -> None:
     """One warp a worker, whose barriers became waits for nothing, or signals of nothing."""

@@ -88,7 +88,7 @@ CASES: dict[str, tuple[str, Kind, int, Callable[[str], str], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("case", CASES)
 def test_another_operand_is_refused(case: str) -> None:
     name, kind, number, change, words = CASES[case]
@@ -141,7 +141,7 @@ def switched() -> tuple[Schedule, str]:
     return schedule, printed(schedule)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 def test_signals_of_other_lanes_may_come_first() -> None:
     schedule, ptx = switched()
     check_operands(schedule, ptx, check_synchronisation(schedule, tuple(read_ptx(ptx)[KERNEL])))
@@ -220,7 +220,7 @@ def strided() -> tuple[Schedule, str]:
     return schedule, printed(schedule)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_variables_that_are_counted_on_side_by_side_are_taken() -> None:
     schedule, ptx = strided()
     kernel = read_kernel(ptx, KERNEL)

@@ -88,7 +88,7 @@ def test_rings_start_at_the_weights_of_their_kernel(model: object) -> None:
     np.testing.assert_array_equal(at, layout.totals.reshape(-1))
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("form", ["bf16", "int8", "int4-g128-zp"])
 def test_the_code_overlaps_and_has_no_hand_off_of_its_own(form: str) -> None:
     schedule = plan(PLAIN, H200, max_context=256, workers=4, wanted=formats(form))  # type: ignore[arg-type]

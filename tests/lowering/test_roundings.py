@@ -42,6 +42,7 @@ def test_what_names_its_rounding_or_has_none_is_taken(statement: str) -> None:
     check_roundings(f"{{\n{statement}\nret;\n}}")
 
 
+@pytest.mark.turns(2)
 def test_a_kernel_compiled_with_contraction_is_not_built() -> None:
     schedule = subject("tagged")
     read_back(schedule, compile_ptx(emit(schedule), schedule.target.arch))

@@ -59,7 +59,7 @@ BELOW: dict[tuple[str, FormatName], float] = {("sm_80", "fp8"): 2.8, ("sm_100a",
 """Where that is missed: fp8 converted by software, and a B200 whose chunks of a small model have 2 KiB."""
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize(("preset", "name", "arch"), CASES)
 def test_compiles_within_its_budget(preset: str, name: str, arch: str) -> None:
     schedule = plan(load_model(name), load_target(ONE_PER_ARCH[arch]), settings=PRESETS[preset])
@@ -68,7 +68,7 @@ def test_compiles_within_its_budget(preset: str, name: str, arch: str) -> None:
         check_drain(built, schedule, "bf16")
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize(("name", "layers", "lm_head", "arch"), FORMATS)
 def test_quantised_weights_compile_within_the_budget(
     name: str, layers: FormatName, lm_head: FormatName, arch: str
@@ -96,7 +96,7 @@ def test_sixteen_columns_compile(settings: dict[str, int], arch: str) -> None:
     check(plan(BIASED, load_target(ONE_PER_ARCH[arch]), settings=Settings(**settings), max_context=64), arch)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_sixteen_sequences_of_a_large_model_compile() -> None:
     settings = replace(PRESETS["fast"], batch=16)
     check(plan(load_model("llama3-8b"), load_target("h200"), settings=settings, max_context=2048), "sm_90a")
@@ -139,7 +139,7 @@ def check_drain(built: BuiltKernel, schedule: Schedule, form: FormatName) -> Non
     assert slowest >= BELOW.get((target.arch, form), CATCH_UP) * supply
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_the_largest_model_compiles_without_spills() -> None:
     """Wide shares are many words in flight: batches that stay allocated outside their step would spill here."""
     schedule = plan(load_model("llama3-70b"), load_target("b200"))

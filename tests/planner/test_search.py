@@ -55,14 +55,14 @@ def found(expansions: int, seed: int = 0, problem: Problem = PROBLEM) -> Found:
     return search(problem, expansions=expansions, seed=seed)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_the_same_seed_and_count_give_the_same_plan_byte_for_byte() -> None:
     one, two = found(14, seed=3), found(14, seed=3)
     assert one.best == two.best and one.schedule.model_dump_json() == two.schedule.model_dump_json()
     assert one.expansions == 14
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 def test_a_process_for_each_position_finds_the_same_plan() -> None:
     problem = replace(PROBLEM, positions=(200, 900))
     with Clock(problem, cores=2, alone=2) as times:

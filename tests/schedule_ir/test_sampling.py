@@ -64,6 +64,7 @@ def test_a_plan_with_fewer_filters_draws_the_same_tokens(mode: Mode) -> None:
         assert drawing(mode)(logits, sampling, seed)[0] == drawing("top-k-top-p")(logits, sampling, seed)[0]
 
 
+@pytest.mark.turns(2)
 def test_the_token_does_not_depend_on_the_plan() -> None:
     sampling = Sampling(1.3, 20, 0.9, 2**63 + 5)
     for seed in range(8):
@@ -72,7 +73,7 @@ def test_the_token_does_not_depend_on_the_plan() -> None:
         assert len(found) == 1
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("live", [False, True])
 def test_a_sequence_of_a_batch_draws_what_it_draws_alone(live: bool) -> None:
     """Whatever the others are, and how they draw: so what holds of the draws of one sequence holds of each."""
@@ -109,7 +110,7 @@ def chi_square_is_plausible(counts: Array, chance: Array) -> bool:
     return bool(counts[chance == 0].sum() == 0 and statistic < freedom + 5 * math.sqrt(2 * max(freedom, 1)) + 5)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(8)
 def test_draws_follow_the_filtered_softmax_over_positions_and_seeds() -> None:
     """The schedule's own steps; logits with ties, filters that bite."""
     logits, counts = some_logits(0) / 3, np.zeros(VOCAB)
@@ -120,7 +121,7 @@ def test_draws_follow_the_filtered_softmax_over_positions_and_seeds() -> None:
     assert not chi_square_is_plausible(counts, probabilities(logits, 1.8, 30, 0.93)), "temperatures are told apart"
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("spread", [3.0, 0.0, 1.0][: cases(1, 3)])
 def test_noise_gives_softmax_probabilities_over_a_vocabulary_of_thousands(spread: float) -> None:
     vocab, number = 4096, 6000

@@ -1,4 +1,4 @@
-"""50,000 random kernels of all constructs get the verdict of exploration."""
+"""50,000 random kernels of all constructs, a part of them at a commit, get the verdict of exploration."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ PARTS = (1_000_000, 2_000_000, 3_000_000, 4_000_000)
 CERTIFICATES = 16
 
 
+@pytest.mark.turns(2)
 def test_the_compiled_explorer_says_what_the_rules_say() -> None:
     drawn = [Made(Random(seed), CHANGES) for seed in range(250)]
     found, _ = explored(joined(drawn), all_of_it=True)
@@ -48,6 +49,7 @@ def test_one_kernel_that_is_wrong_among_right_ones_is_found() -> None:
         assert judged(many.chosen([*right[:5], one, *right[5:]]).system).verdict == "UNSAFE"
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("first", PARTS)
 def test_many_random_kernels_get_the_verdict_of_exploration(first: int) -> None:
     compared = Compared(CERTIFICATES)

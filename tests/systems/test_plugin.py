@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 TEST = """
 import amk
@@ -23,6 +25,7 @@ def test_expected_to_be_wrong():
 """
 
 
+@pytest.mark.turns(4)
 def test_a_failing_test_shows_the_verdict(tmp_path: Path) -> None:
     file = tmp_path / "test_kernel.py"
     file.write_text(TEST)

@@ -70,6 +70,7 @@ def forge(rng: Random, certificate: Certificate, other: Certificate, system: Sys
     return forged
 
 
+@pytest.mark.turns(2)
 def test_every_safe_system_has_an_accepted_certificate() -> None:
     accepted, systems = 0, cases(600, 3000)
     for system in random_systems(systems, seed=41):

@@ -78,7 +78,7 @@ def _together(program: Program, columns: list[I64]) -> list[tuple[int, ...]]:
     return [found[worker] for worker in range(len(columns[0]))]
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @settings(max_examples=600, deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from(sorted(OPERATIONS)), st.integers(0, 9), st.integers(0, 9)), max_size=9),

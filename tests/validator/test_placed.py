@@ -53,7 +53,7 @@ def test_no_plan_has_a_node_before_one_that_it_must_come_after(name: str) -> Non
             assert _out_of_order(order, rng) == 0
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", ["fast", "heads"])
 def test_no_edit_of_a_plan_has_either(name: str) -> None:
     rng, document = np.random.default_rng(2), json.loads(small_plan(SMALL[name]).model_dump_json())
@@ -85,7 +85,7 @@ def _one_program(rng: Random) -> Schedule:
     return several.model_copy(update={"programs": (several.programs[0].model_copy(update={"count": workers}),)})
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 def test_random_programs_that_several_workers_run_agree() -> None:
     """Every two nodes, with partial thresholds and the orders that only these imply."""
     random, runs, partial = Random(5), 0, 0

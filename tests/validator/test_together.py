@@ -36,6 +36,7 @@ def hand_over(before: CpuEngine, after: CpuEngine) -> None:
     after._machine.set("state", np.array([state[name] for name in STATE], np.int32))
 
 
+@pytest.mark.turns(2)
 def test_schedules_that_take_turns_give_the_text_of_one() -> None:
     rows, one = pair()
     assert apart(rows, one) == apart(one, rows) == []

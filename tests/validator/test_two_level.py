@@ -50,6 +50,7 @@ def test_wrong_rule_one_chain_per_worker_is_caught(monkeypatch: pytest.MonkeyPat
     assert wrong(12, 60)
 
 
+@pytest.mark.turns(2)
 def test_wrong_rule_without_local_prefixes_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Barriers, and the back-pressure of rings, hold one chain of a worker behind another."""
     monkeypatch.setattr(inter_cta.InterCtaSystem, "_add_prefixes", lambda self, g: None)

@@ -243,6 +243,7 @@ def test_composed_verdict_is_the_flat_verdict_on_mutants(seed: int) -> None:
     assert judged[False] > 2
 
 
+@pytest.mark.turns(2)
 def test_replay_command_confirms_and_refuses(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:  # type: ignore[no-untyped-def]
     from amk.cli import main
 
