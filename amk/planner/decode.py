@@ -180,7 +180,7 @@ def _author(
         raise AmkError(Diagnostic("AMK406", message, help="fence all vectors, or none"))
     slack = 0 if exact else settings.hint_slack
     reduced = sized.kv.splits if reducible(settings, model, sized.kv.splits) else None
-    require_whole_fetches(model, settings, reduced is not None, sized.runs)
+    require_whole_fetches(model, settings, workers, reduced is not None, sized.runs)
     return Author(
         model,
         settings,

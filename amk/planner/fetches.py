@@ -5,7 +5,7 @@ from __future__ import annotations
 from amk.models.matrices import MatrixName
 from amk.models.model_spec import ModelSpec
 from amk.planner.formats import Layered
-from amk.planner.settings import Settings, crossing_dtype
+from amk.planner.settings import Settings, crossing_dtype, has_tags
 from amk.planner.staging import layout
 from amk.report.diagnostic import AmkError, Diagnostic
 
@@ -21,7 +21,7 @@ def fetched(settings: Settings) -> int:
     return 2 if settings.handoff != "fenced" and crossing_dtype(settings) == "f32" else 4
 
 
-def require_whole_fetches(model: ModelSpec, settings: Settings, reduced: bool, wanted: Layered) -> None:
+def require_whole_fetches(model: ModelSpec, settings: Settings, workers: int, reduced: bool, wanted: Layered) -> None:
     """AMK406 unless `warps` agents share the vectors that cross SMs in whole fetches; `handoff` is decided.
 
     Vectors staged in blocks are shared in blocks, whatever the number of warps. reduced: attention's splits are
@@ -41,6 +41,9 @@ def require_whole_fetches(model: ModelSpec, settings: Settings, reduced: bool, w
         _refuse("splits are reduced in fetches of 4 elements: tagged words hold 4 only as bf16")
     if not reduced and model.head_dim % wide:
         _refuse(f"a head of {model.head_dim} is combined in fetches of {wide} elements")
+    candidates, each = workers * settings.warps, 2 if has_tags(settings, "best") else 4
+    if vectors > 1 and candidates % each:
+        _refuse(f"each sequence's {candidates:,} candidates, one a warp, are read in fetches of {each}")
 
 
 def fewest_warps(settings: Settings, model: ModelSpec) -> int:
@@ -52,5 +55,5 @@ def fewest_warps(settings: Settings, model: ModelSpec) -> int:
 
 
 def _refuse(message: str) -> None:
-    help_line = "another number of warps, or another hand-off, reads whole fetches"
+    help_line = "another number of warps or workers, or another hand-off, reads whole fetches"
     raise AmkError(Diagnostic("AMK406", message, help=help_line))

@@ -16,7 +16,7 @@ from amk.models.model import load_model
 from amk.models.model_spec import ModelSpec
 from amk.planner.decode import plan
 from amk.planner.formats import formats
-from amk.planner.settings import FAST, PRESETS
+from amk.planner.settings import FAST, PRESETS, Handoff, Settings
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.references import check_references
 from amk.schedule_ir.sampling import MODES, Mode
@@ -252,3 +252,21 @@ def test_a_raised_threshold_is_unsafe(counter: str) -> None:
     """The schedules that the watchdog's test runs on a GPU are the ones that the validator refuses."""
     schedule = plan(PLAIN, load_target("h200"), max_context=256)
     assert verify(raised_threshold(schedule, counter)).status == "UNSAFE"
+
+
+@pytest.mark.parametrize("handoff", ["tagged", "mixed", "fenced"])
+def test_a_batch_whose_candidates_are_no_whole_fetches_is_refused(handoff: Handoff) -> None:
+    """What is planned is SAFE, for whichever number of candidates; a single sequence has no such need."""
+    for workers in (4, 5, 6, 8):
+        settings = replace(FAST, handoff=handoff, warps=1, workers=workers, batch=2)
+        fetch = 2 if handoff == "tagged" else 4
+        assert verify(planned(replace(settings, batch=1))).safe
+        if workers % fetch:
+            with pytest.raises(AmkError, match="candidates"):
+                planned(settings)
+        else:
+            assert verify(planned(settings)).safe
+
+
+def planned(settings: Settings) -> Schedule:
+    return plan(PLAIN, load_target("h200"), settings=settings, max_context=64, workers=settings.workers)
