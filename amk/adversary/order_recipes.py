@@ -37,6 +37,22 @@ ORDER = [
         drop(lambda s: after(find(s, "attend"))),
     ),
     Recipe(
+        "combine-without-barrier",
+        "dropped barrier",
+        "block",
+        "AMK302",
+        "combine stages over partials that the other warp merges; lanes find words one by one, and none finds them all",
+        drop(lambda s: after(find(s, "combine"), -1)),
+    ),
+    Recipe(
+        "combine-before-barrier",
+        "moved barrier",
+        "block",
+        "AMK302",
+        "the barrier stands behind combine, which stages over partials that the other warp merges",
+        swap(lambda s: after(find(s, "combine"), -1), 1),
+    ),
+    Recipe(
         "gemv-too-early",
         "dropped barrier",
         "fenced",

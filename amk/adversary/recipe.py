@@ -39,13 +39,16 @@ BASES: dict[str, Settings] = {
     "live": replace(FAST, warps=2, kv_block=8, batch=2, live=True),
     "coded": replace(FAST, warps=2, kv_block=8, batch=2, live=True, k_parts=2),
     "digits": replace(FAST, warps=2, kv_block=8),
+    "block": replace(FAST, warps=2, kv_block=8),
     "parts": replace(FAST, warps=2, kv_block=8, rows=3, handoff="mixed", chunk_bytes=512, x_parts=2, k_parts=3),
     "alone": replace(PHASED, warps=1, kv_block=8),
 }
 """Plans that cases start from: epilogues in one warp, in all warps, with per-head counters, with tagged words, with
 copies held back until a result is out, with steps of three rows, of two sequences at positions of their own, of such
-with weights in codes and `down` in two parts, with weights in codes alone, of three rows and parts of all columns, with
-one warp a worker."""
+with weights in codes and `down` in two parts, with weights in codes alone, with those and attention's outputs in one
+block, of three rows and parts of all columns, with one warp a worker."""
+MODELS = {"coded": TINY.model_copy(update={"ffn": 640}), "block": TINY.model_copy(update={"heads": 2, "kv_heads": 1})}
+"""Of the bases that have one of their own."""
 
 Make = Callable[[Json], list[Edit]]
 
@@ -66,9 +69,8 @@ class Recipe:
 def base_schedule(name: str) -> Json:
     """The safe plan as JSON; `idle` is the tagged one with a worker that owns no rows of the layers."""
     settings = BASES["tagged" if name == "idle" else name]
-    model = TINY if name != "coded" else TINY.model_copy(update={"ffn": 640})
-    wanted = formats("int8") if name in ("coded", "digits") else BF16
-    found = plan(model, load_target("h200"), settings=settings, wanted=wanted, workers=WORKERS)
+    wanted = formats("int8") if name in ("coded", "digits", "block") else BF16
+    found = plan(MODELS.get(name, TINY), load_target("h200"), settings=settings, wanted=wanted, workers=WORKERS)
     made = json.loads(found.model_dump_json())
     return apply(made, idle_worker(made))[0] if name == "idle" else made
 

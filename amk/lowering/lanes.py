@@ -7,6 +7,10 @@ of the warp. Else a schedule could be SAFE and its kernel have a race. A `wait` 
 prints nothing, so lanes do not meet there.
 
 Which lane touches what is the op's business, so any two uses of a buffer that something writes count, also two reads.
+
+Flag words order whole steps, but lanes store and find them one by one. So lanes also meet between a use of memory and a
+step with flag words, and between such a step and the next use: what a warp has read is over before it stores words, and
+none of its lanes goes on to write before all have found theirs.
 """
 
 from __future__ import annotations
@@ -67,12 +71,17 @@ class _Memory:
         self.warps = {r.name: range(r.first, r.first + r.count) for r in schedule.roles}
         written = [b for b in schedule.buffers if b.role != "constant"]
         places = {b.name: (b.offset, b.offset + b.bytes) for b in written if b.offset is not None}
+        self.words = {b.name for b in written if b.tagged}
         self.meeting = {b.name: {b.name} for b in written}
         for name, (lo, hi) in places.items():
             self.meeting[name] |= {other for other, (start, end) in places.items() if lo < end and start < hi}
 
     def named(self, op: Op) -> set[str]:
         return {value for _, value in op if isinstance(value, str) and value in self.meeting}
+
+    def uses(self, op: Op) -> bool:
+        """Does it touch memory? Some name buffers to fetch them ahead only."""
+        return type(op).accesses is not Op.accesses
 
     def touched(self, named: set[str]) -> set[str]:
         """All buffers that share bytes with one of these."""
@@ -107,16 +116,21 @@ class _Walk:
         if step.waits or isinstance(step.op, BarrierOp):
             self._met(warps)
         named, touched = self._uses(step, number)
-        meets = any(not touched.isdisjoint(self.since[w]) for w in warps)
+        meets = any(not touched.isdisjoint(self.since[w]) or self._words_between(named, w) for w in warps)
         self.needed[number] = self.needed.get(number, False) or meets
         if step.signals or meets:
             self._met(warps)
         for w in warps if not step.signals else ():
             self.since[w] |= named
 
+    def _words_between(self, named: set[str], warp: int) -> bool:
+        """Are there flag words among what the warp has used since its lanes met, or is about to use, and more?"""
+        since, words = self.since[warp], self.memory.words
+        return bool(named and since) and not (words.isdisjoint(since) and words.isdisjoint(named))
+
     def _uses(self, step: Step, number: int) -> tuple[set[str], set[str]]:
         if number not in self.uses:
-            named = self.memory.named(step.op)
+            named = self.memory.named(step.op) if self.memory.uses(step.op) else set()
             self.uses[number] = named, self.memory.touched(named)
         return self.uses[number]
 

@@ -43,7 +43,7 @@ class Buffer(Frozen):
     name: Name
     space: Literal["global", "shared"]
     dtype: Dtype
-    shape: tuple[Dim, ...] = Field(max_length=4)
+    shape: tuple[Dim, ...] = Field(min_length=1, max_length=4)
     role: Literal["constant", "state", "scratch"] = "scratch"
     offset: int | None = Field(default=None, ge=0, le=2**31)
     align: int = Field(default=16, ge=1, le=1024)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterator
 from copy import deepcopy
 from functools import partial
 from random import Random
@@ -11,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from amk.adversary.edits import Json, named, steps
+from amk.adversary.edits import Edit, Json, Path, apply, named, steps
+from amk.adversary.neighbourhood.bases import base
 from amk.adversary.subjects import subject
 from amk.judges.oracle.flatten import TooBig
 from amk.judges.oracle.judge import rule
@@ -48,6 +50,26 @@ def codes(document: Json) -> list[str]:
         return [d.code for d in verify(parsed(document)).diagnostics]
     except AmkError as error:
         return [d.code for d in error.diagnostics]
+
+
+def lists(value: Json, path: Path = ()) -> Iterator[Path]:
+    """Places of all arrays."""
+    if isinstance(value, list):
+        yield path
+    entries = enumerate(value) if isinstance(value, list) else value.items() if isinstance(value, dict) else ()
+    for key, entry in entries:
+        yield from lists(entry, (*path, key))
+
+
+@pytest.mark.turns(2)
+@pytest.mark.parametrize("name", ["fenced", "rows"])
+def test_every_array_may_be_empty_without_an_internal_error(name: str) -> None:
+    document, seen = base(name), Counter[str]()
+    for path in lists(document):
+        found = codes(apply(document, [Edit("replace", path, [])])[0])
+        seen["/".join(part for part in path if isinstance(part, str))] += bool(found)
+    assert seen["buffers/shape"] == len(document["buffers"])
+    assert all(seen[of] for of in ("roles", "buffers", "streams", "programs", "counters/shape")), seen
 
 
 def test_every_name_in_an_op_is_a_reference_that_is_looked_up() -> None:

@@ -795,6 +795,7 @@ amk_decode(const __grid_constant__ Globals globals) {
   amk::ops::begin<S0>(c);
   #pragma unroll 1
   for (c.n = 0; c.n < static_cast<int>(globals.tokens); ++c.n) {
+    amk::sync::warp_barrier();
     c.enter_step();
     amk::ops::embed<S1>(c);
     #pragma unroll 1
@@ -1046,6 +1047,7 @@ amk_decode(const __grid_constant__ Globals globals) {
     amk::ops::select_draw<S50>(c);
   }
   if (c.warp >= 0 && c.warp < 1) {
+    amk::sync::warp_barrier();
     c.enter_step();
     amk::ops::finish<S51>(c);
   }

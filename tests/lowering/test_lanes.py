@@ -9,13 +9,16 @@ from typing import Literal
 import pytest
 
 from amk.adversary.confusion import mutation
+from amk.adversary.neighbourhood.bases import MADE, base
 from amk.lowering.emit import emit
 from amk.lowering.lanes import lane_barriers, met_before
 from amk.planner.decode import plan
 from amk.planner.settings import FAST, NAIVE, Settings
 from amk.report.diagnostic import AmkError
+from amk.schedule_ir.ops import Op
 from amk.schedule_ir.schedule import Schedule, steps_of
 from amk.targets.target import load_target
+from amk.validator.program.trace import sites, trace
 from amk.validator.verify import verify
 from tests.lowering.test_skeleton import judge
 from tests.tiny import tiny
@@ -23,10 +26,41 @@ from tests.tiny import tiny
 MEETING = "amk::sync::warp_barrier();"
 
 
-@pytest.mark.parametrize("settings", [FAST, NAIVE], ids=["fast", "naive"])
-def test_plans_have_barriers_of_the_block_there(settings: Settings) -> None:
+@pytest.mark.parametrize(
+    ("settings", "behind_words"), [(FAST, {"embed", "finish"}), (NAIVE, set())], ids=["fast", "naive"]
+)
+def test_plans_have_barriers_of_the_block_there(settings: Settings, behind_words: set[str]) -> None:
+    """But between the words of the candidates and what follows the choice."""
     schedule = plan(tiny(layers=2), load_target("h200"), settings=settings, max_context=128, workers=4)
-    assert not any(lane_barriers(schedule))
+    names = [step.op.op for program in schedule.programs for step in steps_of(program.body)]
+    found = lane_barriers(schedule)
+    assert sum(found) == len(behind_words)
+    assert {name for name, needed in zip(names, found, strict=True) if needed} == behind_words
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_lanes_meet_between_flag_words_and_what_else_a_warp_uses(name: str) -> None:
+    """By the steps as they run: the order that a verdict takes from words is that of whole steps of a warp."""
+    schedule, between = Schedule.model_validate_json(json.dumps(base(name))), 0
+    memory = {b.name for b in schedule.buffers if b.role != "constant"}
+    words = {b.name for b in schedule.buffers if b.tagged}
+    printed = iter(lane_barriers(schedule))
+    for number in range(len(schedule.programs)):
+        run = trace(schedule, number, 2)
+        meets = {site.path: next(printed) for site in sites(run.program, number)}
+        for warp in range(run.warps):
+            used: set[str] = set()
+            for item in run.items:
+                step, named = item.step, memory & {v for _, v in item.step.op if isinstance(v, str)}
+                if warp not in run.roles[step.op.role]:
+                    continue
+                if meets[item.site.path] or step.waits or step.op.op == "barrier":
+                    used = set()
+                named = named if type(step.op).accesses is not Op.accesses else set()
+                assert not (used and named and words & (used | named)), (item.site.path, used, named)
+                between += bool(words & named)
+                used = set() if step.signals else used | named
+    assert between > 10 or not words
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from random import Random
 
 import numpy as np
 
-from amk.validator.order.within_cta import chains_of, group_chains, local_order, warp_chains
+from amk.validator.order.within_cta import chains_of, group_chains, local_order, starts, warp_chains
 from amk.validator.program.trace import trace
 from tests.validator.two_level import random_two_level
 
@@ -19,13 +19,33 @@ def test_crews_of_a_chain_are_each_wholly_before_the_next() -> None:
             order = local_order(trace(schedule, number, 2))
             role = [item.step.op.role for item in order.trace.items]
             for items in (np.arange(len(role)), np.array([i for i, name in enumerate(role) if name == role[0]], int)):
-                chains = group_chains(order, items[::-1])
-                assert sorted(np.concatenate([items[:0], *chains]).tolist()) == (order.trace.events + items).tolist()
+                begun = items[rng.randrange(3) :: 3]
+                chains = group_chains(order, items[::-1], begun)
+                nodes = np.concatenate((order.trace.events + items, starts(order.trace, begun)))
+                assert sorted(np.concatenate([items[:0], *chains]).tolist()) == nodes.tolist()
                 for chain in chains:
                     for before, after in zip(chain[:-1].tolist(), chain[1:].tolist(), strict=True):
-                        assert before < after and (order.past[after] >= order.need[before]).all()
+                        assert (order.past[after] >= order.need[before]).all()
                 several, one = several + (len(chains) > 1), one + (len(chains) == 1)
     assert several > 20 and one > 20
+
+
+def test_the_start_of_a_step_is_over_when_all_is_that_every_warp_has_behind_it() -> None:
+    """And it comes before the step, but for the events of other steps that the step itself comes before."""
+    rng, behind = Random(7), 0
+    for _ in range(20):
+        order = local_order(trace(random_two_level(rng), 0, 2))
+        events, items = np.arange(order.trace.events), np.arange(len(order.trace.items))
+        for start, group in zip(
+            starts(order.trace, items).tolist(), (order.trace.events + items).tolist(), strict=True
+        ):
+            before = order.wholly(events, np.full(len(events), start))
+            assert before.tolist() == order.wholly(events, np.full(len(events), group)).tolist()
+            for after in np.flatnonzero(order.wholly(np.full(len(events), start), events)).tolist():
+                assert order.wholly(events[before], np.full(int(before.sum()), after)).all()
+                behind += 1
+            assert order.wholly(np.array([start]), np.array([group])).all()
+    assert behind > 1000
 
 
 def test_brackets_count_the_nodes_of_a_chain_that_come_before() -> None:
@@ -35,7 +55,7 @@ def test_brackets_count_the_nodes_of_a_chain_that_come_before() -> None:
         for number in range(len(schedule.programs)):
             order = local_order(trace(schedule, number, 2))
             items, events = np.arange(len(order.trace.items)), np.arange(order.trace.events)
-            found = chains_of(order, warp_chains(order, events)[:2] + group_chains(order, items)[:6])
+            found = chains_of(order, warp_chains(order, events)[:2] + group_chains(order, items, items[:0])[:6])
             for k, chain in enumerate(found.chains):
                 need = order.need[chain][None]
                 wholly = (order.past[:, None] >= need).all(axis=2)
@@ -43,4 +63,12 @@ def test_brackets_count_the_nodes_of_a_chain_that_come_before() -> None:
                 assert found.lo[:, k].tolist() == wholly.sum(axis=1).tolist()
                 assert found.pre[:, k].tolist() == (some * np.arange(1, len(chain) + 1)).max(axis=1).tolist()
                 mixed += bool(((need[0] > 0) != (need[0, :1] > 0)).any())
+            begun = chains_of(order, group_chains(order, items[::3], items[1::3])[:6])
+            for k, chain in enumerate(begun.chains):
+                wholly = (order.past[:, None] >= order.need[chain]).all(axis=2)
+                inside = (order.past[chain] >= order.need[:, None]).all(axis=2)
+                assert begun.lo[:, k].tolist() == wholly.sum(axis=1).tolist()
+                first = np.where(inside.any(axis=1), inside.argmax(axis=1), len(chain))
+                apart = events[~np.isin(events, order.trace.event_of[items[::3]])]
+                assert begun.hi[apart, k].tolist() == first[apart].tolist()
     assert mixed > 20

@@ -1,11 +1,14 @@
-"""Must-happen-before by its definition: a precedes b iff withholding a keeps b from ever starting.
+"""Must-happen-before by its definition: a precedes b iff withholding a, which may start and not end, keeps b from ever
+starting.
 
-can[b, a] = b starts although a never runs is the least solution of
-    can[b] = can[p] without p  and, for every wait (c, t) of b,  init(c) + sum of amounts of can-run producers >= t
-with p the segment before b in its agent, found by repeating until nothing is added. Counters only grow, so what can
-start stays able to. Columns, one per withheld segment, are bits of integers, some thousands at once: those that follow
-each other in one complete execution. Whatever runs before the first of them runs without them too, and once no agent
-gets on in any column, nothing later does.
+can[b, a] = b starts although a never ends is the least solution of
+    can[b] = end[p]            and, for every wait (c, t) of b,  init(c) + sum of amounts of producers that end >= t
+    end[b] = can[b] without b  and, for every segment s that writes words which b reads,  can[s]
+with p the segment before b in its agent, found by repeating until nothing is added. Lanes store and find words one by
+one: a word says that its segment has started, to what follows the segment that reads it, and nothing about what else
+these two do. Counters only grow, so what can start stays able to. Columns, one per withheld segment, are bits of
+integers, some thousands at once: those that follow each other in one complete execution. Whatever runs before the first
+of them runs without them too, and once no agent gets on in any column, nothing later does.
 """
 
 from __future__ import annotations
@@ -23,8 +26,7 @@ from amk.schedule_ir.expr import IntArray
 TOGETHER = 4_096
 """Columns that are computed at once."""
 Needs = dict[int, tuple[int, ...]]
-"""Segment -> segments that must have run because it re-reads tagged words until theirs are there; equal ones are one
-object."""
+"""Segment -> segments whose tagged words it re-reads until they are there; equal ones are one object."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +67,8 @@ def _listed(spelled: Spelled, every: bool) -> Listed:
 
 
 def execute(system: System, withheld: int = -1) -> list[int]:
-    """Segments in an order in which they can run; fewer than all iff some never can. `withheld` does not run."""
+    """Segments in an order in which they can run, each behind those that it needs; fewer than all iff some never can.
+    `withheld` does not run."""
     value = system.start.copy()
     at = [r.start for r in system.spelled.agents]
     done = [False] * len(system.spelled.segments)
@@ -157,17 +160,17 @@ class Order:
 
 
 class _Withholding:
-    """Rows of `can` for some columns, in order of the execution. fin: where a segment runs to its end, so its own bit
-    is off."""
+    """Rows of `can` for some columns, in order of the execution. began: these rows. fin: where a segment runs to its
+    end, so its own bit is off."""
 
     def __init__(self, order: Order, columns: list[int]) -> None:
         self.order, self.columns = order, columns
         self.full = (1 << len(columns)) - 1
         self.low = order.place[columns[0]]
         self.own = {segment: 1 << i for i, segment in enumerate(columns)}
-        self.fin = [0] * len(order.order)
+        self.fin, self.began = [0] * len(order.order), [0] * len(order.order)
         for segment in order.order[: self.low]:
-            self.fin[segment] = self.full
+            self.fin[segment] = self.began[segment] = self.full
         spans = order.system.spelled.agents
         self.agents = sum(len(span) > 0 and order.place[span.stop - 1] >= self.low for span in spans)
         self.later: dict[int, tuple[list[int], list[int]]] = {}
@@ -207,8 +210,10 @@ class _Withholding:
             before = full if segment in order.first else fin[segment - 1]
             if not before:
                 continue
-            row = self._row(segment, before)
-            fin[segment] = mine = row & ~self.own.get(segment, 0)
+            self.began[segment] = row = self._row(segment, before)
+            needs = self.order.system.needs.get(segment)
+            found = row & self._begun(needs) if needs else row
+            fin[segment] = mine = found & ~self.own.get(segment, 0)
             if row:
                 self.reached.append((segment, row))
             if not mine or segment in order.last:
@@ -225,8 +230,7 @@ class _Withholding:
                     met = self._counted(threshold)
                 self.refused[threshold] |= row & ~met
                 row &= met
-        needs = self.order.system.needs.get(segment)
-        return row & self._finished(needs) if needs else row
+        return row
 
     def _all_of(self, threshold: Threshold) -> int:
         """Columns in which all of the producers that come first finish; this pass knows them all."""
@@ -241,13 +245,13 @@ class _Withholding:
             self.prefix[threshold] = row
         return self.prefix[threshold]
 
-    def _finished(self, needs: tuple[int, ...]) -> int:
-        """Columns in which all of these finish; they come before whoever needs them."""
+    def _begun(self, needs: tuple[int, ...]) -> int:
+        """Columns in which all of these start; they come before whoever needs them."""
         key = id(needs)
         if key not in self.written:
             row = self.full
             for segment in needs:
-                row &= self.fin[segment]
+                row &= self.began[segment]
             self.written[key] = row
         return self.written[key]
 

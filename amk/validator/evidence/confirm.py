@@ -102,7 +102,7 @@ class Confirmer:
             for pos in positions(self.result, workers) if open_.any() else ():
                 self.in_time()
                 flat = self._flat(self.edges, pos, workers)
-                for clash in clashes(flat, a, b, open_):
+                for clash in clashes(flat, a, b, open_, self.edges):
                     if _both_enabled(flat.system, clash.race) and not self._over_in_time(clash):
                         made = partial(race_witness, flat.system, clash.race)
                         return clash, Evidence("race", self.edges, pos, flat.system, made)
@@ -148,24 +148,29 @@ def _local(place: Place) -> I64:
     return events
 
 
-def clashes(flat: Flat, a: Place, b: Place, among: Bools) -> Iterator[Clash]:
-    """What conflicts of two steps; among [warps of a, warps of b]: which of their events count."""
-    sides = (flat.events_of(place[1], _local(place)).tolist() for place in (a, b))
-    for (i, x), (j, y) in itertools.product(*map(enumerate, sides)):
-        if not among[i, j] or GONE in (x, y) or flat.system.agent_of[x] == flat.system.agent_of[y]:
-            continue
-        (x, one), (y, two) = sorted(((x, a), (y, b)), key=lambda side: side[0])
-        if (race := _conflict(flat.system, x, y)) is not None:
-            yield Clash(flat, race, (one, two))
+def clashes(flat: Flat, a: Place, b: Place, among: Bools, edges: Edges) -> Iterator[Clash]:
+    """What conflicts of two steps; among [warps of a, warps of b]: which of their events count. Reads of flag words
+    conflict in `wait` alone: whose own the word is, the edges of others do not say."""
+    words = frozenset(i for i, b in enumerate(flat.schedule.buffers) if b.tagged and edges != "wait")
+    sides = (flat.parts_of(place[1], _local(place)).T.tolist() for place in (a, b))
+    for (i, one), (j, two) in itertools.product(*map(enumerate, sides)):
+        for x, y in itertools.product(one, two) if among[i, j] else ():
+            if GONE in (x, y) or flat.system.agent_of[x] == flat.system.agent_of[y]:
+                continue
+            (x, first), (y, second) = sorted(((x, a), (y, b)), key=lambda side: side[0])
+            if (race := _conflict(flat.system, x, y, words)) is not None:
+                yield Clash(flat, race, (first, second))
 
 
-def _conflict(system: System, x: int, y: int) -> Race | None:
-    """The first accesses of the two that touch a common byte, one writing; with all that each does to it."""
+def _conflict(system: System, x: int, y: int, written: frozenset[int] = frozenset()) -> Race | None:
+    """The first accesses of the two that touch a common byte, one writing, or both where only what is `written` of the
+    buffer counts; with all that each does to it."""
     one, two = (slice(*system.access_first[event : event + 2].tolist()) for event in (x, y))
     meet = system.access_buffer[one, None] == system.access_buffer[two]
     meet &= system.access_lo[one, None] < system.access_hi[two]
     meet &= system.access_lo[two] < system.access_hi[one, None]
-    meet &= (system.access_kind[one, None] == WRITE) | (system.access_kind[two] == WRITE)
+    first, second = system.access_kind[one, None] == WRITE, system.access_kind[two] == WRITE
+    meet &= np.where(np.isin(system.access_buffer[two], [*written]), first & second, first | second)
     i, j = np.nonzero(meet)
     if not len(i):
         return None
@@ -197,14 +202,14 @@ def confirmed_fault(result: Composition, fault: Fault, reader: Place | None, wri
     touching = workers if reader and fault.kind != "uninitialised" else None
     try:
         for pos in positions(result, workers):
-            flat = expand(result.schedule, pos, result.tokens, "word", touching, brief=True)
-            wanted = set(flat.events_of(reader[1], _local(reader)).tolist()) - {GONE} if reader else {-1}
+            flat = expand(result.schedule, pos, result.tokens, "block", touching, brief=True)
+            wanted = set(flat.parts_of(reader[1], _local(reader)).reshape(-1).tolist()) - {GONE} if reader else {-1}
             run = greedy(flat.system)
             faults = find_faults(blocks(touches_of(run)), None).faults
             for found in faults:
                 if found.event in wanted and found.kind == fault.kind:
                     kind = fault.kind if reader else "final"
-                    return Evidence(kind, "word", pos, flat.system, partial(fault_witness, run, found))
+                    return Evidence(kind, "block", pos, flat.system, partial(fault_witness, run, found))
     except (NotComposable, TooLarge):
         pass
     return None

@@ -115,15 +115,15 @@ class FlatCheck:
         result.outside, result.clashes = block.footprints.outside, block.footprints.clashes
         result.written_constants = frozenset(block.footprints.written_constants)
         result.private, result.weak = ("shared memory",), True
-        result.complete = greedy(block.system).complete
+        run = greedy(block.system)
+        result.complete = run.complete
         if not result.complete:
             return result
-        word = self._order(self._flat(pos, "word", sure=False))
         least, fence = (self._order(self._flat(pos, edges)) for edges in ("word", "fence"))
         blocking = Blocking(least, lambda: self._order(self._flat(pos, "wait")))
-        result.order, result.dataflow = least, find_faults(blocks(touches_of(word.run)), LIMIT)
-        rows, nothing = _rows(word.system), np.zeros((0, 5), np.int64)
-        found = accesses(rows, word.placed(rows[:, 0]), self.tagged, (nothing, nothing))
+        result.order, result.dataflow = least, find_faults(blocks(touches_of(run)), LIMIT)
+        rows, nothing = _rows(block.system), np.zeros((0, 5), np.int64)
+        found = accesses(rows, run.position[rows[:, 0]], self.tagged, (nothing, nothing))
         result.races, result.unseen = found.unseen(least, fence)
         result.overwritten = found.overwritten(blocking)
         result.hints, result.fence = blocking.with_hints, fence

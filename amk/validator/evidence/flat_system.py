@@ -7,6 +7,12 @@ Edges: `block` and `wait` have every wait; `word` leaves out what orders nothing
 operations: their signals still count, from an agent without a past); `fence` leaves out flag words too. See
 `between_ctas`. Tagged words make single events wait for single events, see `word_events`.
 
+A step that touches flag words is up to three events of a warp: its waits and the words that it writes, all else that it
+does, the words that it reads and its signals. Lanes of a warp store and find words one by one, so in `word` and `wait`
+whoever has found a word knows that the first of these has run, and only what follows its own last one knows that. In
+`block` the first waits for the words that are read and the last announces those that were written: there the step runs
+as a whole.
+
 Numbering: agent = worker * warps + warp. Buffers: those of the schedule, then shared memory of each worker. Counters:
 instances, then 16 barriers per worker. event_tag = local event of the worker's trace.
 
@@ -49,7 +55,8 @@ MAX_LISTED: Final = 6_000_000
 
 @dataclass(frozen=True, eq=False)
 class Flat:
-    """The system with the maps back: event_id[group][worker - first, local event], `GONE` if it is left out.
+    """The system with the maps back: event_id[group][worker - first, local event], `GONE` if it is left out; begun and
+    ended: the same of the events for the words that it writes and reads.
 
     accesses [n, 7]: (event before renumbering, buffer, lo, hi, kind, value, delta) of listed workers at position `pos`.
     """
@@ -60,6 +67,8 @@ class Flat:
     system: System
     traces: list[Trace]
     event_id: list[I64]
+    begun: list[I64]
+    ended: list[I64]
     instances: Instances
     footprints: Footprints
 
@@ -73,10 +82,15 @@ class Flat:
 
     def events_of(self, worker: int, local: I64) -> I64:
         """Flat events of local ones of a worker, `GONE` where they are left out."""
+        found: I64 = self.parts_of(worker, local)[1]
+        return found
+
+    def parts_of(self, worker: int, local: I64) -> I64:
+        """[3, n]: what of local events comes first, in between, and last; `GONE` where there is nothing."""
         programs = [t.program for t in self.traces]
         group = next(g for g, p in enumerate(programs) if p.first <= worker < p.first + p.count)
-        found: I64 = self.event_id[group][worker - programs[group].first, local]
-        return found
+        parts = (ids[group][worker - programs[group].first, local] for ids in (self.begun, self.event_id, self.ended))
+        return np.stack([*parts])
 
     def waiter(self, event: int, counter: int) -> tuple[Trace, int, int]:
         """`owner` of a flat event's wait for this counter: an event that became one with the next one, or that one."""
@@ -180,8 +194,11 @@ class _Expansion:
         self.parts.clear()
         launch = self.schedule.launch
         init = [*self.instances.init().tolist(), *([0] * (BARRIERS * launch.workers))]
-        self._add_void(base, tags)
+        self.extra, self.begun, self.ended = base, np.full(base, GONE), np.full(base, GONE)
+        self._split(tags)
+        self._add_void(tags)
         self._add_words(tags, init)
+        split = self._on_parts(self._touched(self.accesses))
         self.accesses = self._touched(self.accesses)
         initial, final = self._boundary()
         called = {
@@ -189,21 +206,62 @@ class _Expansion:
             "counter_names": self._counter_names(len(init)),
             "buffer_names": self._buffer_names(),
         }
-        agent, tag = np.concatenate(self.agent), np.concatenate(tags)
-        rows = np.concatenate(self.waits), np.concatenate(self.signals), self.accesses
+        place = self._in_turn()
+        agent, tag = (np.concatenate(parts)[np.argsort(place)] for parts in (self.agent, tags))
+        waits, signals, accesses = (
+            np.column_stack((place[table[:, 0]], table[:, 1:]))
+            for table in (np.concatenate(self.waits), np.concatenate(self.signals), split)
+        )
         for parts in (self.agent, self.waits, self.signals):
             parts.clear()
-        if not self.brief:
-            system, ids = assemble(self.agents, agent, init, *rows, initial, final, tag, called)
-        else:
-            left = compact(agent, *rows)
-            agent, tag, rows = agent[left.kept], tag[left.kept], tuple(map(left.rows, rows))  # type: ignore[assignment]
-            system, ids = assemble(self.agents, agent, init, *rows, initial, final, tag, called)
-            ids = np.append(ids, GONE)[left.into]
-        event_id = [ids[n] for n in numbers]
+        left = compact(agent, waits, signals, accesses) if self.brief else None
+        if left is not None:
+            agent, tag = agent[left.kept], tag[left.kept]
+            waits, signals, accesses = map(left.rows, (waits, signals, accesses))
+        system, ids = assemble(self.agents, agent, init, waits, signals, accesses, initial, final, tag, called)
+        ids = ids if left is None else np.append(ids, GONE)[left.into]
+        ids = np.append(ids[place], GONE)
+        parts_of = ([ids[part[n]] for n in numbers] for part in (self.begun, np.arange(base), self.ended))
+        begun, event_id, ended = parts_of
         return Flat(
-            self.schedule, self.pos, self.accesses, system, self.traces, event_id, self.instances, self.footprints
-        )
+            self.schedule, self.pos, self.accesses, system, self.traces, event_id, begun, ended, self.instances,
+            self.footprints,
+        )  # fmt: skip
+
+    def _split(self, tags: list[I64]) -> None:
+        """Give steps that touch flag words their further events."""
+        agent, tag, words = np.concatenate(self.agent), np.concatenate(tags), self._words()
+        for part, writing, table in ((self.begun, True, self.waits), (self.ended, False, self.signals)):
+            events = np.unique(words[(words[:, 4] == WRITE) == writing, 0])
+            part[events] = self.extra + np.arange(len(events))
+            self.extra += len(events)
+            self.agent.append(agent[events])
+            tags.append(tag[events])
+            table[:] = [np.column_stack((_either(part, rows[:, 0]), rows[:, 1:])) for rows in table]
+
+    def _words(self) -> I64:
+        """The accesses to flag words."""
+        return self.accesses[np.isin(self.accesses[:, 1], self.tagged)]
+
+    def _on_parts(self, accesses: I64) -> I64:
+        """Those to flag words by the events that make them."""
+        found = accesses.copy()
+        words = np.isin(found[:, 1], self.tagged)
+        for part, mine in ((self.begun, found[:, 4] == WRITE), (self.ended, found[:, 4] != WRITE)):
+            found[words & mine, 0] = part[found[words & mine, 0]]
+        return found
+
+    def _in_turn(self) -> I64:
+        """Where each event stands if those of an agent are listed in their order."""
+        if not self.tagged:
+            return np.arange(self.extra)
+        turn = 3 * np.arange(self.extra) + 1
+        for part, behind in ((self.begun, -1), (self.ended, 1)):
+            there = np.flatnonzero(part != GONE)
+            turn[part[there]] = turn[there] + behind
+        place = np.empty(self.extra, np.int64)
+        place[np.argsort(turn)] = np.arange(self.extra)
+        return place
 
     def _check_size(self) -> None:
         total = sum(t.events * t.program.count for t in self.traces)
@@ -247,11 +305,11 @@ class _Expansion:
             if table is self.signals:
                 self.loose.append(made[weak])
 
-    def _add_void(self, events: int, tags: list[I64]) -> None:
+    def _add_void(self, tags: list[I64]) -> None:
         """Weak signals count, but come from an agent that knows nothing."""
         loose = np.concatenate(self.loose)
-        self.extra = events + len(loose)
-        loose[:, 0] = events + np.arange(len(loose))
+        loose[:, 0] = self.extra + np.arange(len(loose))
+        self.extra += len(loose)
         self.agent.append(np.full(len(loose), self.agents))
         tags.append(np.full(len(loose), -1))
         self.signals.append(loose)
@@ -261,7 +319,7 @@ class _Expansion:
         """One counter per writing event and per join node, which waits for its writers; readers wait for it."""
         if self.edges == "fence" or not self.tagged:
             return
-        table = self.accesses[np.isin(self.accesses[:, 1], self.tagged)]
+        table = self._words()
         group, worker, item = self._place(table[:, 0])
         rows = np.stack((group, worker, item, *table[:, [1, 4, 2, 3]].T), axis=1)
         warp_groups = words(self.schedule, [t.items for t in self.traces], rows)
@@ -276,8 +334,13 @@ class _Expansion:
         counter = {w: len(init) + i for i, w in enumerate(writers)} | {MISSING: len(init) + len(writers)}
         base = len(init) + len(counter)
         init += [0] * (len(counter) + len(found.writers))
-        self.signals.append(np.array([(w, counter[w], 1) for w in writers], np.int64).reshape(-1, 3))
-        self.waits.append(np.array([(e, base + j, 1) for e, j in found.readers], np.int64).reshape(-1, 3))
+        written, read = (self.ended, self.begun) if self.edges == "block" else (self.begun, self.ended)
+        told, asked = (
+            np.array(rows, np.int64).reshape(-1, 3)
+            for rows in ([(w, counter[w], 1) for w in writers], [(e, base + j, 1) for e, j in found.readers])
+        )
+        self.signals.append(np.column_stack((_either(written, told[:, 0]), told[:, 1:])))
+        self.waits.append(np.column_stack((_either(read, asked[:, 0]), asked[:, 1:])))
         first, count = self.extra, len(found.writers)
         self.extra += count
         self.agent.append(self.agents + np.arange(count))
@@ -377,3 +440,9 @@ class _Expansion:
         names = [self.instances.name(i) for i in range(self.instances.total)]
         names += [f"barrier {b} of worker {w}" for w in range(self.schedule.launch.workers) for b in range(BARRIERS)]
         return (*names, *(f"words {i}" for i in range(total - len(names))))
+
+
+def _either(part: I64, events: I64) -> I64:
+    """Of each event the part that it has, or itself."""
+    found: I64 = np.where(part[events] == GONE, events, part[events])
+    return found

@@ -33,9 +33,12 @@ nothing else is ordered by them. Three questions remain, one per pair of accesse
       (`adversarial/hint-one-short.json`).
   a plain read, then a write. The argument does not carry over: a plain load is not re-read until it is right, and the
       model has no order between it and a later relaxed operation (load buffering). It is allowed behind fences, and
-      behind flag words (`word` edges): what is stored there is computed from what was read, so the load has returned
-      its value (no thin air: data dependencies and reads-from make no cycle). A hint carries no data; it orders no
-      plain read.
+      behind flag words (`word` edges) if the load was made in a step before the one that stores the words, and the
+      write is in a step behind the one that found them. Between such steps the lanes of a warp meet
+      (`lowering/lanes.py`): a load behind which a barrier has ended is performed, so has its value, before a word is
+      stored, and who has found the word stores later. Within the two steps each lane is by itself: others of its warp
+      may still load what it is done with, or store before they have looked. A hint carries no data; it orders no plain
+      read.
 """
 
 from __future__ import annotations

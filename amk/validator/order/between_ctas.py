@@ -10,6 +10,9 @@ Kinds of edges:
     (`pre`). wait    the same as an order: what cannot exist before what else is over.
     word    what orders flag words and whatever is read before it is overwritten: fenced counters and flag words.
     fence   what orders all memory: acquire waits on release signals.
+    A step that reads flag words comes, in `block`, after the steps that write them. As an order a word says less: lanes
+    store and find words one by one. So what comes after the whole step that reads comes after what was over when the
+    step that writes began, and nothing is said of what these two steps touch themselves.
 Weak signals on a counter that an acquire waits for still count, but come from an agent without a past.
 
 Of the system of `block` every run is one of the flat system too, node by node: a step happens as a whole, after
@@ -29,7 +32,15 @@ import numpy as np
 
 from amk.validator.order.clocks import Clocks, must_clocks
 from amk.validator.order.greedy_run import Run, greedy
-from amk.validator.order.within_cta import Chains, LocalOrder, chains_of, group_chains, require_order, warp_chains
+from amk.validator.order.within_cta import (
+    Chains,
+    LocalOrder,
+    chains_of,
+    group_chains,
+    require_order,
+    starts,
+    warp_chains,
+)
 from amk.validator.program.counter_events import Instances
 from amk.validator.program.flag_words import FlagWords
 from amk.validator.program.system import I64, System, by_event
@@ -106,8 +117,9 @@ class InterCtaSystem:
             writes = _of_group(self.words.writes, group.number)
             for one in written_items(writes):
                 require_order(group.order, one)
-            needs = _of_group(self.words.needs, group.number)[:, 2]
-            found += group_chains(group.order, np.concatenate((writes[:, 2], needs)))
+            needs, written = _of_group(self.words.needs, group.number)[:, 2], writes[:, 2]
+            whole, begun = (np.append(needs, written), NOTHING) if self.whole else (needs, written)
+            found += group_chains(group.order, whole, begun)
         return chains_of(group.order, found)
 
     def events(self, g: int, worker: I64, node: I64) -> I64:
@@ -172,11 +184,12 @@ class InterCtaSystem:
         base = self._fresh(words.counters)
         join_base = self._fresh(len(words.join_nodes))
         for g, group in enumerate(self.groups):
-            rows = _of_group(words.writes, g)
-            event = self.events(g, rows[:, 1] - group.first, group.order.trace.events + rows[:, 2])
+            rows, trace = _of_group(words.writes, g), group.order.trace
+            node = trace.events + rows[:, 2] if self.whole else starts(trace, rows[:, 2])
+            event = self.events(g, rows[:, 1] - group.first, node)
             self.signals.append((event, base + rows[:, 3], np.ones_like(event)))
             table = _of_group(words.needs, g)[:, 1:]
-            event = self.events(g, table[:, 0] - group.first, group.order.trace.events + table[:, 1])
+            event = self.events(g, table[:, 0] - group.first, trace.events + table[:, 1])
             self.waits.append((event, join_base + table[:, 2], table[:, 3] + 1))
             if self.whole:
                 which, node = _members(self.chains[g], table[:, 1])
@@ -233,9 +246,9 @@ def _members(chains: Chains, items: I64) -> tuple[I64, I64]:
 def _with_members(chains: Chains) -> I64:
     """`pre`, where a warp group comes after those of its own events that are chain nodes too."""
     prefix = chains.pre.copy()
-    nodes = np.arange(chains.order.trace.events, chains.order.nodes)
-    which, event = _members(chains, nodes - chains.order.trace.events)
-    np.maximum.at(prefix, (nodes[which], chains.of[event]), chains.slot[event] + 1)
+    items = np.arange(len(chains.order.trace.items))
+    which, event = _members(chains, items)
+    np.maximum.at(prefix, (chains.order.trace.events + which, chains.of[event]), chains.slot[event] + 1)
     return prefix
 
 

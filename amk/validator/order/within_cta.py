@@ -5,11 +5,13 @@ all agents of the barrier's role arrive once per round) and C3 (the worker alone
 prefixes of interface nodes together with the global counters decide must-happen-before between interface nodes
 exactly.
 
-A *warp group* is all events of one item together (every warp of the step's role). Events and warp groups are nodes:
-events first, then warp groups by item. For a node x:
+A *warp group* is all events of one item together (every warp of the step's role). Its *start* is over when all is that
+comes before any part of it. Events, warp groups and starts are nodes: events first, then warp groups by item, then
+starts by item. For a node x:
     past[x, w]  number of first events of warp w that finish before any part of x starts
-    need[x, w]  number of first events of warp w that contain x's part on w (0 if none): x < y  iff  past[y] >=
-    need[x] late[x, w]  like past, but before some part of x starts
+    need[x, w]  number of first events of warp w that contain x's part on w (0 if none), of a start its past: x < y  iff
+                past[y] >= need[x]
+    late[x, w]  like past, but before some part of x starts
 
 A *chain* is a list of nodes, each wholly before the next, that synchronise with other workers. For a chain c:
     lo[x, c]    number of its nodes that are wholly before x
@@ -76,20 +78,30 @@ def warp_group(trace: Trace, item: int) -> int:
     return trace.events + item
 
 
+def starts(trace: Trace, items: I64) -> I64:
+    """Nodes of the starts of these items."""
+    found: I64 = trace.events + len(trace.items) + items
+    return found
+
+
 def local_order(trace: Trace) -> LocalOrder:
-    """Clocks of the events and warp groups of one worker."""
+    """Clocks of the events, warp groups and starts of one worker."""
     run = greedy(trace.local_system)
     past = must_clocks(run).matrix().astype(np.int64)
     need = np.zeros((trace.events, trace.warps), np.int64)
     need[np.arange(trace.events), trace.warp_of] = trace.index_of + 1
     member, absent = trace.event_of, (trace.event_of < 0)[:, :, None]
     huge = np.iinfo(np.int64).max
+    before, late, leader = (
+        np.where(absent, huge, past[member]).min(axis=1), np.where(absent, 0, past[member]).max(axis=1),
+        member.max(axis=1),
+    )  # fmt: skip
     return LocalOrder(
         trace, run,
-        past=np.concatenate((past, np.where(absent, huge, past[member]).min(axis=1))),
-        need=np.concatenate((need, np.where(absent, 0, need[member]).max(axis=1))),
-        late=np.concatenate((past, np.where(absent, 0, past[member]).max(axis=1))),
-        leader=np.concatenate((np.arange(trace.events), member.max(axis=1))),
+        past=np.concatenate((past, before, before)),
+        need=np.concatenate((need, np.where(absent, 0, need[member]).max(axis=1), before)),
+        late=np.concatenate((past, late, late)),
+        leader=np.concatenate((np.arange(trace.events), leader, leader)),
     )  # fmt: skip
 
 
@@ -123,9 +135,13 @@ def _distinct(numbers: I64, limit: int) -> I64:
     return np.flatnonzero(there)
 
 
-def group_chains(order: LocalOrder, items: I64) -> list[I64]:
-    """The warp groups of these items in chains, each wholly before the next: one chain unless some overlap."""
-    nodes = order.trace.events + _distinct(items, len(order.trace.items))
+def group_chains(order: LocalOrder, items: I64, begun: I64) -> list[I64]:
+    """The warp groups of these items, and the starts of those `begun`, in chains, each wholly before the next: one
+    chain unless some overlap."""
+    trace = order.trace
+    whole, first = (_distinct(some, len(trace.items)) for some in (items, begun))
+    nodes = np.concatenate((starts(trace, first), trace.events + whole))
+    nodes = nodes[np.argsort(np.concatenate((first, whole)), kind="stable")]
     if bool(_in_turn(order, nodes).all()):
         return [nodes] if len(nodes) else []
     chains: list[list[int]] = []
@@ -182,12 +198,13 @@ def _intervals(order: LocalOrder, chain: I64) -> Intervals:
         count = np.searchsorted(order.need[chain[present], w], order.late[:, w], "right")
         pre = np.maximum(pre, np.append(0, present + 1)[count])
     hi[chain] = np.arange(len(chain))
-    events, at = order.trace.events, np.flatnonzero(chain >= order.trace.events)
+    events, end = order.trace.events, order.trace.events + len(order.trace.items)
+    at = np.flatnonzero((chain >= events) & (chain < end))
     members = order.trace.event_of[chain[at] - events]
     which, warp = np.nonzero(members >= 0)
     member = members[which, warp]
     hi[member] = np.minimum(hi[member], at[which])
     warp_groups = np.where(order.trace.event_of >= 0, hi[order.trace.event_of], -1).max(axis=1)
     warp_groups[chain[at] - events] = at
-    hi[events:] = warp_groups
+    hi[events:end] = warp_groups
     return lo, hi, pre
