@@ -101,6 +101,9 @@ MADE: dict[str, Callable[[], Json]] = {
     "rows, all in parts": lambda: _made(
         replace(FAST, handoff="mixed", warps=2, rows=8, chunk_bytes=512, x_parts=2, k_parts=2), layers=1, hidden=64
     ),
+    "batch of codes, down in thirds": lambda: _made(
+        replace(TAGGED, batch=2, k_parts=3), wanted=formats("int8"), ffn=192, layers=1, workers=3
+    ),
     "slice of layers": lambda: _made(TAGGED, layers=1, slice=LayerSlice(first=1, of=3)),
 }
 
