@@ -75,7 +75,7 @@ PLANS = {
     ),
     "batch of three": lambda: tiny_plan(tiny_model(qkv_bias=True), workers=13, batch=3),
     "batch of two, fenced": lambda: tiny_plan(
-        tiny_model(heads=3, kv_heads=1, hidden=96, layers=1), workers=5, warps=2, batch=2, handoff="fenced"
+        tiny_model(heads=3, kv_heads=1, hidden=96, layers=1), workers=6, warps=2, batch=2, handoff="fenced"
     ),
     "down in parts": lambda: tiny_plan(tiny_model(), k_parts=3, warps=2),
     "four rows, two splits": lambda: tiny_plan(tiny_model(), workers=8, rows=4, kv_splits=2, kv_block=4),
