@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +15,7 @@ from amk.lowering.kernel import build
 from amk.lowering.readback import Kind, count_kinds
 from amk.planner.decode import plan
 from amk.planner.settings import FAST, NAIVE, Settings
+from amk.report.diagnostic import AmkError
 from amk.schedule_ir.codec import canonical_json
 from amk.schedule_ir.ops import BarrierOp
 from amk.schedule_ir.schedule import Loop, Node, Schedule, Step
@@ -94,6 +97,26 @@ def test_machine_code_holds_the_hand_offs_of_the_schedule(settings: Settings) ->
     assert kinds.get(Kind.SIGNAL_RELAXED, 0) == sum(s.order == "relaxed" for s in signals)
     acquires = sum(w.order == "acquire" for w in waits)
     assert (kinds.get(Kind.POLL_ACQUIRE, 0) >= acquires) if acquires else Kind.POLL_ACQUIRE not in kinds
+
+
+@pytest.mark.parametrize("place", ["at_least", "add"])
+def test_a_number_of_a_warp_in_what_is_counted_is_refused_by_name(place: str) -> None:
+    """The validator decides it; no code is generated for it."""
+    document = json.loads(canonical_json(bulk()))
+    uses = [use for step in every_step(document) for use in (*step["waits"], *step["signals"]) if place in use]
+    given = uses[0][place]
+    uses[0][place] = ({"1": given} if isinstance(given, int) else given) | {"agent": 1}
+    with pytest.raises(AmkError, match="a warp's number"):
+        emit(Schedule.model_validate_json(json.dumps(document)))
+
+
+def every_step(document: dict[str, Any]) -> list[dict[str, Any]]:
+    left, found = [*document["programs"]], list[dict[str, Any]]()
+    while left:
+        node = left.pop()
+        found += [node] if "op" in node else []
+        left += node.get("body", [])
+    return found
 
 
 def test_the_kernel_has_one_name() -> None:
