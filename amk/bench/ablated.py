@@ -1,8 +1,9 @@
 """Times of ablated kernels beside the kernel they are made from: the only place that launches them.
 
-All of them use the buffers, the stream and the launch shape of one engine, whose own kernel was admitted. They are
-loaded apart from it, under another symbol. What they leave in the buffers is meaningless; positions and counters stay
-right, as every signal is still made, and the engine's own kernel must give the same logits afterwards as before.
+They are not admitted. All of them use the buffers, the stream and the launch shape of one engine, whose own kernel was
+admitted. They are loaded apart from it, under another symbol. What they leave in the buffers is meaningless; positions
+and counters stay right, as every signal is still made, and the engine's own kernel must give the same logits afterwards
+as before.
 """
 
 from __future__ import annotations

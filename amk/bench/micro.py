@@ -1,4 +1,7 @@
-"""The simulator's constants measured on this GPU, one small kernel each (micro.cu)."""
+"""The simulator's constants measured on this GPU, one small kernel each (micro.cu).
+
+The kernels are not admitted: they run no schedule and touch only tensors that were made for them.
+"""
 
 from __future__ import annotations
 

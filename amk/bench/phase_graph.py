@@ -4,6 +4,9 @@ Made from the measured schedule (`amk.lowering.phases`): the same rows, op bodie
 two hand-offs, all kernels of a launch's tokens in one graph. A kernel starts while the one before it runs and fills its
 rings with weights before it waits for that one. Laid out for one, two and three kernels on an SM at a time; the fastest
 counts.
+
+Its kernels are not admitted: they run no schedule, and the order of the stream synchronises them. Their logits are
+compared with the model's before anything is timed.
 """
 
 from __future__ import annotations

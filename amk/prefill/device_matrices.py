@@ -3,6 +3,9 @@
 Unpacking reads a layer's packed bytes and writes two bytes a weight, which is most of the time of a short prompt.
 So the first layers, as many as half of the free memory holds, are unpacked once and stay. The others share the buffers
 of two layers: while one is multiplied, the next is unpacked on a stream of its own.
+
+The unpacking kernel is not admitted: it is no kernel of a schedule. It reads the engine's weights and scales, and
+writes matrices that were made for it.
 """
 
 from __future__ import annotations
