@@ -13,6 +13,7 @@ from pathlib import Path
 from amk.adversary.edits import Edit, Json, apply
 from amk.adversary.fact_recipes import FACTS, LEGAL
 from amk.adversary.frame_recipes import FRAME
+from amk.adversary.guess_recipes import GUESSES
 from amk.adversary.means_recipes import MEANS
 from amk.adversary.order_recipes import ORDER
 from amk.adversary.outside_recipes import OUTSIDE, SAID
@@ -20,7 +21,7 @@ from amk.adversary.recipe import BASES, Recipe, base_schedule
 from amk.schedule_ir.codec import CASE
 
 FORMAT = CASE
-RECIPES = [*ORDER, *MEANS, *FRAME, *FACTS, *OUTSIDE, *SAID, *LEGAL]
+RECIPES = [*ORDER, *MEANS, *FRAME, *FACTS, *OUTSIDE, *SAID, *LEGAL, *GUESSES]
 
 
 def make_case(recipe: Recipe) -> Json:

@@ -69,6 +69,7 @@ class Planned(NamedTuple):
     batch: int = 1
     rows: int = 1
     live: bool = False
+    accepts: bool = False
 
 
 def load(
@@ -88,6 +89,7 @@ def load(
     prefill: Prefill = "auto",
     speculate: Method | None = None,
     draft_tokens: int = GUESSES,
+    draft_steps: int = 1,
     draft: str | Path | Files | None = None,
     batch: int = 1,
 ) -> LanguageModel:
@@ -108,7 +110,8 @@ def load(
     torch where it can, for 6 tokens and more.
     speculate: up to draft_tokens tokens are guessed and verified in one pass, which changes no answer. 'lookup' guesses
     from the text; 'draft' asks the model `draft`, which is smaller, has the same tokens and runs on the same device. A
-    schedule that is planned for it has a row more than draft_tokens.
+    schedule that is planned for it has a row more than draft_tokens. draft_steps: steps of guesses a launch, where a
+    schedule runs; with more than one, which only 'lookup' knows, guesses are accepted on the device between them.
     batch: texts that are computed at once, each for itself, 1 to 16; a schedule that is planned for more than one
     verifies no guesses. A schedule that is given says itself how many.
 
@@ -133,11 +136,14 @@ def load(
 
         forms = formats if formats is not None else stored_formats(files.path, dtype, lm_head_dtype)
         wanted = Planned(forms, kv_dtype, max_context, sampling, batch, live=batch > 1)
+        wanted = wanted._replace(accepts=draft_steps > 1 and speculate is not None)
         runs = _runs(models, device, gpu, wanted, schedule, 0 if speculate is None else draft_tokens)
-        backend = partial(schedule_backend, device=device, progress=progress, quantise=quantise, prefill=prefill)
+        backend = partial(
+            schedule_backend, device=device, progress=progress, quantise=quantise, prefill=prefill, steps=draft_steps
+        )
         backends = [backend(run, each.checkpoint) for run, each in zip(runs, models, strict=True)]
         notes += rounding(runs[0], files.checkpoint)
-    guessing = None if speculate is None else _guessing(models, backends, speculate, draft_tokens)
+    guessing = None if speculate is None else _guessing(models, backends, speculate, draft_tokens, draft_steps)
     suggested = suggested_sampling(generation_config(files.path))
     return LanguageModel(files.checkpoint.spec, files.tokenizer, backends[0], notes, suggested, guessing)
 
@@ -158,10 +164,12 @@ def _without_schedules(models: Sequence[Files], max_context: int | None, batch: 
     return [ForwardBackend(ForwardPass(each.checkpoint, span), batch) for each, span in zip(models, spans, strict=True)]
 
 
-def _guessing(models: Sequence[Files], backends: Sequence[Backend], speculate: Method, tokens: int) -> Speculating:
+def _guessing(
+    models: Sequence[Files], backends: Sequence[Backend], speculate: Method, tokens: int, steps: int
+) -> Speculating:
     """What guesses, with the draft if there is one."""
     known = min(each.checkpoint.spec.vocab for each in models)
-    return speculating(backends[0], speculate, tokens, Draft(backends[1], known) if models[1:] else None)
+    return speculating(backends[0], speculate, tokens, Draft(backends[1], known) if models[1:] else None, steps)
 
 
 def _runs(
@@ -175,7 +183,8 @@ def _runs(
     """What runs a model, which verifies so many guesses, and its draft if there is one."""
     from amk.api.schedules import read_schedule
 
-    verifying = wanted._replace(sampling="greedy", rows=1 + guesses) if guesses else wanted
+    choice = wanted.sampling if wanted.accepts else "greedy"  # else the host chooses
+    verifying = wanted._replace(sampling=choice, rows=1 + guesses) if guesses else wanted
     run = planned(models[0].checkpoint, device, gpu, verifying) if schedule is None else read_schedule(schedule)
     return [run, *(_draft_plan(draft, run, device, gpu) for draft in models[1:])]
 
@@ -224,8 +233,10 @@ def schedule_backend(
     progress: Progress | None = None,
     quantise: Quantiser | None = None,
     prefill: Prefill = "auto",
+    steps: int = 1,
 ) -> ScheduleBackend | LiveBackend:
     """The schedule, proved and certified, with the weights; progress, quantise, prefill: see `load`.
+    steps: its draft_steps.
 
     AMK016 for a schedule of several sequences that are all at one position.
     """
@@ -250,7 +261,7 @@ def schedule_backend(
         prompts = prompts_of(engine, prefill) if prefill != "rows" else step_prompts(engine, checkpoint, quantise)
     if schedule.live:
         return LiveBackend(engine, prompts=prompts)
-    return ScheduleBackend(engine, prompts=prompts) if schedule.rows == 1 else RowsBackend(engine, prompts)
+    return ScheduleBackend(engine, prompts=prompts) if schedule.rows == 1 else RowsBackend(engine, prompts, steps)
 
 
 def _on_the_cpu(schedule: Schedule, checkpoint: Checkpoint, device: Device, quantise: Quantiser) -> Any:
@@ -284,6 +295,7 @@ def planned(checkpoint: Checkpoint, device: Device, gpu: str | None, wanted: Pla
             warps,
             wanted.rows,
             wanted.live,
+            wanted.accepts,
         )
     settings = replace(
         PRESETS["fast"],
@@ -292,6 +304,7 @@ def planned(checkpoint: Checkpoint, device: Device, gpu: str | None, wanted: Pla
         batch=wanted.batch,
         rows=wanted.rows,
         live=wanted.live,
+        accepts=wanted.accepts,
     )
     target = load_target(gpu or target_here())
     return plan(spec, target, settings=settings, wanted=wanted.formats, max_context=wanted.max_context)

@@ -75,6 +75,11 @@ def add_speculation(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--draft-tokens", type=positive, default=GUESSES, metavar="N", help=f"most guesses a pass (default: {GUESSES})"
     )
+    parser.add_argument(
+        "--draft-steps", type=positive, default=1, metavar="N",
+        help="passes of a launch of the schedule, with --speculate lookup; guesses are then accepted where it runs "
+        "(default: 1)",
+    )  # fmt: skip
 
 
 def choose_device(arguments: argparse.Namespace) -> Device:
@@ -106,7 +111,7 @@ def opened(arguments: argparse.Namespace, device: Device, files: Files, longest:
     if device == "cpu":
         model = load(
             files, device=device, max_context=arguments.max_context, speculate=arguments.speculate,
-            draft_tokens=arguments.draft_tokens, draft=arguments.draft, batch=batch,
+            draft_tokens=arguments.draft_tokens, draft_steps=arguments.draft_steps, draft=arguments.draft, batch=batch,
         )  # fmt: skip
     else:
         with packing_bar() as progress:
@@ -114,7 +119,8 @@ def opened(arguments: argparse.Namespace, device: Device, files: Files, longest:
                 files, arguments.gpu, device=device, formats=asked_formats(arguments), kv_dtype=arguments.kv_dtype,
                 max_context=positions(arguments, files, longest), sampling=sampling.mode, schedule=arguments.schedule,
                 progress=progress, quantise=quantiser(arguments), prefill=arguments.prefill,
-                speculate=arguments.speculate, draft_tokens=arguments.draft_tokens, draft=arguments.draft, batch=batch,
+                speculate=arguments.speculate, draft_tokens=arguments.draft_tokens, draft_steps=arguments.draft_steps,
+                draft=arguments.draft, batch=batch,
             )  # fmt: skip
     arguments.findings.tell(model.notes)
     return model

@@ -9,7 +9,14 @@ from pathlib import Path
 
 from amk.commands.output import add_format, print_json, print_table
 from amk.commands.plan_search import add_search_arguments, ready_settings, searched_settings
-from amk.commands.planning import add_batch_choice, add_live_choice, add_plan_arguments, add_rows_choice, planned
+from amk.commands.planning import (
+    add_accepts_choice,
+    add_batch_choice,
+    add_live_choice,
+    add_plan_arguments,
+    add_rows_choice,
+    planned,
+)
 from amk.planner.fit import Budget, budget
 from amk.planner.settings import PRESETS, Settings
 from amk.planner.storage import runs_of_stream
@@ -27,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_batch_choice(parser)
     add_live_choice(parser)
     add_rows_choice(parser)
+    add_accepts_choice(parser)
     parser.add_argument(
         "--plan", choices=(*PRESETS, READY), default="fast",
         help="which plan; ready: found by a search and shipped (default: fast)",
@@ -46,6 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
         batch=arguments.batch,
         live=arguments.live,
         rows=arguments.rows,
+        accepts=arguments.accepts,
     )
     schedule = planned(arguments, settings)
     memory = memory_of(schedule, settings)
@@ -103,6 +112,10 @@ def summary(schedule: Schedule, memory: Budget) -> dict[str, object]:
     }
 
 
+def _guessed(schedule: Schedule) -> str:
+    return ", those behind the first are guesses" if schedule.accepts else ""
+
+
 def _print(schedule: Schedule, memory: Budget) -> None:
     launch, (stream,) = schedule.launch, schedule.streams
     ring = stream.slots * stream.chunk_bytes
@@ -110,7 +123,7 @@ def _print(schedule: Schedule, memory: Budget) -> None:
         ("schedule", f"{schedule.name}, {schedule.plan} plan, {mode_of(schedule)} choice of tokens"),
         ("sha256", schedule_hash(schedule)),
         ("batch", f"{schedule.batch} sequence{'s' if schedule.batch > 1 else ''} decoded together"),
-        ("rows", f"{schedule.rows} token{'s' if schedule.rows > 1 else ''} of a sequence a step"),
+        ("rows", f"{schedule.rows} token{'s' if schedule.rows > 1 else ''} of a sequence a step{_guessed(schedule)}"),
         ("context", f"{schedule.kv.context:,} of the model's {schedule.model.max_context:,} positions"),
         ("workers", f"{launch.workers} of {launch.warps} warps, attention in {schedule.kv.splits} splits a head"),
         (

@@ -44,6 +44,14 @@ def add_rows_choice(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
+def add_accepts_choice(parser: argparse.ArgumentParser) -> None:
+    """`--accepts`, for commands that make one plan."""
+    parser.add_argument(
+        "--accepts", action="store_true",
+        help="rows behind a step's first are guesses, and the next step goes on behind the last right one",
+    )  # fmt: skip
+
+
 def add_live_choice(parser: argparse.ArgumentParser) -> None:
     """`--live`, for commands that make one plan."""
     parser.add_argument(

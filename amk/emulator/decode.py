@@ -148,9 +148,11 @@ class EmulatedEngine:
         prompts: Sequence[Sequence[int]],
         eos: tuple[int, ...] = (),
         sampling: Sampling | Sequence[Sampling] = GREEDY,
+        given: int | None = None,
     ) -> None:
-        """Start a text of each sequence; the position starts over. sampling: of all, or of each its own."""
-        self.write(request_buffers(self.schedule, prompts, eos) | sampling_buffer(self.schedule, sampling))
+        """Start a text of each sequence; the position starts over. sampling: of all, or of each its own. given: see
+        `request_buffers`."""
+        self.write(request_buffers(self.schedule, prompts, eos, given) | sampling_buffer(self.schedule, sampling))
         self.set_state(**first_state(prompts, starts_of(self.schedule, 0)))
 
     def fill_cache(self, keys: NDArray[Any], values: NDArray[Any]) -> None:
@@ -212,11 +214,13 @@ def run(
     eos: tuple[int, ...] = (),
     races: bool = False,
     text: str | None = None,
+    given: int | None = None,
     quantise: Quantiser = nearest,
 ) -> Result:
     """Run `launches` launches of `tokens` tokens each of a schedule's PTX, and say what came out.
 
-    prompts: given tokens, one text for each sequence of the batch; after them the kernel chooses. position: of the
+    prompts: given tokens, one text for each sequence of the batch; after them the kernel chooses. given: as many of the
+    first one, what follows are guesses. position: of the
     first token; above 0 `cache` (keys, values, in the buffers' own type) is what earlier tokens left. The first fault
     that ends a launch ends the run. races: also tell accesses that nothing orders. text: the CUDA that `ptx` was
     compiled from with `footprints.LINE_INFO`, to compare what the steps of a single launch touch with `accesses`.
@@ -226,7 +230,7 @@ def run(
     """
     touches = text is not None
     engine = EmulatedEngine(schedule, source, ptx, limits=limits, races=races, touches=touches, quantise=quantise)
-    engine.request_batch(prompts, eos, sampling)
+    engine.request_batch(prompts, eos, sampling, given)
     if cache is not None:
         engine.fill_cache(*cache)
     engine.set_state(**schedule.all_at(position))

@@ -118,7 +118,8 @@ def _filled(numbers: list[int | None]) -> list[int]:
 
 class _Comparison:
     def __init__(self, schedule: Schedule, text: str, machine: Machine, tokens: int, position: int) -> None:
-        self.schedule, self.machine, self.tokens, self.position = schedule, machine, tokens, position
+        self.schedule, self.machine, self.tokens = schedule, machine, tokens
+        self.positions = self._positions(position)
         self.geometry = schedule.geometry()
         self.tables = {name: np.array(table, np.int64) for name, table in schedule.tables.items()}
         self.offset = {b.name: b.offset or 0 for b in schedule.buffers if b.space == "shared"}
@@ -130,6 +131,14 @@ class _Comparison:
         names = {name for stream in schedule.streams for name in (stream.ring, stream.full)}
         self.ring = merged([self._absolute(b.name, 0, b.bytes)[1] for b in schedule.buffers if b.name in names])
         self.weights = {stream.source for stream in schedule.streams}
+
+    def _positions(self, first: int) -> list[int]:
+        """Of each step's first row. Where steps accept guesses, what they show says how many rows counted."""
+        rows = self.schedule.rows
+        if not self.schedule.accepts:
+            return [first + n * rows for n in range(self.tokens)]
+        shown = self.machine.read("output", np.int32, self.tokens * rows).view(np.int32).reshape(-1, rows)
+        return [first, *(first + np.cumsum((shown >= 0).sum(axis=1))).tolist()]
 
     def _number(self, body: tuple[Node, ...]) -> None:
         """Calls are numbered as they are printed."""
@@ -240,7 +249,7 @@ class _Comparison:
         return (None, (0, 0)) if lo < first else (SHARED, (lo - first, hi - first))
 
     def _step(self, worker: int, visit: Visit, found: dict[tuple[bool, str], Spans]) -> Iterator[Mismatch]:
-        position = self.position + visit.loops["n"] * self.schedule.rows
+        position = self.positions[visit.loops["n"]]
         env = Env(loops=visit.loops, worker=worker, agent=visit.agent, pos=position, tables=self.tables)
         declared: dict[tuple[bool, str], Spans] = defaultdict(list)
         accesses = visit.op.accesses(env, self.geometry)

@@ -92,13 +92,16 @@ def plan_for_cpu(
     warps: int = CPU_WARPS,
     rows: int = 1,
     live: bool = False,
+    accepts: bool = False,
 ) -> Schedule:
     """A plan with few workers and a cache of `positions`, for the interpreter or the emulator.
 
     AMK011 if the model has fewer positions.
     """
     workers = max(2, -(-model.vocab // CPU_ROWS), batch * model.kv_heads if batch > 1 else 0)
-    settings = Settings(warps=warps, sampling=sampling, kv_dtype=kv_dtype, batch=batch, rows=rows, live=live)
+    settings = Settings(
+        warps=warps, sampling=sampling, kv_dtype=kv_dtype, batch=batch, rows=rows, live=live, accepts=accepts
+    )
     return plan(model, load_target("h200"), settings=settings, wanted=wanted, max_context=positions, workers=workers)
 
 

@@ -35,6 +35,8 @@ FP8_TOLERANCE = 6e-2
 """With a cache of fp8, where a sum added in another order may round to the neighbour."""
 DEVICE_TOLERANCE = 5e-2
 """Of a machine that keeps activations in bf16 and codes' operands in blocks, as the kernel does."""
+NONE = -1
+"""What is shown in place of a token behind a row that was no right guess."""
 MATRIX_OF: dict[str, MatrixName] = {
     "wq": "qkv", "wk": "qkv", "wv": "qkv", "wo": "o", "w_gate": "gate_up", "w_up": "gate_up", "w_down": "down",
     "lm_head": "lm_head",
@@ -114,7 +116,7 @@ def judged(
     except Broken as broken:
         return Ruling("refuted", broken.kind, f"{order}, {request.launches}: {broken.message}")
     tolerance = max(tolerance, FP8_TOLERANCE) if schedule.kv.dtype == "fp8" else tolerance
-    return _compared(text, request, order, shown, tolerance, schedule.rows)
+    return _compared(text, request, order, shown, tolerance, schedule.rows, schedule.accepts)
 
 
 def _judged_slice(schedule: Schedule, request: Request, order: str, machine: Machine, tolerance: float) -> Ruling:
@@ -149,17 +151,18 @@ def _forms(schedule: Schedule) -> FormOf:
     return tuple(sorted(set(forms)))
 
 
-def _compared(text: Text, request: Request, order: str, shown: Shown, tolerance: float, rows: int = 1) -> Ruling:
-    """rows: consecutive tokens of a sequence that a step reads."""
-    for sequence, given in enumerate(request.texts):
-        follower = _Follower(text, given, request, sequence, tolerance, rows)
+def _compared(
+    text: Text, request: Request, order: str, shown: Shown, tolerance: float, rows: int = 1, accepts: bool = False
+) -> Ruling:
+    """rows: consecutive tokens of a sequence that a step reads. accepts: up to the first that is no right guess."""
+    for sequence in range(len(request.texts)):
+        follower = _Follower(text, request, sequence, tolerance, accepts)
         own = slice(sequence * rows, (sequence + 1) * rows)
         for launch, tokens in enumerate(shown.tokens):
-            if (wrong := follower.follow(tokens[:, own].reshape(-1))) is not None:
+            if (wrong := follower.follow(tokens[:, own])) is not None:
                 return _refuted("tokens", order, launch, sequence, wrong)
-            for later, found in enumerate(reversed(shown.logits[launch][own])):
-                logits = text.after(tuple(follower.read[: len(follower.read) - later]))[0]
-                if (wrong := _differs(found, logits, tolerance)) is not None:
+            for found, read in zip(shown.logits[launch][own], follower.rows, strict=True):
+                if (wrong := _differs(found, text.after(read)[0], tolerance)) is not None:
                     return _refuted("logits", order, launch, sequence, wrong)
             if (wrong := follower.state(shown.state[launch])) is not None:
                 return _refuted("state", order, launch, sequence, wrong)
@@ -179,22 +182,45 @@ def _refuted(kind: str, order: str, launch: int, sequence: int, what: str) -> Ru
 class _Follower:
     """One sequence of a request, token by token; where the model leaves doubt, what was taken is right."""
 
-    def __init__(
-        self, text: Text, given: tuple[int, ...], request: Request, sequence: int, slack: float, rows: int
-    ) -> None:
-        self._text, self._given, self._request, self._slack, self._rows = text, given, request, slack, rows
-        self._sequence, self._start = sequence, request.first(sequence)
-        self.read = list(given[: self._start])
-        self._next = given[self._start]
+    def __init__(self, text: Text, request: Request, sequence: int, slack: float, accepts: bool) -> None:
+        self._text, self._request, self._slack, self._accepts = text, request, slack, accepts
+        self._sequence, self._given, self._steps = sequence, request.texts[sequence], 0
+        start = request.first(sequence)
+        self.read = list(self._given[:start])
+        self._next = self._given[start]
         self._done = False
+        self.rows: list[tuple[int, ...]] = []
+        """Of the last step: what each row has read."""
 
-    def follow(self, tokens: NDArray[np.int64]) -> str | None:
-        for token in tokens.tolist():
-            self.read.append(self._next)
-            expected, sure = self._expected()
-            if token != expected and (sure or not 0 <= token < len(self._text.after(())[0])):
-                return f"token {token} behind position {len(self.read) - 1}, not {expected}"
-            self._next = token
+    def follow(self, steps: NDArray[np.int64]) -> str | None:
+        """steps [n, rows]: what they showed behind each of their rows."""
+        for tokens in steps.tolist():
+            self._steps += 1
+            before = (*self.read, self._next)
+            self.rows = [
+                before + tuple(map(self._offered, range(len(before), len(before) + n))) for n in range(len(tokens))
+            ]
+            while tokens:
+                token, *tokens = tokens
+                if (wrong := self._token(token)) is not None:
+                    return wrong
+                if self._accepts and (self._done or token != self._offered(len(self.read))):
+                    break
+            if any(token != NONE for token in tokens):
+                return f"tokens {tokens} behind rows that are no right guesses, at position {len(self.read)}"
+        return None
+
+    def _offered(self, place: int) -> int:
+        """What the host wrote to that place of the prompt."""
+        written = self._request.written[self._sequence]
+        return written[place] if place < len(written) else 0
+
+    def _token(self, token: int) -> str | None:
+        self.read.append(self._next)
+        expected, sure = self._expected()
+        if token != expected and (sure or not 0 <= token < len(self._text.after(())[0])):
+            return f"token {token} behind position {len(self.read) - 1}, not {expected}"
+        self._next = token
         return None
 
     def _expected(self) -> tuple[int, bool]:
@@ -213,7 +239,7 @@ class _Follower:
         sequence, of = self._sequence, f" {self._sequence}" if self._sequence else ""
         at, mark = len(self.read), words["done"] >> sequence & 1
         position = words[f"position{of}" if self._request.starts else "position"]
-        wanted = (self._next, at, (at - self._start) // self._rows, int(self._done))
+        wanted = (self._next, at, self._steps, int(self._done))
         found = (words[f"token{of}"], position, words["epoch"], mark)
         return None if found == wanted else f"token, position, epoch, done are {found}, not {wanted}"
 
@@ -241,7 +267,7 @@ def requests(schedule: Schedule) -> Iterator[tuple[Request, str]]:
         yield from sliced.requests(schedule)
         return
     if schedule.rows > 1:
-        yield from _given_rows(schedule)
+        yield from _guessed(schedule) if schedule.accepts else _given_rows(schedule)
         return
     if schedule.live:
         yield from _apart(schedule)
@@ -277,7 +303,41 @@ def _given_rows(schedule: Schedule) -> Iterator[tuple[Request, str]]:
         most = (context - start) // rows
         steps = _fit(counts, schedule, context - most)
         texts = tuple(_given(schedule.model.vocab, start + rows * sum(steps), s) for s in range(schedule.batch))
-        yield Request(texts, steps, start), order
+        yield Request(texts, steps, start, drawing=DRAWINGS.get(mode_of(schedule), GREEDY)), order
+
+
+def _guessed(schedule: Schedule) -> Iterator[tuple[Request, str]]:
+    """Steps of which the first row or two are given, and the others are guesses: the model's own tokens but for every
+    third, or fourth; all right; all wrong; at the end of the context; with tokens that end the text."""
+    rows, context, last, vocab = schedule.rows, schedule.kv.context, schedule.launch.workers - 1, schedule.model.vocab
+    ends, drawing = tuple(range(0, vocab, 3))[:4], DRAWINGS.get(mode_of(schedule), GREEDY)
+    shapes: tuple[tuple[int, int, tuple[int, ...], str, tuple[int, ...]], ...] = (
+        (0, 3, (2, 1), "priorities:1", ()),
+        (schedule.kv.block - 1, 0, (1, 2), f"delay:{last}", ()),
+        (0, 4, (3, 3), "late-copies", ends),
+        (context - 2 * rows, 0, (2,), f"favour:{last}", ()),
+        (0, 1, (context // rows,), "random:1", ()),
+        (1, 2, (context // rows,), "delay:0", ()),
+    )
+    for wanted, every, counts, order, stops in shapes:
+        start = max(0, min(wanted, context - rows))
+        steps = _fit(counts, schedule, context - (context - start) // rows)
+        given = _given(vocab, start + 1 + every % 2, 0)
+        right = _continued(schedule, given, start + rows * sum(steps), drawing)
+        guesses = tuple((t + 1) % vocab if every and n % every == every - 1 else t for n, t in enumerate(right))
+        yield Request((given,), steps, start, stops, drawing, guesses=guesses), order
+
+
+def _continued(schedule: Schedule, given: tuple[int, ...], count: int, drawing: Drawing) -> tuple[int, ...]:
+    """What the model says behind the given tokens, up to `count` in all; zeros where there is no forward pass."""
+    read = given
+    try:
+        text = _text(schedule.model, _forms(schedule), schedule.kv.dtype == "fp8")
+        while len(read) < count:
+            read += (chosen(text.after(read)[0], len(read) - 1, drawing)[0],)
+    except (ValueError, KeyError, IndexError, MemoryError):
+        read += (0,) * (count - len(read))
+    return read[len(given) :]
 
 
 def _apart(schedule: Schedule) -> Iterator[tuple[Request, str]]:

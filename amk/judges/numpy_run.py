@@ -94,7 +94,7 @@ NOTHING_READ: dict[str, NDArray[Any]] = {"state": np.zeros(4, np.int32)}
 
 def _given(schedule: Schedule, request: Request) -> dict[str, NDArray[Any]]:
     padded = np.zeros((schedule.batch, schedule.kv.context), np.int32)
-    for row, text in zip(padded, request.texts, strict=True):
+    for row, text in zip(padded, request.written, strict=True):
         row[: len(text)] = text
     filled: dict[str, NDArray[Any]] = {
         "request": request_words(request), "prompt": padded.reshape(-1), "state": state_words(request),

@@ -20,7 +20,8 @@ class Request:
     start: position of the first token that runs; keys and values of
     those before it are put into the cache. launches: tokens of each launch, one after the other. starts: `start` of
     each sequence, where they are live. calls: of a slice of layers, the position of each launch, which is for one
-    token and is given the hidden state of its number instead of a text."""
+    token and is given the hidden state of its number instead of a text. guesses: what stands behind the given tokens of
+    the one text, for steps that accept what is right of it."""
 
     texts: tuple[tuple[int, ...], ...]
     launches: tuple[int, ...]
@@ -29,6 +30,12 @@ class Request:
     drawing: Drawing = GREEDY
     starts: tuple[int, ...] = ()
     calls: tuple[int, ...] = ()
+    guesses: tuple[int, ...] = ()
+
+    @property
+    def written(self) -> tuple[tuple[int, ...], ...]:
+        """What stands in the prompt of each sequence."""
+        return (self.texts[0] + self.guesses, *self.texts[1:])
 
     @property
     def drawings(self) -> tuple[Drawing, ...]:

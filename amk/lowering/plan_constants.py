@@ -41,6 +41,7 @@ def plan_struct(schedule: Schedule) -> str:
     }  # fmt: skip
     lines = [f"  static constexpr int {name} = {value};" for name, value in numbers.items()]
     lines.append(f"  static constexpr bool kLive = {str(schedule.live).lower()};")
+    lines.append(f"  static constexpr bool kAccepts = {str(schedule.accepts).lower()};")
     lines.append(f"  static constexpr float kRmsEps = {float_literal(model.rms_eps)};")
     lines.append(f"  static constexpr float kQueryScale = {float_literal(model.head_dim**-0.5)};")
     lines.append(f"  using Cache = amk::{kv.dtype};")

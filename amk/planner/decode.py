@@ -139,6 +139,7 @@ def _scheduled(model: ModelSpec, target: Target, sized: Sized) -> Schedule:
     stored = stored if settings.batch == 1 else f"{stored}-batch-{settings.batch}"
     stored = f"{stored}-live" if settings.live else stored
     stored = stored if settings.rows == 1 else f"{stored}-rows-{settings.rows}"
+    stored = f"{stored}-accepts" if settings.accepts else stored
     if model.slice is not None:
         stored = f"{stored}-layers-{model.slice.first}-to-{model.slice.first + model.layers - 1}"
     warps = -(-settings.warps * settings.ctas_per_sm // PARTS)
@@ -151,6 +152,7 @@ def _scheduled(model: ModelSpec, target: Target, sized: Sized) -> Schedule:
         batch=settings.batch,
         live=settings.live,
         rows=settings.rows,
+        accepts=settings.accepts,
         launch=Launch(
             workers=count, warps=settings.warps, shared_bytes=shared.bytes, registers=min(registers, 255),
             max_tokens=settings.max_tokens, ctas_per_sm=settings.ctas_per_sm,
@@ -226,8 +228,9 @@ def _require_batch(settings: Settings) -> None:
         raise AmkError(Diagnostic("AMK016", f"a step has several rows of one sequence, the batch has {batch}"))
     if settings.live and batch == 1:
         raise AmkError(Diagnostic("AMK016", "a single sequence is live, and only sequences of a batch come and go"))
+    if settings.accepts and rows == 1:
+        raise AmkError(Diagnostic("AMK016", "a step of one row accepts no guesses", help="use --rows 2 or more"))
     reasons = {
-        f"tokens are chosen by {settings.sampling}": settings.sampling != "greedy" and rows > 1,
         "attention waits for the rows of its head": settings.head_handoff,
         "parts of down wait for their own columns": settings.act_parts > 1,
     }

@@ -24,8 +24,8 @@ def replanned(schedule: Schedule, knobs: Knobs) -> Schedule:
     wanted = formats_of(schedule)
     workers, context = schedule.launch.workers, schedule.kv.context
     base = replace(
-        PRESETS[knobs.start], batch=schedule.batch, live=schedule.live, rows=schedule.rows, sampling=mode_of(schedule),
-        kv_dtype=schedule.kv.dtype,
+        PRESETS[knobs.start], batch=schedule.batch, live=schedule.live, rows=schedule.rows, accepts=schedule.accepts,
+        sampling=mode_of(schedule), kv_dtype=schedule.kv.dtype,
         max_tokens=schedule.launch.max_tokens,
     )  # fmt: skip
     base = tuned(base, schedule.model, schedule.target, wanted, workers, context)

@@ -193,6 +193,8 @@ def _rows(schedule: Schedule) -> Iterator[Unmet]:
         yield Unmet(("rows",), "rows", "several rows of a step are those of one sequence")
     if schedule.live and schedule.batch == 1:
         yield Unmet(("live",), "live", "a single sequence has the one position that there is")
+    if schedule.accepts and schedule.rows == 1:
+        yield Unmet(("accepts",), "accepts", "guesses are rows of a step behind its first")
     buffers = {buffer.name: buffer for buffer in schedule.buffers}
     for path, step, _, _ in _sites(schedule):
         for field in type(step.op).model_fields:

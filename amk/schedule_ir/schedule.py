@@ -142,7 +142,8 @@ class Schedule(Frozen):
 
     batch: sequences that are decoded together, each with tokens and caches of its own. live: each has a position of its
     own, too, so that it begins and ends when it likes; otherwise all are at the same one. rows: consecutive tokens of a
-    sequence that a step reads at once, for now of one sequence.
+    sequence that a step reads at once, for now of one sequence. accepts: rows behind the first may be guesses, and the
+    next step goes on behind the last right one; otherwise all rows are given and the next step goes on behind them.
     """
 
     version: Literal[2] = VERSION
@@ -154,6 +155,7 @@ class Schedule(Frozen):
     batch: int = Field(default=1, ge=1, le=MAX_BATCH)
     live: bool = unless(False)
     rows: int = unless(1, ge=1, le=MAX_ROWS)
+    accepts: bool = unless(False)
     launch: Launch
     kv: KvLayout
     roles: tuple[Role, ...] = Field(min_length=1, max_length=32)
@@ -202,6 +204,11 @@ class Schedule(Frozen):
         """Tokens that a step reads, and so the rows of x."""
         return self.batch * self.rows
 
+    @property
+    def advances(self) -> range:
+        """By how many positions a step moves its sequence."""
+        return range(1 if self.accepts else self.rows, self.rows + 1)
+
     def geometry(self) -> Geometry:
         return Geometry(
             model=self.model,
@@ -214,6 +221,7 @@ class Schedule(Frozen):
             batch=self.batch,
             rows_each=self.rows,
             live=self.live,
+            accepts=self.accepts,
             role_first={r.name: r.first for r in self.roles},
             context=self.kv.context,
         )

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import islice, product
 from typing import TYPE_CHECKING, Final, Literal
 
 from amk.report.diagnostic import AmkError, Diagnostic, Severity, Where, because
@@ -263,9 +263,9 @@ class _Verification:
             positions, complete = flat.positions()
             self.stats["positions checked"] = len(positions)
             known = len(self.open)
-            for pos in positions:
+            for pos, advance in product(positions, flat.advances):
                 self._in_time()
-                found = self._judge(flat.at(pos))
+                found = self._judge(flat.at(pos, advance))
                 self.open += [found] if found is not None else []
                 if self.found:
                     return

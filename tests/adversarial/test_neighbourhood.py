@@ -131,7 +131,10 @@ def sliced() -> dict[str, list[tuple[Site, Change]]]:
         sites = [site for site in sites_of(name) if site.path]
         for site in Random(f"first {name}").sample(sites, len(sites)):
             first.setdefault(site.field, (name, site))
-        drawn += [(name, site) for site in Random(f"drawn {name}").choices(sites, k=SLICE * 9 // 8 // len(MADE))]
+    for label, count in (("drawn", SLICE * 9 // 8), ("more", SLICE // 8)):
+        for name in MADE:
+            sites = [site for site in sites_of(name) if site.path]
+            drawn += [(name, site) for site in Random(f"{label} {name}").choices(sites, k=count // len(MADE))]
     out: dict[str, list[tuple[Site, Change]]] = {name: [] for name in MADE}
     for number, (name, site) in enumerate([*first.values(), *drawn]):
         changes = list(neighbourhood(name).at(site))

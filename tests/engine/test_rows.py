@@ -162,7 +162,6 @@ def test_every_query_vector_meets_every_position_once(agents: int) -> None:
     [
         ({"rows": 65}, "bf16", "1 to 64"),
         ({"rows": 2, "batch": 2}, "bf16", "of one sequence"),
-        ({"rows": 2, "sampling": "top-k"}, "bf16", "top-k"),
         ({"rows": 2, "head_handoff": True}, "bf16", "rows of its head"),
     ],
 )

@@ -39,9 +39,12 @@ def plain(directory: Path) -> Iterator[amk.LanguageModel]:
         yield model
 
 
-@pytest.fixture(scope="module", params=["cpu", "interpreter"])
+@pytest.fixture(scope="module", params=[("cpu", 1), ("interpreter", 1), ("interpreter", 4)], ids=str)
 def guessing(directory: Path, request: pytest.FixtureRequest) -> Iterator[amk.LanguageModel]:
-    with amk.load(directory, device=request.param, max_context=CONTEXT, speculate="lookup", draft_tokens=3) as model:
+    device, steps = request.param
+    with amk.load(
+        directory, device=device, max_context=CONTEXT, speculate="lookup", draft_tokens=3, draft_steps=steps
+    ) as model:
         yield model
 
 
@@ -256,6 +259,8 @@ def save(schedule: Any, folder: Path) -> str:
         ({"draft_tokens": 0}, "AMK005"),
         ({"speculate": "crystal ball"}, "AMK005"),
         ({"device": "interpreter", "draft_tokens": 64}, "AMK016"),
+        ({"draft_steps": 2}, "AMK016"),
+        ({"draft_steps": 0}, "AMK005"),
         ({"dtype": "int8"}, "AMK005"),
         ({"kv_dtype": "fp8"}, "AMK005"),
     ],

@@ -79,6 +79,7 @@ struct Plan {
   static constexpr int kCaches = 2;
   static constexpr int kRows = 1;
   static constexpr bool kLive = false;
+  static constexpr bool kAccepts = false;
   static constexpr float kRmsEps = 1.000000000e-05f;
   static constexpr float kQueryScale = 1.250000000e-01f;
   using Cache = amk::bf16;

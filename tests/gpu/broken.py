@@ -87,7 +87,8 @@ def sample(count: int, part: int = 0, parts: int = 1) -> Iterator[Broken]:
 
 def places_of(schedule: Schedule, evidence: Evidence) -> tuple[Place, ...]:
     """The steps of the witness's events."""
-    flat = expand(schedule, evidence.pos, TOKENS, evidence.edges)
+    pos, advance = evidence.start
+    flat = expand(schedule, pos, TOKENS, evidence.edges, advance=advance)
     places = []
     for event in evidence.witness.events:
         if flat.system.event_tag[event] < 0:

@@ -89,8 +89,8 @@ def test_evidence_is_written_piece_by_piece_as_it_is() -> None:
     found = next(verdict.evidence for verdict in cases if verdict.evidence is not None)
     assert found.kind == "race" and replay(found.system.to_json(), found.witness.to_json())
     assert found.to_json("a hash") == {
-        "format": "amk.evidence/1", "schedule": "a hash", "edges": found.edges, "pos": found.pos,
-        "system": found.system.to_json(), "witness": found.witness.to_json(),
+        "format": "amk.evidence/1", "schedule": "a hash", "edges": found.edges, "pos": found.start[0],
+        "advance": 1, "system": found.system.to_json(), "witness": found.witness.to_json(),
     }  # fmt: skip
 
 

@@ -11,7 +11,9 @@ from amk.engine.backends.backend import common
 from amk.engine.backends.choice import choose
 from amk.engine.backends.room import Token, check_room
 from amk.engine.backends.schedule_backend import PromptReader, ScheduleBackend, ScheduleEngine
-from amk.schedule_ir.sampling import Sampling
+from amk.schedule_ir.ops.select import REJECTED, REQUEST
+from amk.schedule_ir.sampling import Sampling, serves
+from amk.schedule_ir.schedule import mode_of
 from amk.weights.bfloat import F32
 
 
@@ -19,11 +21,12 @@ class RowsBackend(ScheduleBackend):
     """A schedule with several rows a step. The largest logits are found where it runs, other choices on the host.
 
     A step whose last rows are behind the text writes to the cache there, too; whatever comes there overwrites it.
+    steps: of a launch, where the schedule accepts guesses by itself.
     """
 
-    def __init__(self, engine: ScheduleEngine, prompts: PromptReader | None = None) -> None:
+    def __init__(self, engine: ScheduleEngine, prompts: PromptReader | None = None, steps: int = 1) -> None:
         super().__init__(engine, prompts=prompts)
-        self.rows = engine.schedule.rows
+        self.rows, self.steps, self._mode = engine.schedule.rows, steps, mode_of(engine.schedule)
 
     def logits(self, tokens: Sequence[Token]) -> F32:
         (found,) = self.every(tokens, len(tokens) - 1)
@@ -35,14 +38,44 @@ class RowsBackend(ScheduleBackend):
 
     def choices(self, tokens: Sequence[Token], first: int, sampling: Sampling) -> Iterator[int]:
         """The tokens that are chosen behind token `first` and behind each that follows it."""
-        if sampling.temperature:
+        # behind a guess that it does not accept a step shows no token
+        if sampling.temperature or self.engine.schedule.accepts:
             yield from (choose(row, sampling, pos) for pos, row in enumerate(self.every(tokens, first), first))
         else:
             for lo, hi, largest in self._passes(tokens, first):
                 yield from largest[lo:hi].tolist()
 
     def extend(self, tokens: Sequence[Token], most: int, sampling: Sampling, eos: Sequence[int]) -> list[int]:
+        if self.accepts(sampling):
+            return [token for step in self.accepted(tokens, len(tokens), most, sampling, eos) for token in step]
         return list(self.choices(tokens, len(tokens) - 1, sampling))
+
+    def accepts(self, sampling: Sampling) -> bool:
+        return self.engine.schedule.accepts and serves(self._mode, sampling)
+
+    def accepted(
+        self, tokens: Sequence[Token], known: int, most: int, sampling: Sampling, eos: Sequence[int]
+    ) -> list[list[int]]:
+        """One launch behind the first `known` tokens, what follows them are guesses: what each step adds to the text,
+        at most `most` tokens in all, none behind one of `eos`."""
+        check_room(tokens[:known], self.engine.schedule.model.vocab, self.context)
+        text, first = [int(token) for token in tokens], known - 1
+        self.cached = min(common(self._read, tokens), first)
+        self._read = self._read[: self.cached]
+        at = min(self._given(text[:known], first), self.context - self.rows)
+        room = (self.context - at) // self.rows, self.engine.schedule.launch.max_tokens
+        self.engine.request(text[: self.context], tuple(eos)[: len(REQUEST) - 1], sampling, at, known)
+        found, added, done = list[list[int]](), list[int](), False
+        for step in self.engine.step(min(self.steps, most, *room)).reshape(-1, self.rows).tolist():
+            shown = [token for token in step if token != REJECTED]
+            new, at = shown[max(known - 1 - at, 0) :], at + len(shown)
+            new = new[: next((n + 1 for n, token in enumerate(new) if token in eos), len(new))][: most - len(added)]
+            if new and not done:
+                found.append(new)
+                added += new
+                done = added[-1] in eos
+        self._read = [*tokens[:known], *added[:-1]]
+        return found
 
     def _passes(self, tokens: Sequence[Token], first: int) -> Iterator[tuple[int, int, NDArray[np.int32]]]:
         """Read what the cache does not hold, and token `first` and what follows in any case.

@@ -14,11 +14,13 @@ from amk.models.model_spec import ModelSpec
 
 
 class Found(NamedTuple):
-    """Tokens with their logprobs; how many of the text before them the cache held; guesses that were verified."""
+    """Tokens with their logprobs; how many of the text before them the cache held; guesses that were verified, and
+    those of them that were right."""
 
     tokens: list[tuple[int, TokenLogprob | None]]
     cached: int
     drafted: int = 0
+    accepted: int = 0
 
 
 class TokenSource(Protocol):
@@ -116,10 +118,9 @@ class Stream:
         if not self._answer:
             self._cached = found.cached
         self._ready = found.tokens
-        accepted = len(found.tokens) - 1 if found.drafted else 0
-        self._steps += len(found.tokens) - accepted
+        self._steps += len(found.tokens) - found.accepted
         self._drafted += found.drafted
-        self._accepted += accepted
+        self._accepted += found.accepted
 
     def _end(self, finish: Finish) -> str:
         """Text that was held back."""

@@ -220,11 +220,16 @@ class LanguageModel:
         eos = () if options.ignore_eos else self.spec.eos
         with self._lock:
             self._check_open()
+            if speculation is not None and not options.needs_logits:
+                launched = speculation.launched(tokens, most, options.sampling, eos)
+                if launched is not None:
+                    added, *counts = launched
+                    return Found([(token, None) for token in added], self._backend.cached, *counts)
             if speculation is not None:
                 guesses = speculation.guessed(tokens, most, options.sampling)
                 chosen = self._choices(guesses.text, len(tokens) - 1, answer, options)
                 found = speculation.accepted(guesses, chosen, eos)
-                return Found(found, self._backend.cached, len(guesses.tokens))
+                return Found(found, self._backend.cached, len(guesses.tokens), len(found) - 1)
             if options.needs_logits:
                 return Found(list(self._choices(tokens, len(tokens) - 1, answer, options)), self._backend.cached)
             plain = self._backend.extend(tokens, most, options.sampling, eos)

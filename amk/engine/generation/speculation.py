@@ -18,7 +18,7 @@ from amk.engine.generation.completion import TokenLogprob
 from amk.engine.generation.draft import Draft
 from amk.engine.generation.lookup import Lookup
 from amk.report.diagnostic import AmkError, Diagnostic
-from amk.schedule_ir.sampling import Sampling
+from amk.schedule_ir.sampling import GREEDY, Sampling
 
 Method = Literal["lookup", "draft"]
 """Where guesses come from: the text itself (`lookup`), a smaller model (`draft`)."""
@@ -41,11 +41,36 @@ class Verifier(Backend, Protocol):
         """The tokens that are chosen behind token `first` and behind each that follows it."""
 
 
+@runtime_checkable
+class Accepting(Verifier, Protocol):
+    """A backend of which a launch has several steps, and may accept guesses between them by itself.
+
+    steps: of a launch."""
+
+    steps: int
+
+    def accepts(self, sampling: Sampling) -> bool:
+        """Whether it does where tokens are chosen so."""
+
+    def accepted(
+        self, tokens: Sequence[Token], known: int, most: int, sampling: Sampling, eos: Sequence[int]
+    ) -> list[list[int]]:
+        """What each step of a launch adds behind the first `known` tokens; the others are guesses."""
+
+
 class Drafter(Protocol):
     """Guesses what comes next in one text."""
 
     def guess(self, tokens: Sequence[Token], count: int, sampling: Sampling) -> list[int]:
         """At most `count` tokens that may follow `tokens`, where they are chosen so."""
+
+
+class Launched(NamedTuple):
+    """Tokens that a launch added, the guesses that it verified, and how many of them were right."""
+
+    tokens: list[int]
+    drafted: int
+    accepted: int
 
 
 class Guesses(NamedTuple):
@@ -85,6 +110,27 @@ class Speculation:
             self._next = min(len(found), self._most)
         return found
 
+    def launched(self, tokens: Sequence[Token], most: int, sampling: Sampling, eos: Sequence[int]) -> Launched | None:
+        """A launch of several steps that adds at most `most` tokens; None where the backend leaves it to the host to
+        accept guesses.
+
+        The guesses are made at once, and stay at their places: behind a wrong one, the next step tries those that
+        follow it.
+        """
+        backend = self._backend
+        if not isinstance(backend, Accepting) or not backend.accepts(sampling):
+            return None
+        assert backend.rows is not None
+        known = len(tokens)
+        room = min(most - 1, backend.context - known, backend.steps * backend.rows - 1)
+        found = self._drafter.guess(tokens, room, sampling) if room > 0 else []
+        added, at, drafted = list[int](), known, 0
+        steps = backend.accepted([*tokens, *found], known, most, sampling, eos)
+        for step in steps:
+            drafted += max(min(at + backend.rows - 1, known + len(found)) - at, len(step) - 1)
+            added, at = added + step, at + len(step)
+        return Launched(added, drafted, len(added) - len(steps))
+
 
 class Speculating:
     """How texts of a backend are guessed. draft: the model that `drafter` asks, which is freed with the other one."""
@@ -103,9 +149,9 @@ class Speculating:
             self._draft.free()
 
 
-def speculating(backend: object, method: Method, most: int, draft: Draft | None = None) -> Speculating:
+def speculating(backend: object, method: Method, most: int, draft: Draft | None = None, steps: int = 1) -> Speculating:
     """What is asked for. AMK005 for a method that is not known, one without its model, or no guesses; AMK016 where the
-    backend cannot verify any."""
+    backend cannot verify any, or not in several steps of a launch."""
     if method not in get_args(Method) or most < 1:
         message = f"speculate={method!r} with {most} draft tokens is not known"
         help_text = "speculate='lookup' or 'draft', with 1 draft token or more"
@@ -113,6 +159,14 @@ def speculating(backend: object, method: Method, most: int, draft: Draft | None 
     if (method == "draft") != (draft is not None):
         message = "speculate='draft' and a draft model belong together"
         raise AmkError(Diagnostic("AMK005", message, help="name the model: draft='DIR or name', --draft"))
+    if steps < 1 or (steps > 1 and draft is not None):
+        message = f"{steps} steps of guesses a launch are not known" + (
+            " of a draft model" if draft is not None else ""
+        )
+        raise AmkError(Diagnostic("AMK005", message, help="draft_steps=1, or more with speculate='lookup'"))
+    if steps > 1 and not (isinstance(backend, Accepting) and backend.accepts(GREEDY)):
+        message = "a launch does not go on behind guesses by itself"
+        raise AmkError(Diagnostic("AMK016", message, help="plan with --rows and --accepts, for the device cuda"))
     if not isinstance(backend, Verifier):
         message = "a step of the schedule reads one token of a text, so it cannot verify guesses"
         raise AmkError(Diagnostic("AMK016", message, help="plan with --rows, without a batch"))

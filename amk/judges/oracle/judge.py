@@ -19,7 +19,7 @@ from amk.judges.oracle.memory import asked, content_by_space, misread, word_need
 from amk.judges.oracle.order import Needs, Order, execute, system_of
 from amk.judges.oracle.races import Orders, race
 from amk.judges.oracle.stretches import stretches
-from amk.judges.oracle.touched import Place, Touched, Toucher
+from amk.judges.oracle.touched import Place, Touched, Toucher, ways
 from amk.schedule_ir.schedule import Schedule
 
 
@@ -51,10 +51,18 @@ class Judge:
         """What was found right in that order, by space."""
 
     def at(self, pos: Place) -> str | None:
-        """What is wrong with a launch that starts at this position; ValueError if none may start there."""
+        """What is wrong with a launch that starts at this position, whichever guesses are right; ValueError if none may
+        start there."""
         places, last = [pos] if isinstance(pos, int) else [*pos], last_start(self.schedule, self.spelled.tokens)
         if not all(0 <= place <= last for place in places):
             raise ValueError(f"{self.spelled.tokens} tokens from position {pos} do not fit the context")
+        for way in ways(self.schedule, self.spelled.tokens):
+            self.toucher.moved = way
+            if wrong := self._at(pos):
+                return wrong
+        return None
+
+    def _at(self, pos: Place) -> str | None:
         touched = self.toucher.at(pos)
         if touched.outside or touched.written_constants:
             return f"accesses outside {touched.outside} or writes to constants {touched.written_constants}"

@@ -158,4 +158,4 @@ def final_content(toucher: Toucher, pos: Place) -> Iterator[Content]:
     for n in range(tokens):
         yield toucher.number["output"], one * n, one * (n + 1), toucher.code("output", 0, n)
     yield toucher.number["logits"], 0, schedule.model.vocab * one, toucher.code("logits", 0, tokens - 1)
-    yield from _caches(toucher, pos, tokens * schedule.rows)
+    yield from _caches(toucher, pos, toucher.moved[-1] + schedule.rows)

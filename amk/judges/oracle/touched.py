@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Collection
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise, product
 
 import numpy as np
 
@@ -54,6 +54,13 @@ class Evaluated:
 def place_of(pos: Place, sequence: int) -> int:
     """The position of a sequence."""
     return pos if isinstance(pos, int) else pos[sequence]
+
+
+def ways(schedule: Schedule, tokens: int) -> list[tuple[int, ...]]:
+    """Everything that can come of the guesses of a launch: how far each step is behind the first one. The last way is
+    that all are right."""
+    each = range(1, schedule.rows + 1) if schedule.accepts else [schedule.rows]
+    return [(0, *accumulate(counts)) for counts in product(each, repeat=tokens - 1)]
 
 
 def evaluated(schedule: Schedule) -> dict[Key, Evaluated]:
@@ -113,7 +120,9 @@ class Toucher:
 
     def __init__(self, spelled: Spelled) -> None:
         self.spelled, schedule = spelled, spelled.schedule
-        self.geometry, self.sequences, self.rows = schedule.geometry(), schedule.sequences, schedule.rows
+        self.geometry, self.sequences = schedule.geometry(), schedule.sequences
+        self.moved = ways(schedule, spelled.tokens)[-1]
+        """How far behind the launch's first position each step is: one of the `ways`."""
         self.tables = {name: np.array(column, np.int64) for name, column in schedule.tables.items()}
         self.number = {b.name: i for i, b in enumerate(schedule.buffers)}
         self.by_name = {b.name: b for b in schedule.buffers}
@@ -156,7 +165,7 @@ class Toucher:
 
     def _table(self, visits: list[Numbered], pos: Place) -> IntArray:
         found = [
-            self._evaluated(visit, worker, place_of(pos, self.sequences[worker]) + self.rows * max(visit.token, 0))
+            self._evaluated(visit, worker, place_of(pos, self.sequences[worker]) + self.moved[max(visit.token, 0)])
             for _, _, visit, worker in visits
         ]
         count = [len(rows) for rows in found]

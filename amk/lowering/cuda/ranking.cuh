@@ -34,6 +34,16 @@ __device__ __forceinline__ float gumbel(int row, int pos, u32 seed_low, u32 seed
   return -logf(-log1pf(-v));
 }
 
+// The parameters of the sequence that vector s of a step is of: one for each sequence of a batch, one for all rows of a single one.
+template <class S, class C>
+__device__ __forceinline__ const int* parameters(C& c, int s) {
+  if constexpr (C::P::kRows > 1) {
+    return S::sampling(c).data;
+  } else {
+    return S::sampling(c).data + s * S::kSamplingRow;
+  }
+}
+
 __device__ __forceinline__ void store_sum(int* words, u64 sum) {
   *reinterpret_cast<int2*>(words) = make_int2(static_cast<int>(sum & kLowHalf), static_cast<int>(sum >> kHalf));
 }

@@ -10,7 +10,7 @@ from amk.schedule_ir.expr import Env
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.argmax_rows import head_rows
 from amk.schedule_ir.ops.base import Access, Count, Geometry, Memory, Op
-from amk.schedule_ir.ops.precondition import RANKED, ROUND, Need, untagged
+from amk.schedule_ir.ops.precondition import ROUND, Need, untagged
 from amk.schedule_ir.ranking import (
     GOAL,
     PEAK,
@@ -33,7 +33,6 @@ class CensusOp(Op):
     """
 
     needs: ClassVar[tuple[Need, ...]] = (
-        RANKED,
         ROUND,
         Need("logits", untagged("logits"), "logits have no tags"),
     )
@@ -53,19 +52,19 @@ class CensusOp(Op):
         return [
             *geo.rows("read", self.pick, at, at + GOAL, ("pick", self.round)),
             *geo.rows("read", self.pick, at + PEAK, at + PEAK + int(by_weight), ("peak", 0)),
-            *geo.rows("read", self.sampling, 0, int(by_weight), None),
+            *geo.texts(self.sampling, 0, int(by_weight)),
             *geo.rows("read", self.logits, lo, hi, ("logits", 0)),
             *geo.rows("write", self.tally, agent * TALLY, (agent + 1) * TALLY, ("tally", self.round)),
         ]
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
-        for s in range(geo.batch):
+        for s in range(geo.vectors):
             self._count(env, geo, mem, s)
 
     def _count(self, env: Env, geo: Geometry, mem: Memory, sequence: int) -> None:
         agent, at = int(env.agent), geo.row(self.pick, sequence) + int(env.agent) * len(PICK)
         _, lo, hi, _ = head_rows(env, geo, self.role)
-        first, parameters = geo.row(self.logits, sequence), geo.row(self.sampling, sequence)
+        first, parameters = geo.row(self.logits, sequence), geo.text_row(self.sampling, sequence)
         keep, cut = (int(v) for v in mem.read_int(self.pick, at, at + GOAL))
         weight = np.ones(hi - lo, np.uint64)
         found = mem.read(self.logits, first + lo, first + hi) if lo < hi else np.zeros(0, np.float32)

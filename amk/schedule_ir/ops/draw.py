@@ -11,7 +11,7 @@ from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.argmax_rows import NO_ROWS, head_rows
 from amk.schedule_ir.ops.base import Access, Count, Geometry, Memory, Op
 from amk.schedule_ir.ops.begin import pos_register
-from amk.schedule_ir.ops.precondition import RANKED, Need, untagged
+from amk.schedule_ir.ops.precondition import Need, untagged
 from amk.schedule_ir.ranking import PARAMETERS, PEAK, PICK, float_of, gumbel, keys, scores
 
 
@@ -23,10 +23,7 @@ class DrawOp(Op):
     """
 
     registers: ClassVar[tuple[str, ...]] = ("pos",)
-    needs: ClassVar[tuple[Need, ...]] = (
-        RANKED,
-        Need("logits", untagged("logits"), "logits have no tags"),
-    )
+    needs: ClassVar[tuple[Need, ...]] = (Need("logits", untagged("logits"), "logits have no tags"),)
     leaves: ClassVar[str | None] = "candidates"
     op: Literal["draw"] = "draw"
     round: Count
@@ -42,20 +39,20 @@ class DrawOp(Op):
         return [
             *geo.rows("read", self.pick, at, at + 1, ("pick", self.round)),
             *geo.rows("read", self.pick, at + PEAK, at + len(PICK), ("peak", 0)),
-            *geo.rows("read", self.sampling, 0, len(PARAMETERS), None),
+            *geo.texts(self.sampling, 0, len(PARAMETERS)),
             *geo.rows("read", self.logits, lo, hi, ("logits", 0)),
             *geo.rows("write", self.draw_value, slot, slot + 1, ("draw_value", 0)),
             *geo.rows("write", self.draw_index, slot, slot + 1, ("draw_index", 0)),
         ]
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
-        for s in range(geo.batch):
+        for s in range(geo.vectors):
             self._draw(env, geo, mem, s)
 
     def _draw(self, env: Env, geo: Geometry, mem: Memory, sequence: int) -> None:
         at = geo.row(self.pick, sequence) + int(env.agent) * len(PICK)
         _, lo, hi, slot = head_rows(env, geo, self.role)
-        first, parameters = geo.row(self.logits, sequence), geo.row(self.sampling, sequence)
+        first, parameters = geo.row(self.logits, sequence), geo.text_row(self.sampling, sequence)
         keep, peak = (int(mem.read_int(self.pick, at + word, at + word + 1)[0]) for word in (0, PEAK))
         inverse, _, _, *seed = (int(v) for v in mem.read_int(self.sampling, parameters, parameters + len(PARAMETERS)))
         value, index = NO_ROWS, 0
@@ -63,7 +60,7 @@ class DrawOp(Op):
         logits = np.asarray(found, np.float32)
         kept = keys(logits) >= np.uint32(keep & 0xFFFFFFFF)
         if kept.any():
-            pos = mem.regs[pos_register(sequence if geo.live else 0)]
+            pos = mem.regs[pos_register(sequence if geo.live else 0)] + (sequence if geo.rows_each > 1 else 0)
             noise = gumbel((seed[0] & 0xFFFFFFFF, seed[1] & 0xFFFFFFFF), pos, range(lo, hi))
             score = np.where(kept, scores(logits, float_of(peak), float_of(inverse), noise), NO_ROWS)
             index = lo + int(np.argmax(score))

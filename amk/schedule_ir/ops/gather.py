@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import Access, Count, Geometry, Memory, Op, split
-from amk.schedule_ir.ops.precondition import RANKED, ROUND, Need, untagged
+from amk.schedule_ir.ops.precondition import ROUND, Need, untagged
 from amk.schedule_ir.ranking import TALLY, joined_sums, split_sums
 
 
@@ -16,7 +16,6 @@ class GatherOp(Op):
     each sequence."""
 
     needs: ClassVar[tuple[Need, ...]] = (
-        RANKED,
         ROUND,
         Need("counts", untagged("counted"), "counts have no tags"),
     )
@@ -39,7 +38,7 @@ class GatherOp(Op):
         ]
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
-        for s in range(geo.batch):
+        for s in range(geo.vectors):
             lo, hi = (geo.row(self.counted, s) + word for word in self._span(env, geo))
             sums = split_sums(joined_sums(mem.read_int(self.counted, lo, hi)))
             mem.write(self.gathered, geo.row(self.gathered, s) + int(env.agent) * TALLY, sums)

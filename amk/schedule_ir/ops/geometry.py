@@ -66,6 +66,7 @@ class Geometry:
     live: bool = False
     role_first: Mapping[str, int] = field(default_factory=dict)
     context: int = 1
+    accepts: bool = False
     folded: bool = False
     """Does `rows` say the accesses to all rows as a single one, with `times`?"""
 
@@ -129,6 +130,16 @@ class Geometry:
             at = self.row(buffer, s)
             out += self.span(kind, buffer, at + lo, at + hi, value, first + (at if width is None else s * width))
         return out
+
+    def text_row(self, buffer: str, vector: int) -> int:
+        """First element of the row of a vector's sequence, in a buffer with one for each sequence."""
+        return vector // self.rows_each * (self.buffers[buffer].elements // self.batch)
+
+    def texts(self, buffer: str, lo: int, hi: int) -> list[Access]:
+        """The reads of constants [lo, hi) of every row of `buffer`, one for each sequence."""
+        if self.rows_each == 1:
+            return self.rows("read", buffer, lo, hi, None)
+        return self.span("read", buffer, lo, hi, None)
 
     def squares(self, ssq: str | None, agents: int, norm: int) -> list[Access]:
         """The reads of the sums of squares of norm number `norm`; none where the norm was applied as a whole."""

@@ -9,7 +9,7 @@ import numpy as np
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import Access, Count, Geometry, Memory, Op
-from amk.schedule_ir.ops.precondition import RANKED, ROUND, Need
+from amk.schedule_ir.ops.precondition import ROUND, Need
 from amk.schedule_ir.ranking import GOAL, HALF, PEAK, PICK, ROUNDS, SHIFTS, TALLY, goal_of, joined_sums, signed
 
 
@@ -21,10 +21,7 @@ class NarrowOp(Op):
     """
 
     meets: ClassVar[int] = 1
-    needs: ClassVar[tuple[Need, ...]] = (
-        RANKED,
-        ROUND,
-    )
+    needs: ClassVar[tuple[Need, ...]] = (ROUND,)
     op: Literal["narrow"] = "narrow"
     round: Count
     gather_agents: Count
@@ -45,13 +42,13 @@ class NarrowOp(Op):
         at = int(env.agent) * len(PICK)
         return [
             *geo.rows("read", self.gathered, 0, self.gather_agents * TALLY, ("gathered", self.round)),
-            *geo.rows("read", self.sampling, *self._parameter(), None),
+            *geo.texts(self.sampling, *self._parameter()),
             *geo.rows("read", self.pick, at, at + self._known(), ("pick", self.round)),
             *geo.rows("write", self.pick, at, at + PEAK, ("pick", self.round + 1)),
         ]
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
-        for s in range(geo.batch):
+        for s in range(geo.vectors):
             self._choose(env, geo, mem, s)
 
     def _choose(self, env: Env, geo: Geometry, mem: Memory, sequence: int) -> None:
@@ -61,7 +58,7 @@ class NarrowOp(Op):
         totals = joined_sums(mem.read_int(self.gathered, first, first + self.gather_agents * TALLY))
         digit = self.round % ROUNDS
         if digit == 0:
-            lo, hi = (geo.row(self.sampling, sequence) + word for word in self._parameter())
+            lo, hi = (geo.text_row(self.sampling, sequence) + word for word in self._parameter())
             parameter = int(mem.read_int(self.sampling, lo, hi)[0]) & 0xFFFFFFFF
             goal = goal_of(self.round, int(totals[0]), parameter)
         reached = int(np.count_nonzero(totals >= np.uint64(goal)))

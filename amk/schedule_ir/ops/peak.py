@@ -9,7 +9,7 @@ import numpy as np
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import Access, Count, Geometry, Memory, Op
-from amk.schedule_ir.ops.precondition import ALONE, RANKED, Need, number, own, row, wide
+from amk.schedule_ir.ops.precondition import ALONE, Need, number, own, row, wide
 from amk.schedule_ir.ranking import PEAK, PICK, word_of
 
 
@@ -20,7 +20,6 @@ class PeakOp(Op):
     """
 
     needs: ClassVar[tuple[Need, ...]] = (
-        RANKED,
         Need("candidates", number(1) <= own("candidates"), "there is a candidate"),
         Need(
             "rows", ALONE | row("best_value").multiple_of(wide("best_value")), "every sequence's row is whole fetches"
@@ -41,7 +40,7 @@ class PeakOp(Op):
         ]
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
-        for s in range(geo.batch):
+        for s in range(geo.vectors):
             first, at = geo.row(self.best_value, s), geo.row(self.pick, s) + int(env.agent) * len(PICK)
             peak = float(np.max(mem.read(self.best_value, first, first + self.candidates)))
             mem.write(self.pick, at, [0, 0, 0, 0, word_of(peak)])

@@ -322,4 +322,3 @@ MAX_PARTS = 32
 """Steps that a product is done in, at most."""
 PARTS = Need("parts", K_CHUNKS.multiple_of(own("k_parts")), "the parts are equal numbers of chunks")
 ROUND = Need("round", own("round") < LAST, "the round is one of a search")
-RANKED = Need("one-row", ROWS <= 1, "a token is drawn for each sequence, not for each of its rows")

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 from amk.schedule_ir.expr import WORKER, Env
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import Access, Count, Geometry, Memory, Op
-from amk.schedule_ir.ops.precondition import AGENTS, RANKED, ROUND, Need, untagged
+from amk.schedule_ir.ops.precondition import AGENTS, ROUND, Need, untagged
 from amk.schedule_ir.ranking import TALLY, joined_sums, split_sums
 
 
@@ -15,7 +15,6 @@ class ReportOp(Op):
     """counted[round, worker] = sum of tally[a] over the worker's agents, for each sequence; one agent does it."""
 
     needs: ClassVar[tuple[Need, ...]] = (
-        RANKED,
         ROUND,
         Need("counts", untagged("counted"), "counts have no tags"),
         Need("one-warp", AGENTS.equals(1), "one warp reports"),
@@ -35,7 +34,7 @@ class ReportOp(Op):
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
         at = (self.round * geo.workers + env.number(WORKER)) * TALLY
-        for s in range(geo.batch):
+        for s in range(geo.vectors):
             first = geo.row(self.tally, s)
             sums = split_sums(joined_sums(mem.read_int(self.tally, first, first + self.tally_agents * TALLY)))
             mem.write(self.counted, geo.row(self.counted, s) + at, sums)

@@ -12,6 +12,8 @@ from amk.schedule_ir.ops.base import Access, Count, Geometry, Memory, Op
 from amk.schedule_ir.ops.begin import given_rows, pos_register, token_register
 from amk.schedule_ir.ops.precondition import ALONE, Need, number, own, row, wide
 
+REJECTED = -1
+"""What output has in place of a token behind a row that was no right guess."""
 REQUEST = ("forced", "eos0", "eos1", "eos2", "eos3")
 """Words of the request buffer: number of given tokens, then token ids that end the text (-1 for none). In a batch the
 numbers of given tokens of the further sequences follow."""
@@ -32,8 +34,12 @@ class Selection(Op):
 
     Where a step reads `rows` rows of a sequence, output[n] has the token behind each row: prompt[pos + r + 1] while
     given, else the largest candidate of row r. The last one is the next step's first token, whose further rows are read
-    from
-    the prompt; pos advances by `rows`. Whoever launches such a step has given all of its rows.
+    from the prompt; pos advances by `rows`. Whoever launches such a step has given all of its rows.
+
+    If the schedule `accepts`, rows behind the first may be guesses, which are read from the prompt, too, beyond what is
+    given. A row counts as long as the token behind the one before it is its own, and does not end the text. The token
+    behind the last row that counts is the next step's first, pos advances by the rows that count, and output has
+    `REJECTED` behind the others.
     """
 
     registers: ClassVar[tuple[str, ...]] = ("pos", "epoch", "done")
@@ -78,7 +84,7 @@ class Selection(Op):
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
         regs = mem.regs
         words = [int(v) for v in mem.read_int(self.request, 0, request_words(geo.batch))]
-        behind = self._behind_rows if geo.rows_each > 1 else self._behind_sequences
+        behind = self._behind_sequences if geo.rows_each == 1 else self._accepted if geo.accepts else self._behind_rows
         output = behind(geo, mem, words)
         regs["epoch"] += 1
         if env.worker == 0 and env.agent == 0:
@@ -123,6 +129,24 @@ class Selection(Op):
         regs["pos"] += geo.rows_each
         given_rows(geo, mem, self.prompt)
         return output
+
+    def _accepted(self, geo: Geometry, mem: Memory, words: list[int]) -> list[int]:
+        """The token behind each row that counts; registers move on to the rows of the next step."""
+        regs, found = mem.regs, list[int]()
+        for r in range(geo.rows_each):
+            at = regs["pos"] + r + 1
+            if given := at < words[0]:
+                found.append(int(mem.read_int(self.prompt, at, at + 1)[0]))
+            else:
+                found.append(regs["token"] if regs["done"] else self._largest(geo, mem, r))
+                regs["done"] |= int(found[-1] in words[1 : len(REQUEST)])
+            last = r == geo.rows_each - 1 or bool(regs["done"] and not given)
+            if last or found[-1] != int(mem.read_int(self.prompt, at, at + 1)[0]):
+                break
+        regs["token"] = found[-1]
+        regs["pos"] += len(found)
+        given_rows(geo, mem, self.prompt)
+        return found + [REJECTED] * (geo.rows_each - len(found))
 
 
 class SelectOp(Selection):

@@ -23,7 +23,7 @@ from amk.validator.evidence.compact import GONE
 from amk.validator.evidence.flat_system import Flat, expand
 from amk.validator.evidence.witness import Witness, fault_witness, race_witness
 from amk.validator.memory.atoms import blocks, touches_of
-from amk.validator.memory.composition import Composition
+from amk.validator.memory.composition import Composition, Start
 from amk.validator.memory.dataflow import Fault, find_faults
 from amk.validator.memory.races import Race
 from amk.validator.order.between_ctas import Edges
@@ -39,11 +39,11 @@ Place = tuple[Trace, int, int]
 
 @dataclass(eq=False)
 class Evidence:
-    """A flat system with these edges, of a launch that starts at `pos`, and what makes a witness of this kind of it."""
+    """A flat system with these edges, of a launch from `start` on, and what makes a witness of this kind of it."""
 
     kind: str
     edges: Edges
-    pos: int
+    start: Start
     system: System
     make: Callable[[], Witness]
 
@@ -53,7 +53,8 @@ class Evidence:
 
     def json_parts(self, schedule: str) -> Iterator[str]:
         """The text of the evidence, piece by piece; schedule: hash of the one that the system was made from."""
-        head = {"format": FORMAT, "schedule": schedule, "edges": self.edges, "pos": self.pos}
+        pos, advance = self.start
+        head = {"format": FORMAT, "schedule": schedule, "edges": self.edges, "pos": pos, "advance": advance}
         yield json.dumps(head).removesuffix("}") + ', "system": '
         yield from self.system.json_parts()
         yield f', "witness": {json.dumps(self.witness.to_json())}}}'
@@ -79,14 +80,18 @@ class Clash:
         return (race.first, one, race.first_kind), (race.second, two, race.second_kind)
 
 
-def positions(result: Composition, workers: frozenset[int] = frozenset()) -> list[int]:
-    """First positions of launches worth trying: late, where every split works, and where a worker's split appends."""
+def starts(result: Composition, workers: frozenset[int] = frozenset()) -> list[Start]:
+    """Of launches worth trying: late, where every split works, and where a worker's split appends. Where steps accept
+    guesses, they accept all, or none, or so many as lie between."""
     kv, tokens = result.schedule.kv, result.tokens * result.schedule.rows
     if result.at is not None:
         return [result.at]
     split = result.schedule.tables["attn.split"]
     found = [kv.context - tokens, *(split[w] * kv.block for w in sorted(workers)), 0, kv.block - 1]
-    return [p for p in dict.fromkeys(found) if 0 <= p <= kv.context - tokens] or [0]
+    places = [p for p in dict.fromkeys(found) if 0 <= p <= kv.context - tokens] or [0]
+    all_, *fewer = reversed(result.schedule.advances)
+    advances = [all_, *reversed(fewer)] if result.tokens > 1 else [all_]
+    return [*itertools.product(places, advances)]
 
 
 class Confirmer:
@@ -99,19 +104,21 @@ class Confirmer:
         """None if no run of the flat system shows that the two steps race."""
         open_, workers = self._open(a, b), frozenset((a[1], b[1]))
         try:
-            for pos in positions(self.result, workers) if open_.any() else ():
+            for start in starts(self.result, workers) if open_.any() else ():
                 self.in_time()
-                flat = self._flat(self.edges, pos, workers)
+                flat = self._flat(self.edges, start, workers)
                 for clash in clashes(flat, a, b, open_, self.edges):
                     if _both_enabled(flat.system, clash.race) and not self._over_in_time(clash):
                         made = partial(race_witness, flat.system, clash.race)
-                        return clash, Evidence("race", self.edges, pos, flat.system, made)
+                        return clash, Evidence("race", self.edges, start, flat.system, made)
         except (NotComposable, TooLarge):
             pass
         return None
 
-    def _flat(self, edges: Edges, pos: int, workers: frozenset[int]) -> Flat:
-        return expand(self.result.schedule, pos, self.result.tokens, edges, workers, sure=True, brief=True)
+    def _flat(self, edges: Edges, start: Start, workers: frozenset[int]) -> Flat:
+        pos, advance = start
+        schedule, tokens = self.result.schedule, self.result.tokens
+        return expand(schedule, pos, tokens, edges, workers, sure=True, brief=True, advance=advance)
 
     def _open(self, a: Place, b: Place) -> Bools:
         """[warps of a, warps of b] which of their events the composed order leaves open: no run enables others."""
@@ -135,7 +142,7 @@ class Confirmer:
         if self.edges != "fence" or sides[0][2] != READ:
             return False
         owners = [clash.flat.owner(event) for event, *_ in sides]
-        timed = self._flat("word", clash.flat.pos, frozenset(worker for _, worker, _ in owners))
+        timed = self._flat("word", (clash.flat.pos, clash.flat.advance), frozenset(worker for _, worker, _ in owners))
         read, write = (int(timed.events_of(worker, np.array([local]))[0]) for _, worker, local in owners)
         run = greedy(timed.system, (read,))
         return int(run.cut[timed.system.agent_of[write]]) <= int(timed.system.index_of[write])
@@ -201,15 +208,16 @@ def confirmed_fault(result: Composition, fault: Fault, reader: Place | None, wri
     workers = frozenset(place[1] for place in (reader, writer) if place)
     touching = workers if reader and fault.kind != "uninitialised" else None
     try:
-        for pos in positions(result, workers):
-            flat = expand(result.schedule, pos, result.tokens, "block", touching, brief=True)
+        for start in starts(result, workers):
+            pos, advance = start
+            flat = expand(result.schedule, pos, result.tokens, "block", touching, brief=True, advance=advance)
             wanted = set(flat.parts_of(reader[1], _local(reader)).reshape(-1).tolist()) - {GONE} if reader else {-1}
             run = greedy(flat.system)
             faults = find_faults(blocks(touches_of(run)), None).faults
             for found in faults:
                 if found.event in wanted and found.kind == fault.kind:
                     kind = fault.kind if reader else "final"
-                    return Evidence(kind, "block", pos, flat.system, partial(fault_witness, run, found))
+                    return Evidence(kind, "block", start, flat.system, partial(fault_witness, run, found))
     except (NotComposable, TooLarge):
         pass
     return None

@@ -24,7 +24,7 @@ import numpy as np
 from amk.report.diagnostic import Diagnostic, Fact, because, shown
 from amk.report.schema import finding, json_pointer
 from amk.schedule_ir.schedule import Signal, Wait
-from amk.validator.evidence.confirm import Clash, Confirmer, Evidence, Place, confirmed_fault, positions
+from amk.validator.evidence.confirm import Clash, Confirmer, Evidence, Place, confirmed_fault, starts
 from amk.validator.evidence.flat_system import Flat, expand
 from amk.validator.evidence.witness import deadlock_witness
 from amk.validator.memory.composition import Composition
@@ -98,14 +98,14 @@ def _node(result: Composition, number: int) -> Place:
 
 
 def _deadlock(result: Composition) -> Finding:
-    pos = positions(result)[0]
-    flat = expand(result.schedule, pos, result.tokens, touching=(), brief=True)
+    pos, advance = starts(result)[0]
+    flat = expand(result.schedule, pos, result.tokens, touching=(), brief=True, advance=advance)
     run = greedy(flat.system)
     found = diagnose(run)
     if found is None:
         message = "the workers' programs may block each other; one flat run finished"
         return Finding(finding("AMK201", message, ("programs",)), None)
-    evidence = Evidence("deadlock", "block", pos, flat.system, partial(deadlock_witness, run, found))
+    evidence = Evidence("deadlock", "block", (pos, advance), flat.system, partial(deadlock_witness, run, found))
     return Finding(_stuck(result, flat, found), evidence)
 
 

@@ -5,9 +5,10 @@ The composed check takes a step that touches flag words as one, whichever warps 
 buffer wholly one after the other. Here every warp is an agent of its own, and the questions of `compose` are put to
 the flat system at every position.
 
-Property: as `compose`, for the launches of two tokens that start at one position. `FlatCheck.positions` lists all
-of them, or some if there are too many. Tokens beyond the second follow from `induction.tokens`, as there. A finding at
-one position is UNSAFE with its witness; only no finding at all positions is SAFE.
+Property: as `compose`, for the launches of two tokens that start at one position, and where steps accept guesses, by
+how many positions the first one moves on. `FlatCheck.positions` lists all positions, or some if there are too many.
+Tokens beyond the second follow from `induction.tokens`, as there. A finding at one position is UNSAFE with its
+witness; only no finding at all positions, and in all `advances`, is SAFE.
 
 Cost: three or four flat systems and their clocks per position; `EVENTS` bounds what is done in all.
 """
@@ -22,7 +23,7 @@ import numpy as np
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.evidence.flat_system import Flat, expand
 from amk.validator.memory.atoms import blocks, touches_of
-from amk.validator.memory.composition import LIMIT, TOKENS, Blocking, Composition, accesses, groups_of
+from amk.validator.memory.composition import LIMIT, TOKENS, Blocking, Composition, Start, accesses, groups_of
 from amk.validator.memory.dataflow import find_faults
 from amk.validator.order.between_ctas import Edges, Group
 from amk.validator.order.clocks import Clocks, must_clocks
@@ -94,24 +95,32 @@ class FlatCheck:
         last = self.schedule.kv.context - self.tokens * self.schedule.rows
         if last < 0:
             return [], False
-        events = sum(g.count * g.order.trace.events for g in self.groups)
-        room = EVENTS // events if events <= LARGEST else 0
+        events = sum(g.count * g.order.trace.events for g in self.groups) * len(self.advances)
+        room = EVENTS // events if events <= LARGEST * len(self.advances) else 0
         if room > last:
             return list(range(last + 1)), not self.schedule.live
         count = min(room, SAMPLED)
         return sorted({last * i // max(count - 1, 1) for i in range(count)}), False
 
-    def _flat(self, pos: int, edges: Edges, sure: bool = True) -> Flat:
-        self.known = expand(self.schedule, pos, self.tokens, edges, like=self.known, sure=sure)
+    @property
+    def advances(self) -> list[int]:
+        """By how many positions the first step may move on, if another one follows it."""
+        return [*self.schedule.advances] if self.tokens > 1 else [self.schedule.rows]
+
+    def _flat(self, start: Start, edges: Edges, sure: bool = True) -> Flat:
+        pos, advance = start
+        self.known = expand(self.schedule, pos, self.tokens, edges, like=self.known, sure=sure, advance=advance)
         return self.known
 
     def _order(self, flat: Flat) -> FlatOrder:
         return FlatOrder(flat, self.groups, self._clocks)
 
-    def at(self, pos: int) -> Composition:
-        """What `compose` answers, for launches that start at `pos`; nodes are flat events."""
-        block = self._flat(pos, "block", sure=False)
-        result = Composition(self.schedule, self.tokens, self.groups, self.instances, at=pos)
+    def at(self, pos: int, advance: int | None = None) -> Composition:
+        """What `compose` answers, for launches that start at `pos` and whose steps move on by `advance`, or by all of
+        their rows; nodes are flat events."""
+        start = pos, self.schedule.rows if advance is None else advance
+        block = self._flat(start, "block", sure=False)
+        result = Composition(self.schedule, self.tokens, self.groups, self.instances, at=start)
         result.outside, result.clashes = block.footprints.outside, block.footprints.clashes
         result.written_constants = frozenset(block.footprints.written_constants)
         result.private, result.weak = ("shared memory",), True
@@ -119,8 +128,8 @@ class FlatCheck:
         result.complete = run.complete
         if not result.complete:
             return result
-        least, fence = (self._order(self._flat(pos, edges)) for edges in ("word", "fence"))
-        blocking = Blocking(least, lambda: self._order(self._flat(pos, "wait")))
+        least, fence = (self._order(self._flat(start, edges)) for edges in ("word", "fence"))
+        blocking = Blocking(least, lambda: self._order(self._flat(start, "wait")))
         result.order, result.dataflow = least, find_faults(blocks(touches_of(run)), LIMIT)
         rows, nothing = _rows(block.system), np.zeros((0, 5), np.int64)
         found = accesses(rows, run.position[rows[:, 0]], self.tagged, (nothing, nothing))

@@ -19,6 +19,10 @@ instances, then 16 barriers per worker. event_tag = local event of the worker's 
 Initial content: the launch state, and cache rows below the first position. Final content: outputs, state, last
 logits, and every cache row up to the last position.
 
+Where steps accept guesses, how far one moves on is a choice of the data: a system is that of one choice, the same for
+every step but the last, after which nothing depends on it. Two steps have one such choice, so all are covered by a
+system for each (`Schedule.advances`).
+
 A system of more than `WHOLE` events is made without those that nobody can notice if it may be (see `compact`).
 
 Errors: `TooLarge` beyond `MAX_EVENTS` events, those left out not counted.
@@ -59,10 +63,12 @@ class Flat:
     ended: the same of the events for the words that it writes and reads.
 
     accesses [n, 7]: (event before renumbering, buffer, lo, hi, kind, value, delta) of listed workers at position `pos`.
+    advance: positions by which a step moves on.
     """
 
     schedule: Schedule
     pos: int
+    advance: int
     accesses: I64
     system: System
     traces: list[Trace]
@@ -117,6 +123,7 @@ def expand(
     like: Flat | None = None,
     sure: bool = False,
     brief: bool = False,
+    advance: int | None = None,
 ) -> Flat:
     """The flat system of a launch of `tokens` tokens that starts at position `pos`, epoch 0.
 
@@ -124,9 +131,10 @@ def expand(
     the others are evaluated where they may touch flag words, because these make waits. like: a flat system of the same
     schedule and number of tokens, whose parts are used again. sure: without the waits of reads that may not happen
     (`Op.perhaps`), for what must be ordered whatever the data say. brief: if there are more than `WHOLE` events, only
-    those that matter (see `compact`).
+    those that matter (see `compact`). advance: positions by which each step moves on; None: by all of its rows.
     """
-    return _Expansion(schedule, pos, tokens, edges, touching, like, sure, brief).build()
+    advance = schedule.rows if advance is None else advance
+    return _Expansion(schedule, pos, tokens, edges, touching, like, sure, brief, advance).build()
 
 
 def left_at_most(schedule: Schedule, trace: Trace, signalling: I64, listed: int) -> int:
@@ -159,13 +167,14 @@ class _Expansion:
         like: Flat | None,
         sure: bool,
         brief: bool,
+        advance: int,
     ) -> None:
-        self.sure, self.brief = sure, brief
+        self.sure, self.brief, self.advance = sure, brief, advance
         self.footprints = like.footprints if like else Footprints(schedule)
         self.schedule, self.pos, self.tokens, self.edges = schedule, pos, tokens, edges
         self.instances = like.instances if like else Instances(schedule.counters)
         self.traces = like.traces if like else [trace(schedule, n, tokens) for n in range(len(schedule.programs))]
-        self.known = like.accesses if like and like.pos == pos else None
+        self.known = like.accesses if like and (like.pos, like.advance) == (pos, advance) else None
         self.touching = None if touching is None else sorted(touching)
         self.tagged_names = {b.name for b in schedule.buffers if b.tagged}
         self.tagged = [i for i, b in enumerate(schedule.buffers) if b.tagged]
@@ -224,8 +233,8 @@ class _Expansion:
         parts_of = ([ids[part[n]] for n in numbers] for part in (self.begun, np.arange(base), self.ended))
         begun, event_id, ended = parts_of
         return Flat(
-            self.schedule, self.pos, self.accesses, system, self.traces, event_id, begun, ended, self.instances,
-            self.footprints,
+            self.schedule, self.pos, self.advance, self.accesses, system, self.traces, event_id, begun, ended,
+            self.instances, self.footprints,
         )  # fmt: skip
 
     def _split(self, tags: list[I64]) -> None:
@@ -387,7 +396,7 @@ class _Expansion:
         for numbers in steps_with_data(trace_):
             items = [trace_.items[n] for n in numbers.reshape(-1).tolist()]
             workers = every if self._on_words(items[0]) else few
-            here = np.array([[self.pos + self.schedule.rows * max(item.token, 0)] for item in items], np.int64)
+            here = np.array([[self.pos + self.advance * max(item.token, 0)] for item in items], np.int64)
             found = self.footprints.of(items, workers, np.repeat(here, len(workers), axis=1))
             rows, warp = (
                 flat_rows(self.footprints, items, found),
@@ -407,9 +416,10 @@ class _Expansion:
 
     def _boundary(self) -> tuple[I64, I64]:
         initial, final = boundary_content(self.schedule, self.tokens)
+        end = self.pos + (self.tokens - 1) * self.advance + self.schedule.rows
         return (
             np.concatenate((initial, self._cache_rows(self.pos))),
-            np.concatenate((final, self._cache_rows(self.pos + self.tokens * self.schedule.rows))),
+            np.concatenate((final, self._cache_rows(end))),
         )
 
     def _cache_rows(self, upto: int) -> I64:

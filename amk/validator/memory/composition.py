@@ -142,6 +142,8 @@ def boundary_content(schedule: Schedule, tokens: int) -> tuple[I64, I64]:
 
 
 TOKENS: Final = 2
+Start = tuple[int, int]
+"""The position that a launch starts at, and by how many each of its steps moves on."""
 Kept = Literal["most", "always"]
 """Which reads of flag words count: all, or those at every position."""
 
@@ -154,7 +156,7 @@ class Composition:
     dataflow: over composite nodes with word edges; overwritten: flag words that a reader may still look for; unseen:
     writes that fences do not order. outside, clashes, written_constants: see `Touched`.
     hints: the order with hints, if words alone do not keep the words. fence: the order of what is visible, if it is
-    not `order`. at: the only position that was looked at. private: what the buffers behind the schedule's are, in
+    not `order`. at: the only start that was looked at. private: what the buffers behind the schedule's are, in
     turn. complete: does every agent finish with the edges of `block`? rows: see `Touched`.
     """
 
@@ -179,7 +181,7 @@ class Composition:
     classes: int = 0
     incidences: int = 0
     weak: bool = False
-    at: int | None = None
+    at: Start | None = None
     private: tuple[str, ...] = ("shared memory", "the key cache", "the value cache")
 
     @property

@@ -123,6 +123,8 @@ def _sequences(schedule: Schedule) -> Iterator[Diagnostic]:
     """In a step of several tokens, what holds a row for each has as many rows, and every op works for all of them."""
     if schedule.live and schedule.batch == 1:
         yield finding("AMK106", "a single sequence is live", ("live",), "it has the one position that there is")
+    if schedule.accepts and schedule.rows == 1:
+        yield finding("AMK106", "a step of one row accepts guesses", ("accepts",), "guesses are rows behind the first")
     if schedule.vectors == 1:
         return
     together = f"{schedule.batch} sequences" if schedule.rows == 1 else f"{schedule.rows} rows of a sequence"
@@ -130,12 +132,11 @@ def _sequences(schedule: Schedule) -> Iterator[Diagnostic]:
         message = f"a step reads {schedule.rows} rows of {schedule.batch} sequences"
         yield finding("AMK106", message, ("rows",), "several rows are those of one sequence")
     shapes = {b.name: b.shape for b in schedule.buffers}
-    alone = ALONE | (ONE_ROW if schedule.rows > 1 else {})
     for site in all_sites(schedule):
         op, path = site.step.op, (*site.path, "op")
-        if op.op in alone:
+        if op.op in ALONE:
             message = f"{op.op} serves one token, a step has {together}"
-            yield finding("AMK106", message, path, f"in a step of several {alone[op.op]}")
+            yield finding("AMK106", message, path, f"in a step of several {ALONE[op.op]}")
         if getattr(op, "scales", None) is not None:
             message = f"{op.op} has x in blocks, a step has {together}"
             yield finding("AMK106", message, path, "blocks are those of one token")
@@ -149,8 +150,6 @@ def _sequences(schedule: Schedule) -> Iterator[Diagnostic]:
 
 ALONE = {"combine": "splits are reduced, then staged"}
 """Ops that work for a single token only, and what stands in their place."""
-ONE_ROW = {"peak": "tokens are the largest logits"}
-"""Ops that work for one row of each sequence."""
 
 
 def _parted(schedule: Schedule) -> Iterator[tuple[Op, str, int, Path]]:

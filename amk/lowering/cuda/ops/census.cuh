@@ -47,7 +47,7 @@ __device__ __forceinline__ void census(C& c) {
   } else {
 #pragma unroll 1
     for (int s = 0; s < C::P::kBatch; ++s) {
-      census_of<S>(c, S::pick(c) + s * S::kPickRow, S::sampling(c).data + s * S::kSamplingRow,
+      census_of<S>(c, S::pick(c) + s * S::kPickRow, ranking::parameters<S>(c, s),
                    S::logits(c).data + s * S::kLogitsRow, S::tally(c) + s * S::kTallyRow);
     }
   }

@@ -49,8 +49,8 @@ __device__ __forceinline__ void draw(C& c) {
   } else {
 #pragma unroll 1
     for (int s = 0; s < C::P::kBatch; ++s) {
-      const int pos = C::P::kLive ? __shfl_sync(0xffffffffu, c.place, s) : c.pos;
-      const int index = drawn_of<S>(c, S::pick(c) + s * S::kPickRow, S::sampling(c).data + s * S::kSamplingRow,
+      const int pos = C::P::kLive ? __shfl_sync(0xffffffffu, c.place, s) : c.pos + (C::P::kRows > 1 ? s : 0);
+      const int index = drawn_of<S>(c, S::pick(c) + s * S::kPickRow, ranking::parameters<S>(c, s),
                                     S::logits(c).data + s * S::kLogitsRow, pos, value);
       S::draw_value(c).store(c, s * S::kDrawValueRow + slot, value, c.lane == 0);
       S::draw_index(c).store(c, s * S::kDrawIndexRow + slot, index, c.lane == 0);

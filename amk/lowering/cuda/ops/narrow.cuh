@@ -48,7 +48,7 @@ __device__ __forceinline__ void narrow(C& c) {
   } else {
 #pragma unroll 1
     for (int s = 0; s < C::P::kBatch; ++s) {
-      narrow_of<S>(c, S::gathered(c) + s * S::kGatheredRow, S::sampling(c).data + s * S::kSamplingRow,
+      narrow_of<S>(c, S::gathered(c) + s * S::kGatheredRow, ranking::parameters<S>(c, s),
                    S::pick(c) + s * S::kPickRow);
     }
   }

@@ -1,5 +1,6 @@
 // token <- prompt[pos + 1] while given, else the index of the largest candidate, for each sequence; pos and epoch advance
-// by one. In a step of several rows, output has the same behind each row, and pos advances by as many.
+// by one. In a step of several rows, output has the same behind each row, and pos advances by as many; if the step accepts
+// guesses, up to the first row whose token is not the next row's, and -1 behind the others.
 //
 // Threads: every warp computes the same tokens from the same candidates; in a batch with all lanes for two sequences at a time,
 // and lane s decides what becomes of the largest of sequence s. Reads global best_value (f32), best_index (i32), both hand-offs,
@@ -159,14 +160,16 @@ __device__ __forceinline__ void select_batch(C& c) {
 template <class S, int kFirst, int kRows, class C>
 __device__ __forceinline__ int select_rows(C& c) {
   static_assert(S::kBestIndexRow == S::kBestValueRow, "one candidate, one place");
-  constexpr bool kEnds = kFirst + kRows == C::P::kRows;
+  constexpr bool kAccepts = C::P::kAccepts, kEnds = !kAccepts && kFirst + kRows == C::P::kRows;
   constexpr u32 kAll = 0xffffffffu, kLast = 1u << (kRows - 1);
   const int* request = S::request(c).data;
   // Lanes beyond the last row do as its lane does.
   const int r = min(c.lane, kRows - 1);
   const bool given = c.pos + kFirst + r + 1 < request[0];
-  const u32 chosen = __ballot_sync(kAll, !given) & (2 * kLast - 1) & ~(kEnds && c.done ? kLast : 0u);
-  int token = c.tokens[kFirst / 32];
+  const u32 ended = c.done ? (kAccepts ? kAll : kEnds ? kLast : 0u) : 0u;
+  const u32 chosen = __ballot_sync(kAll, !given) & (2 * kLast - 1) & ~ended;
+  int token = c.tokens[kAccepts ? 0 : kFirst / 32];
+  if constexpr (kAccepts && C::kTokenALane) token = __shfl_sync(kAll, token, 0);
   if (given) token = S::prompt(c).data[c.pos + kFirst + r + 1];
   if (!ablation::kNoArgmax && chosen != 0) {
     const auto best = S::best_value(c).from(kFirst * S::kBestValueRow);
@@ -187,6 +190,38 @@ __device__ __forceinline__ int select_rows(C& c) {
   return token;
 }
 
+// Rows up to the one that ends a step which accepts guesses; found: as below. That row's token is the next step's first.
+template <class S, class C, int kTokens>
+__device__ __forceinline__ int accepted_rows(C& c, const int (&found)[kTokens]) {
+  constexpr u32 kAll = 0xffffffffu;
+  const int* request = S::request(c).data;
+  const int* prompt = S::prompt(c).data;
+  int last = C::P::kRows - 1;
+#pragma unroll
+  for (int k = kTokens - 1; k >= 0; --k) {
+    const int r = k * 32 + c.lane, next = c.pos + r + 1;
+    bool ends = c.done != 0;
+#pragma unroll
+    for (int e = 1; e < 5; ++e) ends |= found[k] == request[e];
+    const bool stops = r >= C::P::kRows - 1 || found[k] != prompt[next] || (ends && next >= request[0]);
+    const u32 where = __ballot_sync(kAll, stops);
+    if (where != 0) last = k * 32 + __popc(~where & (where - 1));
+  }
+  int token = found[0];
+#pragma unroll
+  for (int k = 1; k < kTokens; ++k) {
+    const int there = sync::opaque(found[k]);  // read whichever it is: registers are not indexed by a variable
+    token = last / 32 == k ? there : token;
+  }
+  token = __shfl_sync(kAll, token, last % 32);
+  bool ends = false;
+#pragma unroll
+  for (int e = 1; e < 5; ++e) ends |= token == request[e];
+  c.done |= ends && c.pos + last + 1 >= request[0];
+  c.tokens[0] = token;
+  return last + 1;
+}
+
 // Of all rows, row 32 * k + r in lane r's found[k]; the last one and given ones are the next step's.
 template <class S, int kFrom, class C, int kTokens>
 __device__ __forceinline__ void select_all_rows(C& c, int (&found)[kTokens]) {
@@ -194,7 +229,7 @@ __device__ __forceinline__ void select_all_rows(C& c, int (&found)[kTokens]) {
   found[kFrom / 32] = select_rows<S, kFrom, kRows>(c);
   if constexpr (kFrom + kRows < C::P::kRows) {
     select_all_rows<S, kFrom + kRows>(c, found);
-  } else {
+  } else if constexpr (!C::P::kAccepts) {
     c.tokens[0] = __shfl_sync(0xffffffffu, found[kFrom / 32], kRows - 1);
   }
 }
@@ -203,23 +238,24 @@ template <class S, class C>
 __device__ __forceinline__ void select(C& c) {
   constexpr int kBatch = C::P::kBatch, kRows = C::P::kRows;
   constexpr int kTokens = (kRows + 31) / 32;
-  int tokens[kTokens];
+  int tokens[kTokens], moved = kRows;
   if constexpr (kRows > 1) {
     select_all_rows<S, 0>(c, tokens);
+    if constexpr (C::P::kAccepts) moved = accepted_rows<S>(c, tokens);
   } else if constexpr (kBatch == 1) {
     select_one<S>(c);
   } else {
     select_batch<S>(c);
   }
   // Last: the tags of this step belong to the epoch that ends here.
-  c.pos += kRows, ++c.epoch;
+  c.pos += moved, ++c.epoch;
   if constexpr (C::P::kLive) ++c.place;
   if constexpr (kRows > 1) {
     if (c.worker == 0 && c.warp == S::kFirst) {
 #pragma unroll
       for (int k = 0; k < kTokens; ++k) {
         const int r = k * 32 + c.lane;
-        if (r < kRows) S::output(c).data[c.n * kRows + r] = tokens[k];
+        if (r < kRows) S::output(c).data[c.n * kRows + r] = r < moved ? tokens[k] : -1;
       }
     }
     given_rows<S>(c);
