@@ -69,6 +69,9 @@ PLANS = {
         tiny_model(ffn=256), warps=4, rows=8, kv_block=8, handoff="mixed", x_parts=2, k_parts=4
     ),
     "drawing": lambda: tiny_plan(tiny_model(), sampling="top-k-top-p"),
+    "rows that accept guesses, drawn": lambda: tiny_plan(
+        tiny_model(layers=1), workers=4, warps=2, rows=3, accepts=True, sampling="top-k-top-p"
+    ),
     "drawing, idle agents": lambda: tiny_plan(tiny_model(layers=1, vocab=21), workers=5, warps=4, sampling="top-p"),
     "live batch of two that draws": lambda: tiny_plan(
         tiny_model(layers=1), workers=5, warps=2, batch=2, live=True, sampling="top-k-top-p"
