@@ -131,7 +131,7 @@ def sliced() -> dict[str, list[tuple[Site, Change]]]:
         sites = [site for site in sites_of(name) if site.path]
         for site in Random(f"first {name}").sample(sites, len(sites)):
             first.setdefault(site.field, (name, site))
-    for label, count in (("drawn", SLICE * 9 // 8), ("more", SLICE // 8)):
+    for label, count in (("drawn", SLICE * 9 // 8), ("more", SLICE // 3), ("third", SLICE // 9)):
         for name in MADE:
             sites = [site for site in sites_of(name) if site.path]
             drawn += [(name, site) for site in Random(f"{label} {name}").choices(sites, k=count // len(MADE))]
