@@ -146,7 +146,7 @@ def test_what_was_in_the_cache_of_a_sequence_that_left_is_not_read() -> None:
     [
         (lambda d: _buffer(d, "state").update(shape=[5]), "AMK103"),
         (lambda d: _buffer(d, "state").update(shape=[7]), "AMK103"),
-        (lambda d: _buffer(d, "k_cache").update(shape=[]), "AMK103"),
+        (lambda d: _buffer(d, "k_cache").update(shape=[1]), "AMK103"),
         (lambda d: d.update(live=False), "AMK103"),
         (lambda d: d["tables"].update({"attn.head": [0, 0, 1, 0]}), "AMK102"),
         (lambda d: d["tables"].update({"attn.head": [0, 1, 1, 0], "attn.split": [0, 0, 1, 0]}), "AMK102"),

@@ -168,8 +168,9 @@ __device__ __forceinline__ int select_rows(C& c) {
   const bool given = c.pos + kFirst + r + 1 < request[0];
   const u32 ended = c.done ? (kAccepts ? kAll : kEnds ? kLast : 0u) : 0u;
   const u32 chosen = __ballot_sync(kAll, !given) & (2 * kLast - 1) & ~ended;
-  int token = c.tokens[kAccepts ? 0 : kFirst / 32];
-  if constexpr (kAccepts && C::kTokenALane) token = __shfl_sync(kAll, token, 0);
+  // Behind a text that has ended: the token that the step began with.
+  int token = c.tokens[0];
+  if constexpr (C::kTokenALane) token = __shfl_sync(kAll, token, 0);
   if (given) token = S::prompt(c).data[c.pos + kFirst + r + 1];
   if (!ablation::kNoArgmax && chosen != 0) {
     const auto best = S::best_value(c).from(kFirst * S::kBestValueRow);
