@@ -7,6 +7,7 @@ noticed by one of them.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,13 @@ import pytest
 
 from amk.checker.certificate import check_certificate
 from amk.engine.backends.cpu_engine import CpuEngine
+from amk.judges.emulated_run import EmulatedKernel
 from amk.judges.judge import judge
+from amk.judges.numpy_run import run
 from amk.judges.oracle.judge import rule, start_positions
+from amk.judges.request import Request
+from amk.judges.weights import RandomWeights
+from amk.lowering.kernel import build
 from amk.models.model_spec import ModelSpec
 from amk.planner.decode import plan
 from amk.planner.formats import formats
@@ -217,3 +223,17 @@ def test_the_judge_refutes_wrong_rows(damage: str, monkeypatch: pytest.MonkeyPat
 
         monkeypatch.setattr(select.Selection, "_behind_rows", slow)
     assert judge(planned("fenced counters, two splits", rows=4), most=2).status == "refuted"
+
+
+@pytest.mark.turns(2)
+def test_behind_an_ended_text_its_last_token_is_repeated() -> None:
+    """Also where lanes hold the tokens of rows: the kernel's tokens are the references'."""
+    schedule = planned("sixteen rows")
+    kernel, weights = EmulatedKernel(lambda made: build(made).compiled.ptx), RandomWeights(schedule.model)
+    given, beyond = tuple(range(1, 17)), tuple(range(20, 40))
+    free = Request((given,), (2,), guesses=beyond)
+    token = int(run(schedule, weights, free, "depth-first").tokens[0][0, -1])
+    ended = replace(free, ends=(token,))
+    wanted = run(schedule, weights, ended, "depth-first").tokens[0]
+    assert wanted[1, -1] == token
+    assert (kernel(schedule, weights, ended, "depth-first", None).tokens[0] == wanted).all()
