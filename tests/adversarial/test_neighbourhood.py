@@ -205,7 +205,7 @@ def test_a_checker_that_accepts_everything_is_found_out(monkeypatch: pytest.Monk
     assert any(o.hole == "checker" and o.verdict == "UNSAFE" for o in outcomes)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(2)
 def test_a_run_that_was_killed_goes_on(tmp_path: Path) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
 

@@ -51,7 +51,7 @@ def run(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str,
     return code, captured.out, captured.err
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(2)
 def test_search_runs_report_export_resume(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """By knobs, whose plans are SAFE whatever the quick certifier lets pass, because the export proves its best."""
     code, out, err = run([*SEARCH, "--evals", "8", "--proposer", "knobs"], capsys)
@@ -149,7 +149,7 @@ class Card(SimulatedBackend):
         return f"card {self.number}"
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(6)
 def test_a_search_in_slices_on_two_cards(
     data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,7 +207,7 @@ def test_a_search_for_a_batch(data: Path, capsys: pytest.CaptureFixture[str]) ->
     assert run([*SEARCH, "--batch", "17", "--evals", "2"], capsys)[0] == 2
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(6)
 def test_runs_are_replayed_from_another(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run([*SEARCH, "--evals", "4"], capsys)
     name = json.loads(run(["runs", "--format", "json"], capsys)[1])["runs"][0]["run"]

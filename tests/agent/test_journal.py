@@ -83,7 +83,7 @@ def story(choices: list[int]) -> list[AnyEvent]:
     return events
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(4)
 @given(st.lists(st.integers(0, 9), max_size=12), st.data())
 @settings(max_examples=60, deadline=None)
 def test_folding_is_incremental_and_survives_json(choices: list[int], data: st.DataObject) -> None:

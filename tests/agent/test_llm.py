@@ -103,7 +103,7 @@ def played(request: dict[str, Any]) -> Answer:
     return answers[min(turn(request), len(answers)) - 1]
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(6)
 def test_a_night_with_a_model_ends_with_every_fault_named(
     make_loop: MakeLoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -43,7 +43,7 @@ EVALS = {"leap": 45, "surrogate": 25, "local": 30, "evolution": 30, "combine": 2
 """The beam asks the simulator first; `leap` changes much at once, and its own times alone say what each is worth."""
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("name", INFORMED)
 def test_a_proposer_improves_the_phased_plan_and_repeats_nothing(
     make_loop: MakeLoop, tmp_path: Path, name: str, default_gain: float, monkeypatch: pytest.MonkeyPatch
@@ -65,7 +65,7 @@ def test_a_proposer_improves_the_phased_plan_and_repeats_nothing(
     assert median(found) > SHARE * default_gain
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(6)
 def test_blind_draws_repeat_nothing_and_learn_which_values_are_refused(make_loop: MakeLoop) -> None:
     loop = make_loop(offline("random"), evals=24)
     loop.run()

@@ -49,7 +49,7 @@ def pids(folder: Path) -> list[int]:
     return sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit())
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(6)
 def test_a_killed_server_loses_nothing(cluster: None, tmp_path: Path, make_loop: MakeLoop) -> None:
     folder = tmp_path / "servers"
     folder.mkdir()

@@ -93,7 +93,7 @@ def test_a_whole_report_is_kept_until_the_journal_has_more(make_loop: MakeLoop, 
     assert kept_report(tmp_path, state) is None
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(4)
 def test_a_report_that_is_made_again_plans_and_simulates_little(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

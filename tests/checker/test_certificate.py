@@ -378,7 +378,7 @@ def test_obligations_are_named(naive: tuple[Schedule, dict[str, Any]]) -> None:
     assert len(facts.RING_LEMMA) == len(scripts)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(2)
 def test_forgeries_are_not_accepted() -> None:
     """The long run is `python -m amk.adversary.forgeries --n 100000`."""
     reasons, fooled = offer(list(victims(6)), 1000, "tests")
@@ -422,7 +422,7 @@ def test_any_certificate_gets_a_verdict(key: str, junk: object) -> None:
     assert not check_certificate(schedule, digest, junk, proof).accepted
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(2)
 def test_a_full_size_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     schedule = plan(load_model("llama3-8b"), load_target("h200"))
     file, evidence, other = tmp_path / "s.json", tmp_path / "c.json", tmp_path / "o.json"

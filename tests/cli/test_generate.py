@@ -30,7 +30,7 @@ def test_the_question_is_answered_in_words(smollm2_path: Path, capsys: pytest.Ca
     assert capsys.readouterr().out == "The capital of France is Paris.\n"
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(6)
 def test_a_question_is_answered_by_the_schedule(smollm2_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A short text: the interpreter takes a second for a token. All of the model's layers are in it."""
     asked = "The capital of France is"
@@ -48,7 +48,7 @@ def test_a_schedule_does_not_run_on_the_device_cpu(smollm2_path: Path, capsys: p
         assert "AMK005" in capsys.readouterr().err
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(6)
 def test_an_answer_as_json(smollm2_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["generate", "--model", str(smollm2_path), "--prompt", "What is the capital of France?", "--json"]
     assert main([*words, "--logprobs", "2", "--stop", "Paris", "--prompt", "Hi", "--max-tokens", "8"]) == 0
@@ -111,7 +111,7 @@ def test_sampling_outside_its_range_is_refused(
     assert "AMK015" in capsys.readouterr().err
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(6)
 def test_a_drawn_text_is_a_function_of_its_seed(smollm2_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = [
         "generate",

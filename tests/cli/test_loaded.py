@@ -48,7 +48,7 @@ MOST = {"llama3-8b": 90, "small": 89}
 """Files with code on the path of a verdict SAFE, those of the ops that the schedule names among them."""
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("name", MOST)
 def test_a_verdict_loads_no_more_than_it_uses(name: str, tmp_path: Path) -> None:
     path = tmp_path / "schedule.json"

@@ -82,7 +82,7 @@ def test_an_unsafe_schedule_is_drawn_as_its_witness(tmp_path: Path, capsys: pyte
     assert code == 0 and json.loads(out)["marked"] == 0 and "logical order" in json.loads(out)["title"]
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(4)
 def test_a_witness_of_another_schedule_is_refused(
     schedule: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

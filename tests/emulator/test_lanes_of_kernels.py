@@ -49,7 +49,7 @@ def faults(schedule: Schedule, ptx: str, order: Order = ORDERS[0], tokens: int =
     return outcome.faults
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("name", MADE)
 def test_every_base_is_clean(name: str) -> None:
     schedule = Schedule.model_validate_json(json.dumps(base(name)))
@@ -71,7 +71,7 @@ MEETINGS = (
 kernel is decided in tests/lowering/edits/lane_barriers.py."""
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize(("name", "header", "what", "number"), MEETINGS, ids=[m[2] for m in MEETINGS])
 def test_a_header_without_one_barrier_of_the_warp_races(name: str, header: str, what: str, number: int) -> None:
     ptx, whole = compiled(name, _without(texts(name)[header], header, number)), original(name)
@@ -125,7 +125,7 @@ def _empty_steps(op: str) -> Schedule:
     return Schedule.model_validate_json(text)
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("op", ["wait", "signal"])
 def test_an_empty_step_that_counts_as_a_meeting_races(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As the lowering once had it: it took a step that prints nothing for a meeting of the lanes, and printed none."""

@@ -56,7 +56,7 @@ Edit = tuple[str, int, int]
 """Kind of the accesses to the norm or to x that are moved, by how many bytes at either end."""
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(
     ("edit", "expected"),
     [

@@ -73,7 +73,7 @@ def flipped(text: str) -> str:
     return base64.b64encode(code).decode()
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(2)
 def test_a_second_start_checks_and_builds_nothing(starts: Starts) -> None:
     first = starts.start(small())
     assert starts.checks == 1 and starts.builds >= 1
@@ -83,7 +83,7 @@ def test_a_second_start_checks_and_builds_nothing(starts: Starts) -> None:
     assert starts.checks == 1 and starts.builds >= 1, "another schedule"
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("spoil", ["cubin", "seal", "cut", "certificate", "other schedule", "other key"])
 def test_an_entry_that_was_not_sealed_so_is_not_used(
     starts: Starts, spoil: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -128,7 +128,7 @@ def restarted(monkeypatch: pytest.MonkeyPatch) -> None:
     admissions.hashed.cache_clear()
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("change", ["version.py", "lowering/cuda/sync.cuh", "new.py", "package"])
 def test_a_changed_program_checks_again(
     starts: Starts, change: str, copied: Path, monkeypatch: pytest.MonkeyPatch

@@ -65,7 +65,7 @@ def texts(engine: CpuEngine, prompts: list[list[int]], eos: tuple[int, ...] = ()
     return found
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("name", CASES)
 def test_a_batch_is_its_sequences(name: str) -> None:
     model, batch, settings = CASES[name]

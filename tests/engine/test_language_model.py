@@ -268,7 +268,7 @@ def test_async(model: amk.LanguageModel) -> None:
     assert list(answer.tokens) == tokens == list(model.generate(PROMPT, max_tokens=4, ignore_eos=True).tokens)
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(6)
 def test_the_emulator_gives_what_the_cpu_gives(directory: Path) -> None:
     pytest.importorskip("numba")
     with amk.load(directory, device="emulator", max_context=16, sampling="greedy") as emulated:

@@ -89,7 +89,7 @@ def test_no_run_refutes_sequences_at_positions_of_their_own(name: str) -> None:
     assert judge(schedule, most=len(asked)).status == "not refuted"
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", LIVE)
 def test_no_run_of_the_kernel_refutes_sequences_at_positions_of_their_own(name: str) -> None:
     schedule = schedule_of(name)
@@ -98,7 +98,7 @@ def test_no_run_of_the_kernel_refutes_sequences_at_positions_of_their_own(name: 
         assert ruling.status == "not refuted", ruling
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", LIVE)
 def test_the_oracle_rules_at_every_combination_of_positions(name: str) -> None:
     schedule = schedule_of(name)
@@ -120,7 +120,7 @@ def test_the_position_of_another_sequence_is_noticed(monkeypatch: pytest.MonkeyP
     assert judge(schedule, most=2).status == "refuted"
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(4)
 def test_what_was_in_the_cache_of_a_sequence_that_left_is_not_read() -> None:
     """A text that begins where another one was: its tokens are those of an empty cache, on the kernel."""
     schedule = schedule_of(LIVE[0])

@@ -182,7 +182,7 @@ class Knowing:
         return [token if (at + n) % 6 else (token + 1) % 90 for n, token in enumerate(found)]
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(6)
 def test_turns_and_another_text(plain: amk.LanguageModel, guessing: amk.LanguageModel) -> None:
     chats = [model.chat() for model in (plain, guessing)]
     for said in ("HI", "HI HI", "BYE"):
@@ -208,7 +208,7 @@ def test_logits_and_scores_of_a_schedule_of_rows(directory: Path, plain: amk.Lan
         )
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(6)
 def test_the_emulator_verifies_guesses(directory: Path) -> None:
     pytest.importorskip("numba")
     with (

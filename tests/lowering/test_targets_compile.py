@@ -59,7 +59,7 @@ BELOW: dict[tuple[str, FormatName], float] = {("sm_80", "fp8"): 2.8, ("sm_100a",
 """Where that is missed: fp8 converted by software, and a B200 whose chunks of a small model have 2 KiB."""
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize(("preset", "name", "arch"), CASES)
 def test_compiles_within_its_budget(preset: str, name: str, arch: str) -> None:
     schedule = plan(load_model(name), load_target(ONE_PER_ARCH[arch]), settings=PRESETS[preset])

@@ -116,7 +116,7 @@ def test_withheld_runs_agree_with_every_clock() -> None:
                 assert counted == (before != after and must_precede(code, before, after)) or before == after
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(2)
 @pytest.mark.skipif(compiler() is None, reason="needs a C compiler")
 def test_thousands_of_random_systems_agree_with_compiled_exploration() -> None:
     """A slice of the recorded million (`tests.validator.long_checks random`)."""

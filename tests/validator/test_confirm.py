@@ -51,7 +51,7 @@ def places(result: Composition, fault: Fault) -> tuple[Place | None, Place | Non
     return reader, _node(result, fault.writer) if fault.writer is not None and fault.writer >= 0 else None
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("preset", ["fast", "naive"])
 def test_wrong_content_that_is_confirmed_replays(preset: str) -> None:
     document = json.loads(small_plan(SMALL[preset]).model_dump_json())
@@ -98,7 +98,7 @@ class Over(Exception):
     """The time."""
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("looks", [1, 3])
 def test_no_race_is_looked_at_when_the_time_is_over(looks: int) -> None:
     asked: list[int] = []
