@@ -61,6 +61,7 @@ def test_barriers_of_waits_and_signals_are_redundant_beside_those_of_the_block()
         "before release signals": {"previous": 6},
         "after a wait that is a hint": {"next": 6},
         "before relaxed signals": {"next": 6},
+        "between flag words and other memory": {"": 2},
     }
 
 
@@ -69,3 +70,5 @@ def test_a_barrier_without_a_proof_is_needed() -> None:
     """Between peak and census: the emitter's own, which the op no longer has."""
     case = next(case for case in cases("drawing") if case.what == "between two steps")
     assert decided(case) == "needed: race"
+    words = [case for case in cases("drawing") if case.what == "between flag words and other memory"]
+    assert {decided(case) for case in words} == {"needed: words"}

@@ -20,7 +20,9 @@ what they access behind it. Each one of each subject's PTX is either
               sides of it give_hidden and take_hidden use the residual, row r in lane r mod 32 of a warp's share in
               both; give_hidden uses nothing else that take_hidden does, and a barrier of the block stands before it;
               what `begin` reads take_hidden does not write;
-  or *undecided*, which is a difference of the recorded run.
+* *needed: words*, which no run shows: it stands between a step with flag words and one that uses other memory, and the
+  emulator takes a warp's lanes for as far as its barriers let them be, not for as far as words do (memory_model.py);
+* or *undecided*, which is a difference of the recorded run.
 
 What may stand between: loads of parameters and constants, which nothing writes; the watchdog's own words, by which no
 lane hands another data; relaxed polls and relaxed reductions of counters, which order nothing, as no kernel fences
@@ -51,13 +53,14 @@ from tests.lowering.edits.emulated import difference
 from tests.lowering.edits.judge import SUBJECTS, original, subject
 
 WARP_BARRIER = "bar.warp.sync"
+BETWEEN, WORDS = "between two steps", "between flag words and other memory"
 NO_MEMORY = ("ld.param", "ld.const", "ld.global.nc")
 RELAXED = ("ld.relaxed.gpu.global.u32", "red.relaxed.gpu.global.add.u32")
 ACQUIRING = "ld.acquire.gpu.global.u32"
 ACCESSES = ("ld", "st", "atom", "red", "cp", "mbarrier", "fence", "membar", "prefetch", "discard")
 INIT = re.compile(r"mbarrier\.init|fence\.mbarrier_init")
 WATCHDOG, LOG = re.compile(r"_Z\w*dog"), frozenset({"abort_word", "loaded"})
-SLICES = 291
+SLICES = 305
 
 
 @dataclass(frozen=True)
@@ -83,18 +86,29 @@ def cases(name: str) -> tuple[Case, ...]:
     ptx, kernel, _ = kernel_of(name)
     parts = check_synchronisation(subject(name), tuple(read_ptx(ptx)[KERNEL]))
     what: dict[int, str] = {}
+    for_words = iter(_for_words(subject(name)))
     for part, instructions in parts:
         lines = [one.line for one in instructions if one.opcode == WARP_BARRIER]
         several = isinstance(part.item, Step) and part.item.op.meets > 1 and not part.signals
-        what |= {line: _what(part) + (f", {n}" if several else "") for n, line in enumerate(lines, 1)}
+        said = _what(part)
+        if said == BETWEEN and lines and next(for_words):
+            said = WORDS
+        what |= {line: said + (f", {n}" if several else "") for n, line in enumerate(lines, 1)}
     return tuple(Case(name, one.line, what[one.line]) for one in kernel.code if one.opcode == WARP_BARRIER)
+
+
+def _for_words(schedule: Schedule) -> list[bool]:
+    """Of each barrier that the lowering adds between steps: would there be none here if nothing was flag words?"""
+    buffers = tuple(b.model_copy(update={"tagged": False, "tag": None}) for b in schedule.buffers)
+    plain = lane_barriers(schedule.model_copy(update={"buffers": buffers}))
+    return [not other for one, other in zip(lane_barriers(schedule), plain, strict=True) if one]
 
 
 def _what(part: Part) -> str:
     if isinstance(part.item, Wait):
         return f"after a wait that is {'an acquire' if part.item.order == 'acquire' else 'a hint'}"
     if not isinstance(part.item, Step):
-        return "at the ring's start" if "ring" in part.label else "between two steps"
+        return "at the ring's start" if "ring" in part.label else BETWEEN
     orders = sorted({signal.order for signal in part.item.signals})
     if part.signals:
         return f"before {' and '.join(orders)} signals"
@@ -116,14 +130,14 @@ def decided(case: Case) -> str:
     if proof:
         return f"redundant: {proof}"
     seen = difference(case.subject, subject(case.subject), ptx, _without(ptx, case.line))
-    return f"needed: {seen}" if seen else "undecided"
+    return f"needed: {seen}" if seen else "needed: words" if case.what == WORDS else "undecided"
 
 
 def _of_plan(schedule: Schedule, what: str) -> str:
     """The proof that rests on what the plan has: of a product without refills, of `combine` with one split."""
     if what in ("in combine, 1", "in combine, 2") and schedule.kv.splits == 1:
         return "one split"
-    if what == "between two steps" and _between_tokens_of_slice(schedule):
+    if what == BETWEEN and _between_tokens_of_slice(schedule):
         return "own rows"
     stream = schedule.streams[0]
     if what.startswith("in gemv of ") and not stream.run_ahead:
