@@ -175,7 +175,7 @@ __device__ __forceinline__ void quantised_gemv(C& c) {
   const auto fetch_scales = [&](int first) {
     if constexpr (S::kHasRowScales) {
       const int at = (S::layer(c) * kGroups + M::first(c) + first) * 8 + c.lane;
-      if ((first + c.lane / 8) * M::kChunks < hi) row_scales = S::row_scales(c).fetch_one(at);
+      if ((first + c.lane / 8) * M::kChunks < hi) row_scales = sync::load_constant(S::row_scales(c).data + at);
     }
   };
   const auto flush = [&] {

@@ -398,6 +398,13 @@ __device__ __forceinline__ uint4 load_stream(const void* global, u64 policy) {
   return data;
 }
 
+// A value of a launch constant through the same path (M9). As it may move across any barrier, it may leave early, and what
+// waits for it may wait less.
+template <class T>
+__device__ __forceinline__ T load_constant(const T* global) {
+  return __ldg(global);
+}
+
 // 16 bytes that another SM wrote and this thread's block acquired: a weak load. It is legal because causality order
 // already puts the write before it, so it is no race and the acquire has dropped stale L1 lines; it needs no strength
 // of its own. Without that acquire (after poll_relaxed alone, or for tagged words) it is illegal. no_allocate: the

@@ -14,15 +14,15 @@ __device__ __forceinline__ void add_squares(const float (&v)[kWide], float& sum)
   for (int k = 0; k < kWide; k += 2) sum += fmaf(v[k], v[k], v[k + 1] * v[k + 1]);
 }
 
-// kWide floats that begin at a multiple of kWide.
+// kWide floats of a launch constant, which begin at a multiple of kWide.
 template <int kWide>
 __device__ __forceinline__ void load_floats(const float* from, float (&out)[kWide]) {
   if constexpr (kWide == 4) {
-    const float4 four = *reinterpret_cast<const float4*>(from);
+    const float4 four = sync::load_constant(reinterpret_cast<const float4*>(from));
     out[0] = four.x, out[1] = four.y, out[2] = four.z, out[3] = four.w;
   } else {
     static_assert(kWide == 2, "pairs or quadruples");
-    const float2 two = *reinterpret_cast<const float2*>(from);
+    const float2 two = sync::load_constant(reinterpret_cast<const float2*>(from));
     out[0] = two.x, out[1] = two.y;
   }
 }
@@ -43,7 +43,7 @@ __device__ __forceinline__ void stage_norm_cells(C& c) {
   constexpr int kLeast = staged_least<kCount, kBlocks, S::kAgents>();
   constexpr int kStride = 32 * kWide, kPieces = pieces_of<kMost, Cell>();
   static_assert(kMost <= kPieces * kStride && kPieces <= 8, "one batch");
-  // The norm is launch-constant: its loads go out with those of h, or before them while the words are not fresh yet.
+  // The norm's loads go out with those of h, or before them while the words are not fresh yet.
   float weight[kPieces][kWide] = {};
   const int first = lo + c.lane * kWide;
   const float* norm = S::norm(c).data + static_cast<u32>(S::index(c) * P::kHidden + kFrom + first);
