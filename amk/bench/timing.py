@@ -44,6 +44,12 @@ class Contestant:
 
 def race(contestants: Sequence[Contestant], rounds: int) -> dict[str, Times]:
     """`rounds` measurements of each contestant in turn, after `WARM_UP` that do not count."""
+    found, stalls = laps(contestants, rounds)
+    return {name: summary(times, stalls[name]) for name, times in found.items()}
+
+
+def laps(contestants: Sequence[Contestant], rounds: int) -> tuple[dict[str, list[float]], dict[str, int]]:
+    """By name: ms per token of each round, and measurements that the host held up."""
     found: dict[str, list[float]] = {c.name: [] for c in contestants}
     stalls = dict.fromkeys(found, 0)
     for i in range(rounds + WARM_UP):
@@ -52,7 +58,7 @@ def race(contestants: Sequence[Contestant], rounds: int) -> dict[str, Times]:
             if i >= WARM_UP:
                 found[contestant.name].append(elapsed / contestant.tokens)
                 stalls[contestant.name] += more
-    return {name: summary(times, stalls[name]) for name, times in found.items()}
+    return found, stalls
 
 
 def undisturbed(measure: Callable[[], tuple[float, float]]) -> tuple[float, int]:
