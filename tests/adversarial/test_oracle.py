@@ -14,8 +14,9 @@ import pytest
 from amk.adversary.classes.table import CLASSES
 from amk.adversary.confusion import mutation, tokens_for
 from amk.judges.oracle import order as ordering
-from amk.judges.oracle.flatten import Edges, Spelled, spell
+from amk.judges.oracle.flatten import Edges, Segment, Spelled, spell
 from amk.judges.oracle.judge import Judge, telling_positions
+from amk.judges.oracle.lags import HALF_WORD, _Runs, wrong_comparison
 from amk.judges.oracle.memory import asked, final_content, launch_content, misread, word_needs
 from amk.judges.oracle.order import Needs, Order, System, execute, system_of
 from amk.judges.oracle.races import Orders, race
@@ -91,6 +92,51 @@ def test_columns_say_what_runs_without_each_segment(together: int, monkeypatch: 
             seen[f"{len({s for _, s in truth})} of {len(order)}"] += 1
     assert seen["runs without"] > 10_000 and seen["needs"] > 20
     assert max(passes.values()) > 2, "no wait was ever met by producers that come later"
+
+
+def test_ends_without_a_segment_are_what_starts_without_it() -> None:
+    """What starts is what has all before it in its agent ended, and its waits met."""
+    rng, seen = Random(5), Counter[str]()
+    for _ in range(150):
+        spelled = weakened(rng, 0.0)
+        order = execute(system_of(spelled, "block", {}))
+        if 4 <= len(order) == len(spelled.segments):
+            system = system_of(spelled, "block", some_needs(rng, order, 2))
+            for withheld in order:
+                ended, started = _Runs(system).ended(withheld, starts=True), begun(system, withheld)
+                assert ended == {s for s in started - {withheld} if started.issuperset(system.needs.get(s, ()))}
+                waiting = _Runs(system).ended(withheld, starts=False)
+                assert waiting <= ended
+                seen.update({"apart": waiting < ended, "alike": waiting == ended})
+    assert min(seen["apart"], seen["alike"]) > 50
+
+
+@pytest.mark.parametrize(("far", "right"), [(HALF_WORD - 1, True), (HALF_WORD, False)])
+@pytest.mark.parametrize("late", [True, False])
+def test_words_of_a_step_that_has_only_started_let_a_counter_run_ahead(far: int, right: bool, late: bool) -> None:
+    """The first agent waits for one increment. The reader of another step's words adds many; that step has started but
+    waits for words that the first agent stores later, or the reader needs those itself (not late) and adds nothing."""
+    cell = ("ahead", ())
+    waiting, stores, between, reader, one = (Segment(0, warp) for warp in (0, 0, 1, 2, 3))
+    waiting.waits, reader.signals, one.signals = [(cell, 1, True)], [(cell, far, True)], [(cell, 1, True)]
+    agents = [range(2), range(2, 3), range(3, 4), range(4, 5)]
+    spelled = Spelled(random_two_level(Random(1)), 1, [waiting, stores, between, reader, one], agents, {cell: 0}, [])
+    system = system_of(spelled, "block", {2: (1,), 3: (2,) if late else (1,)})
+    assert len(execute(system)) == len(spelled.segments)
+    assert (wrong_comparison(system) is None) == (right or not late)
+
+
+def test_words_of_a_giver_do_not_say_that_it_has_given() -> None:
+    """Who has read a step's words looks at its counter; the step's own signal comes behind them."""
+    cell = ("behind", ())
+    gives, reads, looks = Segment(0, 0), Segment(0, 1), Segment(0, 1)
+    gives.signals, looks.waits = [(cell, HALF_WORD + 1, True)], [(cell, HALF_WORD + 1, True)]
+    agents = [range(1), range(1, 3)]
+    spelled = Spelled(random_two_level(Random(1)), 1, [gives, reads, looks], agents, {cell: 0}, [])
+    assert wrong_comparison(system_of(spelled, "block", {1: (0,)})) is not None
+    gives.signals, reads.waits = [(cell, HALF_WORD + 1, True), (("first", ()), 1, True)], [(("first", ()), 1, True)]
+    spelled = Spelled(spelled.schedule, 1, spelled.segments, agents, {cell: 0, ("first", ()): 0}, [])
+    assert wrong_comparison(system_of(spelled, "block", {})) is None
 
 
 @dataclass(frozen=True)

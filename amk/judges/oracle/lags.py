@@ -1,19 +1,17 @@
 """How far a counter can be from a threshold that is compared with it, by the definition.
 
 A wait computes (int32)(value - threshold) >= 0. The most that a counter can reach while a wait is pending is what a run
-without the waiting segment reaches; the least that is there when it begins to look is what those producers give
-without which the segment before it does not finish.
+reaches in which the waiting segment does not start; the least that is there when it begins to look is what those
+producers give that have to end so that the segment before it does. A producer that does not end may have started, and
+so have stored its words: as in `order`, whoever reads words ends if those who write them have started.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 
-import numpy as np
-
 from amk.judges.oracle.flatten import Spelled
-from amk.judges.oracle.order import System, execute
-from amk.schedule_ir.expr import IntArray
+from amk.judges.oracle.order import System
 
 HALF_WORD = 2**31
 
@@ -35,13 +33,12 @@ def wrong_comparison(system: System) -> str | None:
 
 
 class _Runs:
-    """Runs of a system without one segment, each made once; known: the segment at which each agent ends then."""
+    """Runs of a system in which one segment does not end, each made once. known: by that segment and whether it starts,
+    the segments that end."""
 
     def __init__(self, system: System) -> None:
         self.system = system
-        self.agent_of = system.spelled.agent_of
-        self.first = np.array([span.start for span in system.spelled.agents], np.int64)
-        self.known: dict[int, IntArray] = {}
+        self.known: dict[tuple[int, bool], set[int]] = {}
         self.givers: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for segment, given in enumerate(system.signals):
             for cell, amount in given:
@@ -49,23 +46,45 @@ class _Runs:
 
     def most(self, segment: int, cell: int) -> int:
         """What the counter can reach while this segment waits."""
-        given = (amount for giver, amount in self.givers[cell] if self.runs(giver, without=segment))
-        return int(self.system.start[cell]) + sum(given)
+        ended = self.ended(segment, starts=False)
+        return int(self.system.start[cell]) + sum(amount for giver, amount in self.givers[cell] if giver in ended)
 
     def least(self, segment: int, cell: int) -> int:
-        """What is there whenever the segment before this one has finished."""
+        """What is there whenever the segment before this one has ended."""
         before = _before(self.system.spelled, segment)
         if before is None:
             return int(self.system.start[cell])
-        given = (amount for giver, amount in self.givers[cell] if not self.runs(before, without=giver))
+        given = (amount for giver, amount in self.givers[cell] if before not in self.ended(giver, starts=True))
         return int(self.system.start[cell]) + sum(given)
 
-    def runs(self, segment: int, without: int) -> bool:
-        """Does it run although another one does not?"""
-        if without not in self.known:
-            ran = np.bincount(self.agent_of[execute(self.system, without)], minlength=len(self.first))
-            self.known[without] = self.first + ran
-        return bool(segment < self.known[without][self.agent_of[segment]])
+    def ended(self, without: int, starts: bool) -> set[int]:
+        """What can end although this one does not."""
+        if (without, starts) not in self.known:
+            self.known[without, starts] = _ended(self.system, without, starts)
+        return self.known[without, starts]
+
+
+def _ended(system: System, without: int, starts: bool) -> set[int]:
+    value, at = system.start.copy(), [span.start for span in system.spelled.agents]
+    started, ended, moved = set[int](), set[int](), True
+    while moved:
+        moved = False
+        for agent, span in enumerate(system.spelled.agents):
+            while (segment := at[agent]) < span.stop:
+                if segment not in started:
+                    if any(value[cell] < threshold for cell, threshold in system.waits[segment]):
+                        break
+                    if segment == without and not starts:
+                        break
+                    started.add(segment)
+                    moved = True
+                if segment == without or not started.issuperset(system.needs.get(segment, ())):
+                    break
+                for cell, amount in system.signals[segment]:
+                    value[cell] += amount
+                ended.add(segment)
+                at[agent], moved = segment + 1, True
+    return ended
 
 
 def _before(spelled: Spelled, segment: int) -> int | None:

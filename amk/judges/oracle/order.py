@@ -66,9 +66,8 @@ def _listed(spelled: Spelled, every: bool) -> Listed:
     return waits, signals, start
 
 
-def execute(system: System, withheld: int = -1) -> list[int]:
-    """Segments in an order in which they can run, each behind those that it needs; fewer than all iff some never can.
-    `withheld` does not run."""
+def execute(system: System) -> list[int]:
+    """Segments in an order in which they can run, each behind what it needs; fewer than all iff some never can."""
     value = system.start.copy()
     at = [r.start for r in system.spelled.agents]
     done = [False] * len(system.spelled.segments)
@@ -77,7 +76,7 @@ def execute(system: System, withheld: int = -1) -> list[int]:
     while moved:
         moved = False
         for agent, span in enumerate(system.spelled.agents):
-            while at[agent] < span.stop and at[agent] != withheld and _ready(system, at[agent], value, done):
+            while at[agent] < span.stop and _ready(system, at[agent], value, done):
                 segment = at[agent]
                 for cell, amount in system.signals[segment]:
                     value[cell] += amount
