@@ -70,10 +70,22 @@ class Kept(MutableMapping[str, Any]):
         return len(list(self._path.iterdir()))
 
 
-def first(name: str, path: Path | None = None) -> bool:
-    """Whether no process of the run has asked for this name before."""
-    try:
-        os.close(os.open((path or folder()) / f"first {sha256(name.encode()).hexdigest()}", os.O_CREAT | os.O_EXCL))
-    except FileExistsError:
-        return False
+def claimed(name: str, by: str, path: Path | None = None) -> bool:
+    """Whether the name is theirs: nobody of the run has claimed it before, or they have and their process died."""
+    with tempfile.NamedTemporaryFile("w", dir=path or folder()) as mine:
+        mine.write(by)
+        mine.flush()
+        try:
+            os.link(mine.name, _claim(name, path))
+        except FileExistsError:
+            return _claim(name, path).read_text() == by
     return True
+
+
+def given_up(name: str, path: Path | None = None) -> None:
+    """For the next one to claim."""
+    _claim(name, path).unlink()
+
+
+def _claim(name: str, path: Path | None) -> Path:
+    return (path or folder()) / f"claim {sha256(name.encode()).hexdigest()}"

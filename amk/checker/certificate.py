@@ -48,6 +48,8 @@ CLOCKS: TypeAdapter[Any] = TypeAdapter(
     list[tuple[Number, Annotated[int, Field(strict=True, ge=0, lt=MOST)], list[Number]]]
 )
 OBLIGATIONS: TypeAdapter[Any] = TypeAdapter(Annotated[list[tuple[str, str]], Field(max_length=1000)])
+UNREADABLE: Final = (KeyError, IndexError, ValueError, OverflowError, MemoryError)
+"""What is raised by schedules that are outside what the checker reads: it refuses them."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ def check_certificate(schedule: Schedule, digest: str, certificate: object, proo
         (proof or Proof(schedule)).check(certificate.get("times"), certificate.get("clocks"))
     except Rejected as reason:
         return Verdict(False, str(reason))
-    except (KeyError, IndexError, ValueError, OverflowError, MemoryError) as error:
+    except UNREADABLE as error:
         return Verdict(False, f"schedule: outside what the checker reads ({type(error).__name__}: {error})")
     return Verdict(True)
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from amk.engine.backends.cuda_engine import CudaEngine
+from amk.schedule_ir.launch_needs import host_buffers
 
 DTYPES = {"bf16": torch.bfloat16, "f32": torch.float32, "i32": torch.int32, "fp8": torch.float8_e4m3fn}
 """By the type of a buffer."""
@@ -23,8 +24,8 @@ class _Span:
 
 
 def view(engine: CudaEngine, name: str) -> Tensor:
-    """A global buffer in its shape; it must not be used after the engine was freed."""
+    """A global buffer in the shape that the host knows it in; it must not be used after the engine was freed."""
     buffer = next(each for each in engine.schedule.buffers if each.name == name)
     span = _Span(engine.buffers[name].address, buffer.bytes)
     raw: Tensor = torch.as_tensor(span, device=torch.device("cuda", engine.device.ordinal))
-    return raw.view(DTYPES[buffer.dtype]).view(buffer.shape)
+    return raw.view(DTYPES[buffer.dtype]).view(host_buffers(engine.schedule)[name][1])

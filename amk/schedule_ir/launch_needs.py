@@ -68,14 +68,22 @@ def unmet(schedule: Schedule) -> Iterator[Unmet]:
         yield from check(schedule)
 
 
-def _host_buffers(schedule: Schedule) -> Iterator[Unmet]:
-    scales = {
+def host_buffers(schedule: Schedule) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Role and shape of every buffer that the host may know; dimensions of 1 may be others in a schedule."""
+    own = {name: ("constant", shape) for name, shape in vectors(schedule.model).items()}
+    return {name: (role, shape(schedule)) for name, (role, shape) in HOST.items()} | _scales(schedule) | own
+
+
+def _scales(schedule: Schedule) -> dict[str, tuple[str, tuple[int, ...]]]:
+    return {
         scale_buffer(name): ("constant", scale_shape(schedule.model, name))
         for name in MATRICES
         if any(chunk.apart for stream in schedule.streams for chunk in stream.kinds(name))
     }
-    own = {name: ("constant", shape) for name, shape in vectors(schedule.model).items()}
-    wanted = {name: (role, shape(schedule)) for name, (role, shape) in HOST.items()} | scales | own
+
+
+def _host_buffers(schedule: Schedule) -> Iterator[Unmet]:
+    scales, wanted = _scales(schedule), host_buffers(schedule)
     found = {buffer.name for buffer in schedule.buffers}
     used = _used(schedule)
     for name in sorted(scales.keys() - found):
@@ -249,4 +257,4 @@ def static_needs(op: Op) -> tuple[Need, ...]:
     return tuple(need for need in type(op).needs if need.holds.named and not need.holds.varies)
 
 
-__all__ = ["HOST", "Unmet", "static_needs", "unmet"]
+__all__ = ["HOST", "Unmet", "host_buffers", "static_needs", "unmet"]

@@ -20,7 +20,7 @@ from amk.lowering.emit import emit
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.schedule import Schedule
 from tests.lowering.edits.judge import built
-from tests.run_folder import Kept, first
+from tests.run_folder import Kept, claimed, given_up
 
 
 class Kernels:
@@ -45,8 +45,9 @@ class Kernels:
 
 @dataclass
 class Emulated:
-    """What was found of the schedules of a slice."""
+    """What was found of the schedules of a slice. by: its name, by which it claims fields."""
 
+    by: str
     counts: Counter[str] = field(default_factory=Counter)
     rulings: Counter[str] = field(default_factory=Counter)
     run: Counter[str] = field(default_factory=Counter)
@@ -54,8 +55,9 @@ class Emulated:
     told: list[str] = field(default_factory=list)
 
     def judge(self, schedule: Schedule, name: str, of: str, drawn: bool) -> None:
-        """name: of the edit. of: its field, of which the first edit in a run is judged by everything."""
-        most = EVERYTHING if drawn or first(of) else 1
+        """name: of the edit. of: its field, of which the first edit that runs is judged by everything."""
+        mine = not drawn and not self.everything[of] and claimed(of, self.by)
+        most = EVERYTHING if drawn or mine else 1
         kernels, shared = Kernels(), Kept("shown")
         try:
             ptx = kernels.ptx(schedule)
@@ -71,6 +73,8 @@ class Emulated:
         self.rulings[f"unrun: {found.why[:60]}" if found.status == "unrun" else found.status] += 1
         self.run[of] += ran > 0
         self.everything[of] += most == EVERYTHING and ran > 1
+        if mine and ran < 2:
+            given_up(of)
         if found.status == "refuted":
             self.told.append(f"{name}: emulated: {found.kind}: {found.why}"[:600])
 

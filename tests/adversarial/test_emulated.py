@@ -10,13 +10,13 @@ import pytest
 
 from amk.adversary.neighbourhood.bases import WHOLE, base
 from amk.adversary.neighbourhood.mutator import Neighbourhood, schema_of_schedules
-from amk.adversary.neighbourhood.survey import Survey
+from amk.adversary.neighbourhood.survey import Care, Survey
 from amk.schedule_ir.schedule import Schedule
 from tests import run_folder
 from tests.adversarial import whole_neighbourhood
 from tests.adversarial.emulated import Emulated
-from tests.adversarial.whole_neighbourhood import neighbourhood_slice
-from tests.run_folder import Kept, first
+from tests.adversarial.whole_neighbourhood import _schedule, neighbourhood_slice
+from tests.run_folder import Kept, claimed, given_up
 
 BASE = "fenced, heads apart"
 
@@ -42,8 +42,8 @@ def test_runs_are_shared_where_the_host_prepares_the_same() -> None:
         ({"rope_theta": 100.0}, 0, 1, 0),
         ({"rope_theta": 100.0}, 0, 0, 1),
     ):
-        first("ModelSpec.field")
-        found = Emulated()
+        claimed("ModelSpec.field", "another slice")
+        found = Emulated("this slice")
         found.judge(schedule(**model), "an edit", "ModelSpec.field", drawn=False)
         assert found.rulings == {"not refuted": 1} and not found.told
         counts = [found.counts[name] for name in ("kernels", "runs", "runs shared", "edits that share every run")]
@@ -79,4 +79,48 @@ def test_what_processes_share(tmp_path: Path) -> None:
     assert other.get("no key") is None and "key" not in Kept("of another", tmp_path)
     del other["key"]
     assert "key" not in one
-    assert first("field", tmp_path) and not first("field", tmp_path) and first("other", tmp_path)
+
+
+def test_a_claim_outlives_its_process_and_not_more(tmp_path: Path) -> None:
+    """A slice whose process died is made again, and finds its claims."""
+    for name in ("field", "other"):
+        assert claimed(name, "slice 3", tmp_path) and not claimed(name, "slice 4", tmp_path)
+        assert claimed(name, "slice 3", tmp_path)
+    given_up("field", tmp_path)
+    assert claimed("field", "slice 4", tmp_path) and not claimed("field", "slice 3", tmp_path)
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.usefixtures("_folder")
+def test_a_field_is_open_until_an_edit_of_it_has_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one is too large for the machine; the second is judged by everything, no third one is."""
+    monkeypatch.setattr("tests.adversarial.emulated.EVERYTHING", 2)
+    found = Emulated("this slice")
+    for size in (1 << 31, 64, 64):
+        edited = schedule()
+        launch = edited.launch.model_copy(update={"max_tokens": size})
+        rooms = tuple(
+            b.model_copy(update={"shape": (size, *b.shape[1:])}) if b.name == "output" else b for b in edited.buffers
+        )
+        edited = edited.model_copy(update={"launch": launch, "buffers": rooms})
+        found.judge(edited, "an edit", "Launch.field", drawn=False)
+        if size > 64:
+            assert not found.everything["Launch.field"] and sum(found.rulings.values()) == 1
+            assert next(iter(found.rulings)).startswith("unrun")
+    assert found.everything == {"Launch.field": 1} and found.run == {"Launch.field": 2}
+
+
+@pytest.mark.turns(3)
+@pytest.mark.usefixtures("_folder")
+def test_sums_of_a_stage_that_needs_none_are_judged_by_everything() -> None:
+    """The one field of which only a few edits of two bases are SAFE: they go where other scratch has been."""
+    name = "int8, fp8 cache"
+    survey, found = Survey(base(name)), Emulated("this slice")
+    changes = Neighbourhood(base(name), schema_of_schedules()).changes()
+    safe = []
+    for change in (change for change in changes if change.field == "StageOp.sums"):
+        if survey.outcome(change, Care(certificates=False)).verdict == "SAFE":
+            safe.append(json.loads(change.key)[0][2])
+            found.judge(_schedule(survey, change), change.key, change.field, drawn=len(safe) == 1)
+    assert sorted(safe) == ["mix", "part", "q", "ssq"] and not found.told
+    assert found.run == {"StageOp.sums": 4} and found.everything["StageOp.sums"] == 1

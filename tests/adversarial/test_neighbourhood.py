@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from dataclasses import replace
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -28,6 +29,9 @@ from tests.adversarial.strictness import rendered
 from tests.adversarial.whole_neighbourhood import PARTS, SLICES, counted, edits_of, splits_of
 
 SLICE, SPLITS = 3_000, 30
+EACH, MOST = 105, 600
+"""Edits of each base that are drawn for its slice, and at most."""
+VERDICTS = ("refused", "SAFE", "UNSAFE", "UNKNOWN")
 LIGHT = Care(safe=1, other=0, certificates=False)
 
 
@@ -123,45 +127,44 @@ def test_known_mistakes_are_edits() -> None:
 
 
 @cache
-def sliced() -> dict[str, list[tuple[Site, Change]]]:
-    """By base, sites with an edit each: one of every field of some base, and others that are drawn."""
-    first: dict[str, tuple[str, Site]] = {}
-    drawn: list[tuple[str, Site]] = []
-    for name in MADE:
-        sites = [site for site in sites_of(name) if site.path]
-        for site in Random(f"first {name}").sample(sites, len(sites)):
-            first.setdefault(site.field, (name, site))
-    for label, count in (("drawn", SLICE * 9 // 8), ("more", SLICE // 3), ("third", SLICE // 9)):
-        for name in MADE:
-            sites = [site for site in sites_of(name) if site.path]
-            drawn += [(name, site) for site in Random(f"{label} {name}").choices(sites, k=count // len(MADE))]
-    out: dict[str, list[tuple[Site, Change]]] = {name: [] for name in MADE}
-    for number, (name, site) in enumerate([*first.values(), *drawn]):
-        changes = list(neighbourhood(name).at(site))
-        out[name] += [(site, change) for change in Random(number).sample(changes, min(1, len(changes)))]
-    return out
+def sliced(name: str) -> tuple[list[Change], list[Change]]:
+    """(an edit of every field that no earlier base has and EACH others, more for verdicts that are missing then).
+    They are drawn by the base's name, so another base or field beside it changes nothing."""
+    rng, earlier = Random(f"slice {name}"), list(MADE)[: list(MADE).index(name)]
+    known = {site.field for other in earlier for site in sites_of(other)}
+    sites = [site for site in sites_of(name) if site.path]
+    first: dict[str, Change] = {}
+    for site in rng.sample(sites, len(sites)):
+        if site.field not in known and site.field not in first and (changes := list(neighbourhood(name).at(site))):
+            first[site.field] = rng.choice(changes)
+    drawn = [
+        rng.choice(changes) for site in rng.choices(sites, k=MOST) if (changes := list(neighbourhood(name).at(site)))
+    ]
+    return [*first.values(), *drawn[:EACH]], drawn[EACH:]
 
 
 def test_a_slice_has_every_field_and_three_thousand_edits() -> None:
-    chosen = [site for entries in sliced().values() for site, _ in entries]
-    assert len(chosen) >= SLICE
-    without = {s.field for name in MADE for s in sites_of(name)} - {site.field for site in chosen}
-    left = [s for name in MADE for s in sites_of(name) if s.field in without]
-    assert not any(True for name in MADE for s in left[:40] for _ in neighbourhood(name).at(s)), without
+    chosen = {name: sliced(name)[0] for name in MADE}
+    assert sum(map(len, chosen.values())) >= SLICE
+    without = {s.field for name in MADE for s in sites_of(name)} - {c.field for some in chosen.values() for c in some}
+    left = [(name, s) for name in MADE for s in sites_of(name) if s.field in without and s.path]
+    assert not any(c.field == s.field for name, s in left for c in neighbourhood(name).at(s)), without
 
 
 @pytest.mark.parametrize("name", MADE)
 def test_no_hole_in_a_slice(name: str) -> None:
     """Every SAFE edit is run; of one edit in ten the certificate is offered to the checker."""
     outcomes: Counter[str] = Counter()
-    holes, survey = [], Survey(base(name))
-    for number, (_, change) in enumerate(sliced()[name]):
+    (chosen, more), holes, survey = sliced(name), [], Survey(base(name))
+    for number, change in enumerate(chain(chosen, more)):
+        if number >= len(chosen) and min(outcomes[verdict] for verdict in VERDICTS) > 1:
+            break
         outcome = survey.outcome(change, replace(LIGHT, certificates=number % 10 == 0))
         outcomes[outcome.verdict] += 1
         if outcome.verdict == "error" or outcome.hole:
             holes.append((change.field, change.kind, change.key[:200], outcome))
     assert not holes
-    assert min(outcomes[verdict] for verdict in ("refused", "SAFE", "UNSAFE", "UNKNOWN")) > 1, outcomes
+    assert min(outcomes[verdict] for verdict in VERDICTS) > 1, outcomes
 
 
 PLANTED = {
@@ -327,14 +330,18 @@ def test_a_slice_of_the_whole_run_counts_what_it_saw() -> None:
         Outcome("error", why="too long"),
         Outcome("error", why="KeyError: x"),
         Outcome("refused", ("AMK005",)),
+        Outcome("UNSAFE", ("AMK103", "AMK302"), "accepted: base's", "not refuted"),
     ]
     lines = [Line("rows", str(n), "Wait.at_least", "far", o, edits="[]") for n, o in enumerate(outcomes)]
     found = counted("rows", lines)
-    assert (found["edits"], found["holes"]) == (7, 1)
-    assert found["bases"] == {"rows": {"edits": 7, "SAFE": 2, "UNSAFE": 2, "error": 2, "refused": 1}}
-    assert found["not SAFE, certificate accepted"] == {"AMK103: Wait.at_least, far": 1}
+    assert (found["edits"], found["holes"]) == (8, 1)
+    assert found["bases"] == {"rows": {"edits": 8, "SAFE": 2, "UNSAFE": 3, "error": 2, "refused": 1}}
+    assert found["not SAFE, certificate accepted"] == {
+        "AMK103: Wait.at_least, far": 1, "AMK103 AMK302: Wait.at_least, far": 1,
+    }  # fmt: skip
     assert found["without a verdict"] == {"too long: rows": 1}
-    assert len(found["differences"]) == 2 and "KeyError" in found["differences"][1]
+    hole, error, beyond = found["differences"]
+    assert "passes validator" in hole and "KeyError" in error and "is refused for AMK103 AMK302" in beyond
     assert found["account"]["AMK302"]["fields"] == {"Wait.at_least": 1} and found["account"]["AMK103"]["unrun"] == 1
 
 

@@ -6,8 +6,8 @@ A base has PARTS slices, each a part of its edits in an order that its name draw
 run that is not done has looked at as much of each. Every edit that is SAFE, or that the checker alone accepts, runs on
 the numpy machine and as a kernel in the emulator (`emulated`), and every other on the numpy machine if that can run it.
 THOROUGH of the edits of each field of each base are, if SAFE, judged by everything, and so is the first SAFE one of
-each field that a run meets. Splits run on the numpy machine alone. A *difference* is a hole, or a failure of the tool
-itself.
+each field that a run meets. Splits run on the numpy machine alone. A *difference* is a hole, an accepted certificate of
+what is refused for another reason than those in `BEYOND`, or a failure of the tool itself.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from functools import lru_cache
 from random import Random
 from typing import Any
 
-from amk.adversary.neighbourhood.account import account
+from amk.adversary.neighbourhood.account import BEYOND, account
 from amk.adversary.neighbourhood.bases import WHOLE, base
 from amk.adversary.neighbourhood.ledger import Line, counts, key_of
 from amk.adversary.neighbourhood.mutator import Change, Neighbourhood, schema_of_schedules
@@ -55,7 +55,7 @@ def neighbourhood_slice(number: int) -> dict[str, Any]:
     """One part of the edits of one base."""
     name, part = WHOLE[number % len(WHOLE)], number // len(WHOLE)
     changes, of_field, survey = edits_of(name)
-    lines, emulated = [], Emulated()
+    lines, emulated = [], Emulated(f"slice {number}")
     for change in changes[part::PARTS]:
         outcome = survey.outcome(change)
         line = Line(name, key_of(name, change), change.field, change.kind, outcome, edits=change.key)
@@ -93,8 +93,9 @@ def _schedule(survey: Survey, change: Change) -> Schedule:
 def counted(name: str, lines: list[Line]) -> dict[str, Any]:
     """Of one base."""
     outcomes = [line.outcome for line in lines]
-    told = [line for line in lines if line.outcome.hole or _broken(line.outcome)]
     beside = [line for line in lines if line.outcome.verdict not in ("SAFE", "error") and _accepted(line.outcome)]
+    unknown = [line for line in beside if not BEYOND.keys() >= set(line.outcome.codes)]
+    told = [line for line in lines if line.outcome.hole or _broken(line.outcome) or line in unknown]
     seconds: Counter[str] = Counter()
     for outcome in outcomes:
         seconds.update(outcome.seconds)
@@ -124,6 +125,8 @@ def _broken(outcome: Outcome) -> bool:
 def _said(line: Line) -> str:
     outcome = line.outcome
     what = f"passes {outcome.hole}, {outcome.judge}" if outcome.hole else "error"
+    if outcome.verdict != "error" and not outcome.hole:
+        what = f"the checker accepts what is refused for {' '.join(outcome.codes)}"
     return f"{_named(line)}: {what}: {outcome.why[:SHOWN]}"
 
 

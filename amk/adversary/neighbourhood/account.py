@@ -42,6 +42,14 @@ POLICY: dict[str, str] = {
     "AMK104": "an operand is to be the one that is meant, even where the arithmetic has no use for it",
     "AMK106": "the steps are to be those of the model, each once, even where another list computes the same",
 }
+BEYOND: dict[str, str] = {
+    "AMK103": "a buffer has another shape of as many bytes, or longer rows: all find the same in it",
+    "AMK106": "a step is there twice and writes the same again, more columns are staged than are read, or the launch "
+    "state serves as scratch until it is written",
+    "AMK405": "what nothing uses: scales or sums of blocks beside operands that need none, a change of chunks that is "
+    "there twice, chunks of lm_head in later layers",
+}
+"""Codes of schedules that the checker accepts: what they ask changes nothing of what is computed."""
 EXAMPLES = 5
 
 

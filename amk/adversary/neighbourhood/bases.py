@@ -97,6 +97,10 @@ MADE: dict[str, Callable[[], Json]] = {
         layers=1,
         workers=4,
     ),
+    "rows that accept": lambda: _made(replace(TAGGED, rows=2, accepts=True), layers=1),
+    "rows that accept, drawn, fenced": lambda: _made(
+        replace(PHASED, warps=2, rows=2, accepts=True, sampling="temperature"), layers=1
+    ),
     "sixteen rows": lambda: _made(replace(TAGGED, rows=16, handoff="mixed", head_sums="global"), layers=1),
     "rows, all in parts": lambda: _made(
         replace(FAST, handoff="mixed", warps=2, rows=8, chunk_bytes=512, x_parts=2, k_parts=2), layers=1, hidden=64
@@ -111,6 +115,7 @@ WHOLE = (
     "slice of layers", "sm_80", "refills held back", "fenced, heads apart", "int8, fp8 cache", "int4 with zeros",
     "LayerNorm, parallel", "rows", "batch, parts of down", "live batch, fenced, head norms", "fp8, scales apart",
     "two programs", "layers of two kinds", "drawing, fenced", "batch of codes", "rows, all in parts",
+    "rows that accept",
 )  # fmt: skip
 """Those that together have every op, hand-off and format; the recorded run makes all of their edits."""
 

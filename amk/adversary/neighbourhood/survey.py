@@ -19,7 +19,8 @@ from pydantic import ValidationError
 
 from amk.adversary.edits import Json, apply
 from amk.adversary.neighbourhood.mutator import Change
-from amk.checker.certificate import Proof, check_certificate
+from amk.checker.certificate import UNREADABLE, Proof, check_certificate
+from amk.checker.programs import Rejected
 from amk.judges.judge import Ruling, judge
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.codec import schedule_hash
@@ -153,7 +154,7 @@ class Survey:
         """What the checker makes of the schedule serves all of its certificates: nothing of it depends on them."""
         try:
             proof = Proof(schedule)
-        except Exception as error:  # noqa: BLE001  the checker refuses whatever it cannot read
+        except (Rejected, *UNREADABLE) as error:
             return f"refused: {error}"[:200] if safe else "refused"
         return self._own(schedule, digest, proof) if safe else self._foreign(schedule, digest, proof)
 
