@@ -13,7 +13,7 @@ from amk.schedule_ir.ops.staging import ScaleBlocks
 from amk.schedule_ir.sampling import Mode
 from amk.schedule_ir.schedule import CacheDtype
 from amk.targets.target import Target
-from amk.weights.weight_format import FormatName, weight_format
+from amk.weights.weight_format import FormatName
 
 Handoff = Literal["fenced", "tagged", "mixed", "narrow"]
 """How activations cross SMs: by counters behind a release fence, by tagged words, or so where few workers read them
@@ -176,8 +176,8 @@ def chunk_bytes_of(settings: Settings, model: ModelSpec, target: Target, used: s
     """The upper bound of one copy; used: the formats of the plan.
 
     A larger one costs an agent less time to wait for, fence and refill; a ring of few slots is coarse, which long
-    products do not notice, and codes cost little to multiply beside that, those of four bits the most: 4 KB of them
-    are twice the columns. Measured on an H200: amk/lowering/LADDER.md.
+    products do not notice, and codes cost little to multiply beside that. Measured on an H200:
+    amk/lowering/LADDER.md.
     """
     if settings.chunk_bytes:
         return settings.chunk_bytes
@@ -185,8 +185,7 @@ def chunk_bytes_of(settings: Settings, model: ModelSpec, target: Target, used: s
     each = shape.rows * shape.k * 2 // (workers * settings.warps)
     long = each >= LONG_RINGS * settings.max_ring_bytes // settings.warps
     if "bf16" not in used:
-        small = long and settings.vectors == 1 and all(weight_format(form).bits == 4 for form in used)
-        return SMALL_COPY if small else 2 * SMALL_COPY
+        return 2 * SMALL_COPY
     large = long and used == {"bf16"} and target.has("bulk_copy")
     return 2 * SMALL_COPY if large else SMALL_COPY
 

@@ -39,9 +39,8 @@ REFILLED: Changes = {"chunk_bytes": 2 * SMALL_COPY, "refill_first": True, "refil
 """What a product held back is asked for before its result is published and before the next input is staged: where a
 product ends before a ring is drained often, and a worker's next one is short."""
 
-SOON: Changes = {"hint_slack": 2, "wide_epilogue": 128, "prefetch_at": "published"}
-"""Look for words when half of the workers have signalled; earlier keys and values are not in the way of a product's
-hand-off."""
+SOON: Changes = {"hint_slack": 2, "wide_epilogue": 128, "kv_block": 64}
+"""Look for words when half of the workers have signalled, and read the cache in short blocks."""
 
 HALF_HOLD: Changes = {"held_refills": 1 / 2, "first_refills": 1 / 4}
 """For codes of eight bits in short products; in long ones nothing was better than what large bf16 models have."""
@@ -210,7 +209,7 @@ def of_codes(layers: AbstractSet[FormatName], long: bool) -> Changes:
     if layers == {"fp8"}:
         return EAGER
     if all(weight_format(form).bits == 4 for form in layers):
-        return {**EAGER, **SHORT_HOLD, "hint_slack": 2, **PACED} if long else {**EAGER, **SHORT_HOLD}
+        return {**EAGER, **SHORT_HOLD, **({"hint_slack": 2, "hint_at": "drained", **PACED} if long else {})}
     if layers == {"int8"}:
         return SHORT_CODES
     return {**EAGER, **HALF_HOLD}

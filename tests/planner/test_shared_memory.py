@@ -96,7 +96,7 @@ def test_a_finer_cut_along_k_takes_half_at_exactly_equal_bytes_in_flight(gpu: st
 @pytest.mark.parametrize(
     ("layers", "head", "align"),
     [
-        ("int8-g128", "int8-g128", 128), ("int4-g128-zp", "bf16", 128), ("int4-g128", "int4-g128", 128),
+        ("int8-g128", "int8-g128", 128), ("int4-g128-zp", "bf16", 128), ("int4-g128", "int4-g128", 16),
         ("bf16", "bf16", 16), ("int8", "bf16", 16), ("int8", "int8", 16), ("fp8", "fp8", 16),
     ],
 )  # fmt: skip

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from amk.planner.decode import plan
-from amk.planner.settings import FAST, NAIVE
+from amk.planner.settings import NAIVE, UNTUNED
 from amk.simulator.agreement import agreement, spearman
 from amk.simulator.calibrate import Run, fit
 from amk.simulator.constants import constants_for, load_constants, save_constants
@@ -20,7 +20,7 @@ def test_hidden_constants_are_found(tmp_path) -> None:
     hidden = known.model_copy(update={"l2_us": known.l2_us * 3})
     model = tiny("small", layers=2, hidden=2048, ffn=4096, heads=32, kv_heads=8, vocab=60_000)
     runs = []
-    for settings in (FAST, NAIVE):
+    for settings in (UNTUNED, NAIVE):
         schedule = plan(model, target, settings=settings, max_context=4096)
         runs += [Run(settings.plan, schedule, p, step_ms(schedule, p, hidden)) for p in (5, 3000)]
     found = fit(runs, known, ("l2_us",), spread=3.0)
