@@ -37,6 +37,7 @@ BASES: dict[str, Settings] = {
     "held": replace(PHASED, warps=2, kv_block=8, run_ahead=True, slots=4, held_refills=1.0),
     "rows": replace(FAST, warps=2, kv_block=8, rows=3),
     "guesses": replace(PHASED, warps=2, kv_block=8, rows=3, accepts=True),
+    "tree": replace(PHASED, warps=2, kv_block=8, rows=4, tree=True),
     "live": replace(FAST, warps=2, kv_block=8, batch=2, live=True),
     "coded": replace(FAST, warps=2, kv_block=8, batch=2, live=True, k_parts=2),
     "digits": replace(FAST, warps=2, kv_block=8),
@@ -45,9 +46,9 @@ BASES: dict[str, Settings] = {
     "alone": replace(PHASED, warps=1, kv_block=8),
 }
 """Plans that cases start from: epilogues in one warp, in all warps, with per-head counters, with tagged words, with
-copies held back until a result is out, with steps of three rows, of three that accept guesses, of two sequences at
-positions of their own, of such with weights in codes and `down` in two parts, with weights in codes alone, with those
-and attention's outputs in one block, of three rows and parts of all columns, with one warp a worker."""
+copies held back until a result is out, with steps of three rows, of three that accept guesses, of four that are a tree,
+of two sequences at positions of their own, of such with weights in codes and `down` in two parts, with weights in codes
+alone, with those and attention's outputs in one block, of three rows and parts of all columns, with one warp each."""
 MODELS = {"coded": TINY.model_copy(update={"ffn": 640}), "block": TINY.model_copy(update={"heads": 2, "kv_heads": 1})}
 """Of the bases that have one of their own."""
 

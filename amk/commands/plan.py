@@ -15,6 +15,7 @@ from amk.commands.planning import (
     add_live_choice,
     add_plan_arguments,
     add_rows_choice,
+    add_tree_choice,
     planned,
 )
 from amk.planner.fit import Budget, budget
@@ -35,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_live_choice(parser)
     add_rows_choice(parser)
     add_accepts_choice(parser)
+    add_tree_choice(parser)
     parser.add_argument(
         "--plan", choices=(*PRESETS, READY), default="fast",
         help="which plan; ready: found by a search and shipped (default: fast)",
@@ -55,6 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
         live=arguments.live,
         rows=arguments.rows,
         accepts=arguments.accepts,
+        tree=arguments.tree,
     )
     schedule = planned(arguments, settings)
     memory = memory_of(schedule, settings)
@@ -113,7 +116,8 @@ def summary(schedule: Schedule, memory: Budget) -> dict[str, object]:
 
 
 def _guessed(schedule: Schedule) -> str:
-    return ", those behind the first are guesses" if schedule.accepts else ""
+    guesses = ", those behind the first are guesses" if schedule.accepts else ""
+    return ", nodes of a tree" if schedule.tree else guesses
 
 
 def _print(schedule: Schedule, memory: Budget) -> None:

@@ -44,6 +44,14 @@ def add_rows_choice(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
+def add_tree_choice(parser: argparse.ArgumentParser) -> None:
+    """`--tree`, for commands that make one plan."""
+    parser.add_argument(
+        "--tree", action="store_true",
+        help="rows of a step are the nodes of a tree, each of which sees its ancestors alone",
+    )  # fmt: skip
+
+
 def add_accepts_choice(parser: argparse.ArgumentParser) -> None:
     """`--accepts`, for commands that make one plan."""
     parser.add_argument(

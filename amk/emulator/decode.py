@@ -149,10 +149,13 @@ class EmulatedEngine:
         eos: tuple[int, ...] = (),
         sampling: Sampling | Sequence[Sampling] = GREEDY,
         given: int | None = None,
+        parents: Sequence[int] = (),
     ) -> None:
-        """Start a text of each sequence; the position starts over. sampling: of all, or of each its own. given: see
-        `request_buffers`."""
-        self.write(request_buffers(self.schedule, prompts, eos, given) | sampling_buffer(self.schedule, sampling))
+        """Start a text of each sequence; the position starts over. sampling: of all, or of each its own.
+
+        given, parents: see `request_buffers`."""
+        buffers = request_buffers(self.schedule, prompts, eos, given, parents)
+        self.write(buffers | sampling_buffer(self.schedule, sampling))
         self.set_state(**first_state(prompts, starts_of(self.schedule, 0)))
 
     def fill_cache(self, keys: NDArray[Any], values: NDArray[Any]) -> None:

@@ -81,7 +81,7 @@ def _prepared(
         drawn = [Sampling(d.temperature, d.top_k, d.top_p, d.seed) for d in request.drawings]
         drawn = drawn if mode_of(schedule) != "greedy" else [GREEDY] * schedule.batch
         if not request.calls:
-            engine.request_batch(request.written, request.ends, drawn, len(request.texts[0]))
+            engine.request_batch(request.written, request.ends, drawn, len(request.texts[0]), request.parents)
         if before is not None:
             _resume(engine, schedule, request, before)
     except (AmkError, KeyError, ValueError) as error:

@@ -116,6 +116,8 @@ def judged(
     except Broken as broken:
         return Ruling("refuted", broken.kind, f"{order}, {request.launches}: {broken.message}")
     tolerance = max(tolerance, FP8_TOLERANCE) if schedule.kv.dtype == "fp8" else tolerance
+    if request.parents:
+        return _compared_tree(text, request, order, shown, tolerance, schedule.rows)
     return _compared(text, request, order, shown, tolerance, schedule.rows, schedule.accepts)
 
 
@@ -172,6 +174,34 @@ def _compared(
             found = shown.caches[place][:, sequence, :, : kept.shape[2]]
             if (wrong := _differs(found, kept, tolerance)) is not None:
                 return _refuted("cache", order, len(shown.tokens) - 1, sequence, f"{'kv'[place]}: {wrong}")
+    return NOT_REFUTED
+
+
+def _compared_tree(text: Text, request: Request, order: str, shown: Shown, tolerance: float, rows: int) -> Ruling:
+    """One step whose rows are nodes: each shows what the model says behind the tokens on the way to it, and its own key
+    and value are those of the last of these."""
+    start, tokens = request.start, request.written[0]
+    ways = [tokens[: start + 1]]
+    for row in range(1, rows):
+        before = request.parents[row - 1] if row <= len(request.parents) else row - 1
+        ways.append((*ways[before], tokens[start + row] if start + row < len(tokens) else 0))
+    (behind,) = shown.tokens[0].tolist()
+    for row, (way, token) in enumerate(zip(ways, behind, strict=True)):
+        logits, kept = text.after(way)
+        if (wrong := _differs(shown.logits[0][row], logits, tolerance)) is not None:
+            return _refuted("logits", order, 0, 0, f"row {row}: {wrong}")
+        expected, sure = chosen(logits, len(way) - 1, GREEDY, tolerance)
+        if token != expected and (sure or not 0 <= token < len(logits)):
+            return _refuted("tokens", order, 0, 0, f"token {token} behind row {row}, not {expected}")
+        for place in (0, 1) if shown.caches is not None else ():
+            assert shown.caches is not None
+            own = np.array([layer[place][-1] for layer in kept])
+            if (wrong := _differs(shown.caches[place][:, 0, :, start + row], own, tolerance)) is not None:
+                return _refuted("cache", order, 0, 0, f"{'kv'[place]} of row {row}: {wrong}")
+    wanted, words = (behind[-1], start + rows, 1, 0), shown.state[0]
+    found = (words["token"], words["position"], words["epoch"], words["done"])
+    if found != wanted:
+        return _refuted("state", order, 0, 0, f"token, position, epoch, done are {found}, not {wanted}")
     return NOT_REFUTED
 
 
@@ -267,6 +297,8 @@ def requests(schedule: Schedule) -> Iterator[tuple[Request, str]]:
         yield from sliced.requests(schedule)
         return
     if schedule.rows > 1:
+        if schedule.tree:
+            yield from _trees(schedule)
         yield from _guessed(schedule) if schedule.accepts else _given_rows(schedule)
         return
     if schedule.live:
@@ -326,6 +358,23 @@ def _guessed(schedule: Schedule) -> Iterator[tuple[Request, str]]:
         right = _continued(schedule, given, start + rows * sum(steps), drawing)
         guesses = tuple((t + 1) % vocab if every and n % every == every - 1 else t for n, t in enumerate(right))
         yield Request((given,), steps, start, stops, drawing, guesses=guesses), order
+
+
+def _trees(schedule: Schedule) -> Iterator[tuple[Request, str]]:
+    """A step of nodes each: in pairs behind each other, all behind the root, in two chains that take turns, and behind
+    every second one; in one block, in two, at the first position and the last ones."""
+    rows, context, last = schedule.rows, schedule.kv.context, schedule.launch.workers - 1
+    parents: tuple[tuple[tuple[int, ...], int, str], ...] = (
+        (tuple((row - 1) // 2 for row in range(1, rows)), schedule.kv.block - 2, "priorities:1"),
+        ((0,) * (rows - 1), 1, f"delay:{last}"),
+        (tuple(max(row - 2, 0) for row in range(1, rows)), context - rows, "late-copies"),
+        (tuple(row - 1 - row % 2 * (row > 1) for row in range(1, rows)), 0, "random:1"),
+    )
+    for each, wanted, order in parents:
+        start = max(0, min(wanted, context - rows))
+        given = _given(schedule.model.vocab, start + 1, 0)
+        nodes = _given(schedule.model.vocab, rows - 1, 3)
+        yield Request((given,), (1,), start, guesses=nodes, parents=each), order
 
 
 def _continued(schedule: Schedule, given: tuple[int, ...], count: int, drawing: Drawing) -> tuple[int, ...]:

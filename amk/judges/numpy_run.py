@@ -27,6 +27,7 @@ from amk.judges.request import (
     request_words,
     state_of,
     state_words,
+    tree_words,
 )
 from amk.judges.weights import RandomWeights
 from amk.schedule_ir.sampling import Sampling
@@ -99,6 +100,8 @@ def _given(schedule: Schedule, request: Request) -> dict[str, NDArray[Any]]:
     filled: dict[str, NDArray[Any]] = {
         "request": request_words(request), "prompt": padded.reshape(-1), "state": state_words(request),
     }  # fmt: skip
+    if schedule.tree:
+        filled["tree"] = tree_words(request.parents, schedule.rows)
     if mode_of(schedule) != "greedy":
         each = [Sampling(d.temperature, d.top_k, d.top_p, d.seed).words() for d in request.drawings]
         filled["sampling"] = np.concatenate(each)

@@ -21,7 +21,8 @@ class Request:
     those before it are put into the cache. launches: tokens of each launch, one after the other. starts: `start` of
     each sequence, where they are live. calls: of a slice of layers, the position of each launch, which is for one
     token and is given the hidden state of its number instead of a text. guesses: what stands behind the given tokens of
-    the one text, for steps that accept what is right of it."""
+    the one text, for steps that accept what is right of it, or whose rows are a tree. parents: the row that each row
+    behind the first one of that tree comes behind, for a launch of one step."""
 
     texts: tuple[tuple[int, ...], ...]
     launches: tuple[int, ...]
@@ -31,6 +32,7 @@ class Request:
     starts: tuple[int, ...] = ()
     calls: tuple[int, ...] = ()
     guesses: tuple[int, ...] = ()
+    parents: tuple[int, ...] = ()
 
     @property
     def written(self) -> tuple[tuple[int, ...], ...]:
@@ -98,6 +100,17 @@ def request_words(request: Request) -> NDArray[np.int32]:
     lengths = [len(text) for text in request.texts]
     ends = [*request.ends[:MOST_ENDS], *[-1] * (MOST_ENDS - len(request.ends))]
     return np.array([lengths[0], *ends, *lengths[1:]], np.int32)
+
+
+def tree_words(parents: tuple[int, ...], rows: int) -> NDArray[np.int32]:
+    """The `tree` buffer, two words a row: bit n of 64 if the way from the first row to this one leads through row n. Of
+    rows without a parent each comes behind the one before it."""
+    words = np.zeros((rows, 64), np.uint8)
+    for row in range(1, rows):
+        before = parents[row - 1] if row <= len(parents) else row - 1
+        words[row] = words[before]
+        words[row, before] = 1
+    return np.packbits(words, axis=1, bitorder="little").view(np.int32).reshape(-1)
 
 
 def state_words(request: Request, epoch: int = 0) -> NDArray[np.int32]:

@@ -18,6 +18,7 @@ from amk.planner.settings import Settings, crossing_dtype, has_tags, per_vector
 from amk.planner.storage import packed_bytes
 from amk.schedule_ir.expr import Expr
 from amk.schedule_ir.memory import Buffer, Dtype
+from amk.schedule_ir.ops.attention import TREE_WORDS
 from amk.schedule_ir.ops.begin import state_words
 from amk.schedule_ir.ops.select import request_words
 from amk.schedule_ir.ranking import LAST, PARAMETERS, TALLY
@@ -64,6 +65,8 @@ def constants(model: ModelSpec, kv: KvLayout, settings: Settings, chunks: Runs) 
     for name in MATRICES:
         if any(run[name].apart for _, run in chunks):
             out.append(constant(scale_buffer(name), "f32", *scale_shape(model, name)))
+    if settings.tree:
+        out.append(constant("tree", "i32", settings.rows, TREE_WORDS))
     if settings.sampling != "greedy":
         out.append(constant("sampling", "i32", *((settings.batch,) * (settings.batch > 1)), len(PARAMETERS)))
     return out + [constant(name, "f32", *shape) for name, shape in vectors(model).items() if name not in norms]

@@ -140,6 +140,7 @@ def _scheduled(model: ModelSpec, target: Target, sized: Sized) -> Schedule:
     stored = f"{stored}-live" if settings.live else stored
     stored = stored if settings.rows == 1 else f"{stored}-rows-{settings.rows}"
     stored = f"{stored}-accepts" if settings.accepts else stored
+    stored = f"{stored}-tree" if settings.tree else stored
     if model.slice is not None:
         stored = f"{stored}-layers-{model.slice.first}-to-{model.slice.first + model.layers - 1}"
     warps = -(-settings.warps * settings.ctas_per_sm // PARTS)
@@ -153,6 +154,7 @@ def _scheduled(model: ModelSpec, target: Target, sized: Sized) -> Schedule:
         live=settings.live,
         rows=settings.rows,
         accepts=settings.accepts,
+        tree=settings.tree,
         launch=Launch(
             workers=count, warps=settings.warps, shared_bytes=shared.bytes, registers=min(registers, 255),
             max_tokens=settings.max_tokens, ctas_per_sm=settings.ctas_per_sm,
@@ -230,6 +232,9 @@ def _require_batch(settings: Settings) -> None:
         raise AmkError(Diagnostic("AMK016", "a single sequence is live, and only sequences of a batch come and go"))
     if settings.accepts and rows == 1:
         raise AmkError(Diagnostic("AMK016", "a step of one row accepts no guesses", help="use --rows 2 or more"))
+    if settings.tree and (rows == 1 or settings.accepts or settings.sampling != "greedy"):
+        message = "a tree is of several rows, of which the host accepts and chooses"
+        raise AmkError(Diagnostic("AMK016", message, help="use --rows 2 or more, --sampling greedy, no --accepts"))
     reasons = {
         "attention waits for the rows of its head": settings.head_handoff,
         "parts of down wait for their own columns": settings.act_parts > 1,

@@ -141,12 +141,16 @@ class Author(Writer):
     def attention(self, node: Attention, held: MatrixName | None) -> list[Step]:
         """Rotate, append to the cache and attend; publish the split's partials."""
         gate: Expr = {"attn.gate": 1} if self.head_delta else 0
+        tree = "tree" if self.settings.tree else None
         rope = RopeAppendOp(
             role="all", layer=self.layer, qkv=self.own("qkv"), rope="rope", q_norm="q_norm" if node.q_norm else None,
             k_norm="k_norm" if node.k_norm else None, q="q", k_cache="k_cache", v_cache="v_cache",
+            tree=tree,
         )  # fmt: skip
         partial = "q" if in_place(self.model, self.settings) else "att"
-        attend = AttendOp(role="all", layer=self.layer, q="q", k_cache="k_cache", v_cache="v_cache", partial=partial)
+        attend = AttendOp(
+            role="all", layer=self.layer, q="q", k_cache="k_cache", v_cache="v_cache", partial=partial, tree=tree
+        )
         merge = MergeOp(
             role="all", layer=self.layer, partial=partial, attend_agents=self.settings.warps, **self.splits_at(),
         )  # fmt: skip

@@ -25,6 +25,7 @@ def replanned(schedule: Schedule, knobs: Knobs) -> Schedule:
     workers, context = schedule.launch.workers, schedule.kv.context
     base = replace(
         PRESETS[knobs.start], batch=schedule.batch, live=schedule.live, rows=schedule.rows, accepts=schedule.accepts,
+        tree=schedule.tree,
         sampling=mode_of(schedule), kv_dtype=schedule.kv.dtype,
         max_tokens=schedule.launch.max_tokens,
     )  # fmt: skip

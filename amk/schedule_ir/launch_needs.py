@@ -16,11 +16,12 @@ from amk.models.matrices import MATRICES, matrix, scale_buffer, scale_shape, sha
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.layout import stream_layout
 from amk.schedule_ir.memory import Buffer, Stream
+from amk.schedule_ir.ops.attention import TREE_WORDS
 from amk.schedule_ir.ops.base import LEFT, Op, multiplied, rows_held
 from amk.schedule_ir.ops.precondition import INDEX, Need, Site
 from amk.schedule_ir.ops.select import request_words
 from amk.schedule_ir.ranking import PARAMETERS
-from amk.schedule_ir.schedule import Loop, Node, Schedule, Step
+from amk.schedule_ir.schedule import Loop, Node, Schedule, Step, mode_of
 
 Path = tuple[str | int, ...]
 SHARED_ALIGNMENT: Final = 16
@@ -41,6 +42,7 @@ HOST: Final[dict[str, tuple[str, Shape]]] = {
     "rope": ("constant", lambda s: (s.kv.context, s.model.head_dim)),
     "request": ("constant", lambda s: (request_words(s.batch),)),
     "prompt": ("constant", lambda s: (s.batch, s.kv.context)),
+    "tree": ("constant", lambda s: (s.rows, TREE_WORDS)),
     "output": ("state", lambda s: (s.launch.max_tokens, s.vectors)),
     "k_cache": ("state", _cache),
     "v_cache": ("state", _cache),
@@ -203,6 +205,8 @@ def _rows(schedule: Schedule) -> Iterator[Unmet]:
         yield Unmet(("live",), "live", "a single sequence has the one position that there is")
     if schedule.accepts and schedule.rows == 1:
         yield Unmet(("accepts",), "accepts", "guesses are rows of a step behind its first")
+    if schedule.tree and (schedule.rows == 1 or schedule.accepts or mode_of(schedule) != "greedy"):
+        yield Unmet(("tree",), "tree", "a tree is of several rows, and the host chooses which of them count")
     buffers = {buffer.name: buffer for buffer in schedule.buffers}
     for path, step, _, _ in _sites(schedule):
         for field in type(step.op).model_fields:

@@ -14,6 +14,7 @@ from amk.schedule_ir.ops.begin import pos_register, token_register
 from amk.schedule_ir.ops.select import REQUEST, request_words
 from amk.schedule_ir.sampling import GREEDY, Sampling, require
 from amk.schedule_ir.schedule import Schedule, mode_of
+from amk.schedule_ir.tree import tree_words
 
 MOST_EOS = len(REQUEST) - 1
 """End-of-text tokens that the kernel knows."""
@@ -33,13 +34,14 @@ class TextEngine(ABC):
         sampling: Sampling = GREEDY,
         start: int = 0,
         given: int | None = None,
+        parents: Sequence[int] = (),
     ) -> None:
         """Start a text at token `start` of the prompt; the cache holds those before it. The rest is fed token by token,
         then tokens are chosen.
 
-        given: see `request_buffers`. AMK015 if the schedule cannot choose tokens as `sampling` says.
+        given, parents: see `request_buffers`. AMK015 if the schedule cannot choose tokens as `sampling` says.
         """
-        self.request_batch([prompt], eos, sampling, start, given)
+        self.request_batch([prompt], eos, sampling, start, given, parents)
 
     def request_batch(
         self,
@@ -48,12 +50,14 @@ class TextEngine(ABC):
         sampling: Sampling | Sequence[Sampling] = GREEDY,
         start: int | Sequence[int] = 0,
         given: int | None = None,
+        parents: Sequence[int] = (),
     ) -> None:
         """As `request`, for one prompt per sequence of the batch; AMK016 if they are not as many.
 
         sampling: of all, or of each its own. start: of each its own, for sequences that are live.
         """
-        buffers = request_buffers(self.schedule, prompts, eos, given) | sampling_buffer(self.schedule, sampling)
+        buffers = request_buffers(self.schedule, prompts, eos, given, parents)
+        buffers |= sampling_buffer(self.schedule, sampling)
         state = first_state(prompts, starts_of(self.schedule, start))
         self._begin(buffers, state)
         self.stands_at(state)
@@ -91,12 +95,18 @@ def sampling_buffer(schedule: Schedule, sampling: Sampling | Sequence[Sampling])
 
 
 def request_buffers(
-    schedule: Schedule, prompts: Sequence[Sequence[int]], eos: Sequence[int], given: int | None = None
+    schedule: Schedule,
+    prompts: Sequence[Sequence[int]],
+    eos: Sequence[int],
+    given: int | None = None,
+    parents: Sequence[int] = (),
 ) -> dict[str, NDArray[np.int32]]:
-    """Content of `request` and `prompt`: a prompt per sequence, of any lengths that the context holds.
+    """Content of `request` and `prompt`, and of `tree` where rows are one: a prompt per sequence, of any lengths that
+    the context holds.
 
     given: tokens of the first prompt behind which the model chooses, for a step whose rows are read from the prompt and
-    may be wrong; default: all. AMK016 unless there are as many prompts as sequences.
+    may be wrong; default: all. parents: of the rows behind a step's first, see `tree_words`; a chain without them.
+    AMK016 unless there are as many prompts as sequences.
     """
     if len(prompts) != schedule.batch:
         message = f"the schedule decodes {schedule.batch} sequence(s) together, {len(prompts)} were given"
@@ -108,7 +118,8 @@ def request_buffers(
     padded = np.zeros((schedule.batch, schedule.kv.context), np.int32)
     for row, prompt in zip(padded, prompts, strict=True):
         row[: len(prompt)] = prompt
-    return {"request": words, "prompt": padded.reshape(-1)}
+    found = {"request": words, "prompt": padded.reshape(-1)}
+    return found | {"tree": tree_words(parents, schedule.rows)} if schedule.tree else found
 
 
 def first_state(prompts: Sequence[Sequence[int]], start: int | Sequence[int] = 0) -> dict[str, int]:

@@ -45,6 +45,67 @@ class RowsBackend(ScheduleBackend):
             for lo, hi, largest in self._passes(tokens, first):
                 yield from largest[lo:hi].tolist()
 
+    def branches(self, tokens: Sequence[Token], nodes: Sequence[int], parents: Sequence[int]) -> F32:
+        """Of a schedule whose rows are a tree, as many nodes a step as it has rows behind those of the text."""
+        if not self.engine.schedule.tree:
+            return super().branches(tokens, nodes, parents)
+        found = np.empty((1 + len(nodes), self.engine.schedule.model.vocab), np.float32)
+        ways: list[list[int]] = []  # from the text to each node
+        for node, parent in enumerate(parents):
+            ways.append([*(ways[parent] if parent >= 0 else ()), node])
+        longest = max(ways, key=len, default=[])
+        check_room([*tokens, *(nodes[node] for node in longest)], self.engine.schedule.model.vocab, self.context)
+        left = sorted(ways)  # what follows a node comes behind it at once
+        while True:
+            first = left[0] if left else []
+            begin = first[: max(len(first) - (self.rows - 1), 0)]  # is read as text
+            text = [*tokens, *(nodes[node] for node in begin)]
+            lead = self._lead(text, min(self.rows - 1, max(len(left), len(first))))
+            some, done = self._step_of_nodes(left, begin, self.rows - 1 - lead)
+            row_of = {node: row for row, node in enumerate([*begin[-1:], *some] if begin else [-1, *some], lead)}
+            behind = [row_of[parents[node]] for node in some]
+            start = len(text) - 1 - lead
+            given = [int(token) for token in text]
+            self.engine.request(
+                [*given, *(nodes[node] for node in some)], start=start, given=start + 1,
+                parents=[*range(lead), *behind],
+            )  # fmt: skip
+            self.engine.step(1)
+            chain = next((n for n, row in enumerate(behind) if row != lead + n), len(some))
+            self._read = [*text, *(nodes[node] for node in some[:chain])]
+            logits = self.engine.logits()
+            for node, row in row_of.items():
+                found[1 + node] = logits[row]
+            left = left[done:]
+            if not left:
+                return found
+
+    def _lead(self, text: Sequence[Token], nodes: int) -> int:
+        """Read the text but for its last token, as far as a step of so many nodes has no rows for it: how many rows of
+        that step are the text's before its last token."""
+        check_room(text, self.engine.schedule.model.vocab, self.context)
+        last, given = len(text) - 1, [int(token) for token in text]
+        self.cached = min(common(self._read, text), last)
+        self._read = self._read[: self.cached]
+        at = self._given(given, last)
+        if last - at > self.rows - 1 - nodes:
+            start = min(at, self.context - self.rows)
+            self.engine.request(given, start=start, given=start + 1)
+            self.engine.step(1)
+            at, self._read = last, list(text[:last])
+        return last - min(at, self.context - self.rows)
+
+    @staticmethod
+    def _step_of_nodes(left: Sequence[list[int]], begin: list[int], most: int) -> tuple[list[int], int]:
+        """Nodes behind `begin` for one step, at most so many, with those between; how many of `left` they are."""
+        some: dict[int, None] = {}
+        for done, way in enumerate(left):
+            more = [node for node in way[len(begin) :] if node not in some]
+            if way[: len(begin)] != begin or len(some) + len(more) > most:
+                return list(some), done
+            some |= dict.fromkeys(more)
+        return list(some), len(left)
+
     def extend(self, tokens: Sequence[Token], most: int, sampling: Sampling, eos: Sequence[int]) -> list[int]:
         if self.accepts(sampling):
             return [token for step in self.accepted(tokens, len(tokens), most, sampling, eos) for token in step]

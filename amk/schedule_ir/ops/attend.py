@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 import numpy as np
 
+from amk.report.schema import unless
 from amk.schedule_ir.expr import Env, Expr
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.attention import (
     PARTIAL_EXTRA,
     QUERIES,
     QUERY_TILE,
+    TOLD,
+    TREE_WORDS,
     agent_positions,
     attended,
     group_size,
@@ -21,10 +25,11 @@ from amk.schedule_ir.ops.attention import (
     queries,
     query_rows,
     query_width,
+    seen_before,
     sharing,
     tile_columns,
 )
-from amk.schedule_ir.ops.base import Access, Geometry, Memory, Op
+from amk.schedule_ir.ops.base import Access, BufferField, Geometry, Memory, Op
 from amk.schedule_ir.ops.precondition import BLOCK, DIM, INDEX, SPLITS, Need, Site, Term
 
 NEGATIVE = np.float32(-1e30)
@@ -47,7 +52,8 @@ class AttendOp(Op):
     partial is f32 [agents, group, head_dim + 4]. An agent without positions writes (0, -1e30, 0).
 
     Where a step reads several rows of a sequence, g counts the query vectors of all rows, and row r sees the positions
-    up to pos + r. Agents then share out query vectors first, and positions among those of the same query vectors:
+    up to pos + r; if they are a tree, of those from pos on only its own and those that `tree` names (i32 [rows, 2],
+    bits). Agents then share out query vectors first, and positions among those of the same query vectors:
     partial is [sharers, query vectors, head_dim + 4]. Where nobody shares positions, partial may be q itself, whose
     rows then are as wide: a warp is done with its query vectors when it writes what they became.
     """
@@ -56,9 +62,11 @@ class AttendOp(Op):
     needs: ClassVar[tuple[Need, ...]] = (
         Need("dims", DIM.multiple_of(8), "a lane reads 8 dims"),
         QUERIES,
+        TOLD,
         Need("in-place", Term(_in_place), "what is left in place of queries has one writer and their places"),
         Need("lap", SPLITS * BLOCK * DIM * 2 < INDEX, "two laps of the splits are counted in 32 bits"),
     )
+    own_fields: ClassVar[Mapping[str, BufferField]] = {"tree": BufferField("global", "i32", "tree")}
     in_place: ClassVar[frozenset[str]] = frozenset({"q", "partial"})
     leaves: ClassVar[str | None] = "attend_agents"
     op: Literal["attend"] = "attend"
@@ -67,6 +75,7 @@ class AttendOp(Op):
     k_cache: Name
     v_cache: Name
     partial: Name
+    tree: Name | None = unless(None)
 
     def numbers(self, geo: Geometry) -> dict[str, int]:
         agents = geo.role_size[self.role]
@@ -95,6 +104,9 @@ class AttendOp(Op):
         out: list[Access] = []
         for vectors in mine if begun else ():
             out += query_rows("read", self.q, vectors, layer, head, geo)
+            if self.tree is not None:
+                first, last = (n // group_size(geo) for n in (vectors[0], vectors[1] - 1))
+                out += geo.span("read", self.tree, TREE_WORDS * first, TREE_WORDS * (last + 1), None)
         for lo, hi in runs:
             for cache, kind in ((self.k_cache, "k"), (self.v_cache, "v")):
                 old, new = min(hi, env.pos), max(lo, env.pos)
@@ -123,14 +135,16 @@ class AttendOp(Op):
                 places = [((base + lo) * dim, (base + hi) * dim) for lo, hi in runs]
                 k = np.concatenate([mem.read(self.k_cache, *r) for r in places]).reshape(-1, dim).astype(np.float32)
                 v = np.concatenate([mem.read(self.v_cache, *r) for r in places]).reshape(-1, dim).astype(np.float32)
-                out[:] = _partials(query.reshape(-1, dim) @ k.T, v, _seen(env.pos, range(q0, q1), runs, geo))
+                out[:] = _partials(query.reshape(-1, dim) @ k.T, v, self._seen(env.pos, range(q0, q1), runs, geo, mem))
             mem.write(self.partial, (share * count + q0) * partial_width(geo), out.reshape(-1))
 
-
-def _seen(pos: int, vectors: range, runs: list[tuple[int, int]], geo: Geometry) -> np.ndarray:
-    """[query vectors, positions of the runs]: whether the position is not behind the vector's row."""
-    positions = np.concatenate([np.arange(lo, hi) for lo, hi in runs])
-    return positions[None, :] <= pos + np.array(vectors)[:, None] // group_size(geo)
+    def _seen(self, pos: int, vectors: range, runs: list[tuple[int, int]], geo: Geometry, mem: Memory) -> np.ndarray:
+        """[query vectors, positions of the runs]: whether the vector's row sees the position."""
+        positions = np.concatenate([np.arange(lo, hi) for lo, hi in runs])
+        rows = np.zeros((len(vectors), geo.rows_each), bool)
+        for n, row in enumerate(vector // group_size(geo) for vector in vectors):
+            rows[n, [*seen_before(mem, self.tree, row), row]] = True
+        return (positions < pos) | rows[:, np.clip(positions - pos, 0, geo.rows_each - 1)]
 
 
 def _partials(scores: np.ndarray, v: np.ndarray, seen: np.ndarray) -> np.ndarray:

@@ -9,6 +9,10 @@ A step that reads several rows of a sequence, at positions pos .. pos + rows - 1
 a kv head: query q is that of row q // group, query head q % group. It sees the positions up to its own row's. The
 rows lie in one block or in two, so a worker appends none, some or all of them.
 
+Rows may be the nodes of a tree. A launch is told which rows before it each row sees, as bits (`seen_before`). Besides
+itself and the positions before the step a row sees those alone, and its queries and its key are rotated as at the
+position behind them. Its key and value lie at pos + row, like those of a chain, so footprints are those of a chain.
+
 In a live batch every sequence has a position of its own. A worker serves one head and so one sequence, and
 the position that its ops see is that one's: what they touch depends on no other.
 """
@@ -18,8 +22,8 @@ from __future__ import annotations
 from typing import Literal
 
 from amk.schedule_ir.expr import Env
-from amk.schedule_ir.ops.base import Access, Geometry, ValueKey, split
-from amk.schedule_ir.ops.precondition import Need, Site, Term
+from amk.schedule_ir.ops.base import Access, Geometry, Memory, ValueKey, split
+from amk.schedule_ir.ops.precondition import TREE, Need, Site, Term, has
 
 PARTIAL_EXTRA = 4
 """f32 words after the head_dim outputs of one partial: running maximum, sum of weights, two of padding."""
@@ -128,3 +132,19 @@ def _wide_queries(site: Site) -> bool:
 
 
 QUERIES = Need("queries", Term(_wide_queries), "a query vector is whole and begins at 16 bytes")
+
+TREE_WORDS = 2
+"""32-bit words of a row's bits: enough for the rows of a step."""
+TOLD = Need("tree", has("tree").equals(TREE), "rows are told which of them they see if and only if they are a tree")
+
+
+def seen_before(mem: Memory, tree: str | None, row: int) -> list[int]:
+    """The rows before `row` that it sees: all of them, or those whose bits are set in its words of buffer `tree`.
+
+    Bits of the row itself and of those behind it mean nothing, so no content of the buffer leads out of the step.
+    """
+    if tree is None:
+        return list(range(row))
+    low, high = (int(word) & 0xFFFFFFFF for word in mem.read_int(tree, TREE_WORDS * row, TREE_WORDS * (row + 1)))
+    bits = low | high << 32
+    return [r for r in range(row) if bits >> r & 1]

@@ -67,6 +67,7 @@ class Geometry:
     role_first: Mapping[str, int] = field(default_factory=dict)
     context: int = 1
     accepts: bool = False
+    tree: bool = False
     folded: bool = False
     """Does `rows` say the accesses to all rows as a single one, with `times`?"""
 

@@ -145,6 +145,7 @@ SPLITS = plan(lambda geo: geo.kv_splits, "kKvSplits")
 BATCH = plan(lambda geo: geo.vectors, "kBatch")
 ROWS = Term(lambda site: site.geo.rows_each)
 LIVE = Term(lambda site: site.geo.live)
+TREE = Term(lambda site: site.geo.tree)
 AGENTS = Term(lambda site: site.geo.role_size[site.op.role], "kAgents")
 
 K = Term(lambda site: site.geo.matrix(site.matrix).k, "Matrix::kK")

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 import numpy as np
 
+from amk.report.schema import unless
 from amk.schedule_ir.expr import Env, Expr
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.attention import (
     QUERIES,
+    TOLD,
+    TREE_WORDS,
     group_size,
     owns_position,
     place,
     query_rows,
     query_width,
+    seen_before,
 )
-from amk.schedule_ir.ops.base import F32, Access, FloatArray, Geometry, Memory, Op
+from amk.schedule_ir.ops.base import F32, Access, BufferField, FloatArray, Geometry, Memory, Op
 from amk.schedule_ir.ops.precondition import BLOCK, DIM, ROWS, Need, as_model
 
 
@@ -29,6 +34,8 @@ class RopeAppendOp(Op):
 
     Where a step reads several rows of a sequence, row r is at pos + r and its query heads are q[r * group + g]; the
     units are the query heads of all rows, then the keys and the values that the worker owns: a cache has one writer.
+    If they are a tree, row r is rotated as at the position behind the rows before it that it sees, which `tree` names
+    (i32 [rows, 2], bits).
     """
 
     registers: ClassVar[tuple[str, ...]] = ("pos",)
@@ -37,8 +44,10 @@ class RopeAppendOp(Op):
         as_model("q_norm", "qk_norm"),
         as_model("k_norm", "qk_norm"),
         QUERIES,
+        TOLD,
         Need("rows", ROWS <= BLOCK, "the rows of a step lie in two blocks at most"),
     )
+    own_fields: ClassVar[Mapping[str, BufferField]] = {"tree": BufferField("global", "i32", "tree")}
     op: Literal["rope_append"] = "rope_append"
     layer: Expr
     qkv: Name
@@ -48,6 +57,7 @@ class RopeAppendOp(Op):
     q: Name
     k_cache: Name
     v_cache: Name
+    tree: Name | None = unless(None)
 
     def numbers(self, geo: Geometry) -> dict[str, int]:
         return {"query_width": query_width(geo, self.q)}
@@ -81,7 +91,10 @@ class RopeAppendOp(Op):
             norm = {"q": self.q_norm, "k": self.k_norm, "v": None}[kind]
             if norm:
                 out += geo.span("read", norm, layer * dim, (layer + 1) * dim, None)
-            out += geo.span("read", self.rope, pos * dim, (pos + 1) * dim, None)
+            if self.tree is not None:
+                out += geo.span("read", self.tree, TREE_WORDS * r, TREE_WORDS * (r + 1), None)
+            nearest = env.pos if self.tree is not None else pos  # of a tree: as many rows are before it as it sees
+            out += geo.span("read", self.rope, nearest * dim, (pos + 1) * dim, None)
             if kind == "q":
                 out += query_rows("write", self.q, (local, local + 1), layer, head, geo)
             else:
@@ -95,7 +108,8 @@ class RopeAppendOp(Op):
             pos = env.pos + r
             row = ((layer * geo.caches + head) * context + pos) * dim
             y = np.asarray(mem.read(self.qkv, first, first + dim), np.float32)
-            table = mem.read(self.rope, pos * dim, (pos + 1) * dim)
+            turn = env.pos + len(seen_before(mem, self.tree, r))
+            table = mem.read(self.rope, turn * dim, (turn + 1) * dim)
             if kind == "v":
                 mem.write(self.v_cache, row, y)
                 continue

@@ -29,6 +29,7 @@ from amk.report.diagnostic import Diagnostic
 from amk.report.schema import finding
 from amk.schedule_ir.expr import Env, Expr, coefficient
 from amk.schedule_ir.ops import OPS, AnyOp
+from amk.schedule_ir.ops.attend import AttendOp
 from amk.schedule_ir.ops.base import multiplied
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.ops.rope_append import RopeAppendOp
@@ -222,12 +223,14 @@ def _options(schedule: Schedule) -> Iterator[Diagnostic]:
         yield from _settings(graph, site)
         if "bias" in type(op).model_fields and (name := multiplied(op)) is not None:
             wanted = {"bias": bool(graph.products[name].biases)}
-        elif isinstance(op, RopeAppendOp):
-            wanted = dict.fromkeys(("q_norm", "k_norm"), graph.attention.q_norm is not None)
+        elif isinstance(op, RopeAppendOp | AttendOp):
+            norms = ("q_norm", "k_norm") if isinstance(op, RopeAppendOp) else ()
+            wanted = dict.fromkeys(norms, graph.attention.q_norm is not None) | {"tree": schedule.tree}
         for field, needed in wanted.items():
             if (getattr(op, field) is not None) != needed:
                 here, there = ("lacks", "has") if needed else ("has", "lacks")
-                message = f"{op.op} {here} {field}, model {model.name} {there} it"
+                whose = "the schedule" if field == "tree" else f"model {model.name}"
+                message = f"{op.op} {here} {field}, {whose} {there} it"
                 yield finding("AMK106", message, (*site.path, "op"))
 
 

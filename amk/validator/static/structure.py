@@ -26,13 +26,14 @@ from amk.report.schema import finding
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.memory import Stream
 from amk.schedule_ir.ops import BarrierOp
+from amk.schedule_ir.ops.attention import TREE_WORDS
 from amk.schedule_ir.ops.base import LEFT, Op, multiplied, rows_held
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.ops.select import request_words
 from amk.schedule_ir.ops.stage import StageOp
 from amk.schedule_ir.ops.staging import Staging
 from amk.schedule_ir.ranking import PARAMETERS
-from amk.schedule_ir.schedule import Schedule
+from amk.schedule_ir.schedule import Schedule, mode_of
 from amk.validator.program.trace import Path, all_sites
 from amk.validator.static.outside import reach
 from amk.weights.weight_format import Chunk
@@ -41,7 +42,8 @@ from amk.weights.weight_format import Chunk
 def check_structure(schedule: Schedule) -> list[Diagnostic]:
     """All findings; an empty list lets the other checks rely on the properties above."""
     checks = (
-        _row_shares, _attention_shares, _shapes, _sequences, _parts, _chunks, _changes, _staged, _barriers, _indices,
+        _row_shares, _attention_shares, _shapes, _header, _sequences, _parts, _chunks, _changes, _staged, _barriers,
+        _indices,
         _repeated_numbers,
     )  # fmt: skip
     return [diagnostic for check in checks for diagnostic in check(schedule)]
@@ -101,6 +103,7 @@ def _shapes(schedule: Schedule) -> Iterator[Diagnostic]:
         "request": (request_words(schedule.batch),),
         "sampling": (*texts, len(PARAMETERS)),
         "prompt": (*texts, kv.context),
+        "tree": (schedule.rows, TREE_WORDS),
         "state": (len(schedule.state_words),),
         "output": (schedule.launch.max_tokens, *each),
         "k_cache": cache,
@@ -119,18 +122,25 @@ def _shapes(schedule: Schedule) -> Iterator[Diagnostic]:
             yield finding("AMK103", message, ("buffers", i, "shape"))
 
 
-def _sequences(schedule: Schedule) -> Iterator[Diagnostic]:
-    """In a step of several tokens, what holds a row for each has as many rows, and every op works for all of them."""
+def _header(schedule: Schedule) -> Iterator[Diagnostic]:
+    """What a step reads, as the header says it."""
     if schedule.live and schedule.batch == 1:
         yield finding("AMK106", "a single sequence is live", ("live",), "it has the one position that there is")
     if schedule.accepts and schedule.rows == 1:
         yield finding("AMK106", "a step of one row accepts guesses", ("accepts",), "guesses are rows behind the first")
-    if schedule.vectors == 1:
-        return
-    together = f"{schedule.batch} sequences" if schedule.rows == 1 else f"{schedule.rows} rows of a sequence"
+    if schedule.tree and (schedule.rows == 1 or schedule.accepts or mode_of(schedule) != "greedy"):
+        message = "a step of one row, or one that accepts or draws by itself, has a tree of rows"
+        yield finding("AMK106", message, ("tree",), "which nodes count is up to the host")
     if schedule.batch > 1 and schedule.rows > 1:
         message = f"a step reads {schedule.rows} rows of {schedule.batch} sequences"
         yield finding("AMK106", message, ("rows",), "several rows are those of one sequence")
+
+
+def _sequences(schedule: Schedule) -> Iterator[Diagnostic]:
+    """In a step of several tokens, what holds a row for each has as many rows, and every op works for all of them."""
+    if schedule.vectors == 1:
+        return
+    together = f"{schedule.batch} sequences" if schedule.rows == 1 else f"{schedule.rows} rows of a sequence"
     shapes = {b.name: b.shape for b in schedule.buffers}
     for site in all_sites(schedule):
         op, path = site.step.op, (*site.path, "op")

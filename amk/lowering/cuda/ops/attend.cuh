@@ -8,18 +8,21 @@
 // (bf16 or fp8, private to the worker's split); writes shared partial (f32 [agents, group, head_dim + 4]).
 //
 // In a step of several rows, query vectors are those of all rows. Warps share them out in kTileColumns parts, 8 at a time, and
-// the kSharers warps of a part the positions; a lane counts the positions that its own query vector's row sees. Many
+// the kSharers warps of a part the positions; a lane counts the positions that its own query vector's row sees: of a tree, of
+// the step's rows those whose bits the launch was given. Many
 // positions of a block are taken in kPieces turns, so that registers hold 16 of them at most. partial may be q: a lane writes
 // where it has read, and behind it.
 #pragma once
 #include "amk/cache.cuh"
 #include "amk/cells.cuh"
 #include "amk/tensor_core.cuh"
+#include "amk/tree.cuh"
 
 namespace amk::ops {
 
 // One warp's sums for 8 query heads. keys, values: this lane's first row of the next block; ahead: positions from the warp's
-// first row there up to the last one of the step; late: rows of the step behind that of this lane's query vector.
+// first row there up to the last one of the step; late: rows of the step behind that of this lane's query vector. seen: of a tree, the
+// rows that this one sees, as bits.
 template <class S, class C>
 struct Attention {
   using P = typename C::P;
@@ -35,6 +38,7 @@ struct Attention {
 
   const Cache *keys, *values;
   int lane, width, ahead, late;  // width: positions of a block that are the warp's, of the piece to come on
+  unsigned long long seen;
   float out[kRuns][4][4] = {}, peak = -1e30f, total = 0.f;
 
   __device__ __forceinline__ static bool has(int dim) { return kDim % 64 == 0 || dim < kDim; }
@@ -86,8 +90,13 @@ struct Attention {
           }
         }
       }
-      const int own = P::kRows == 1 ? ahead : ahead - late;
-      const auto there = [&](int s) { return s % kQuads * 4 < min(here, own - s / kQuads * kStep) - part; };
+      const int own = P::kRows == 1 || S::kHasTree ? ahead : ahead - late;
+      const auto there = [&](int s) {
+        const int left = own - s / kQuads * kStep, row = P::kRows - left + s % kQuads * 4 + part;  // of the step
+        const bool near = s % kQuads * 4 < min(here, left) - part;
+        if constexpr (S::kHasTree) return near && (row < 0 || (seen >> row & 1) != 0);
+        return near;
+      };
 #pragma unroll
       for (int s = 0; s < kAll; ++s) {
         score[s] = there(s) ? sums[s][0] + sums[s][3] : -1e30f;
@@ -167,7 +176,8 @@ __device__ __forceinline__ void attend(C& c) {
     const int mine = min(head0 + row, kQueries - 1);
     // In registers: what is read from constant memory between loads waits for a scoreboard that may be theirs too.
     A a{sync::opaque(S::k_cache(c).data + offset), sync::opaque(S::v_cache(c).data + offset), c.lane, a1 - a0, ahead,
-        P::kRows - 1 - mine / kGroup};
+        P::kRows - 1 - mine / kGroup, 0};
+    if constexpr (S::kHasTree) a.seen = seen_before<S>(c, mine / kGroup) | 1ull << mine / kGroup;
     const uint4* query = reinterpret_cast<const uint4*>(S::q(c) + mine * S::kQueryWidth + c.lane % 4 * 8);
     if constexpr (ablation::kNoAttention) {
       // The sums stay zero.

@@ -2,12 +2,13 @@
 //
 // Threads: unit u (query heads, key, value) is done by agent u mod n; a lane takes pairs (i, i + head_dim / 2). In a step of
 // several rows the units are the query heads of all rows, then the keys and the values that the worker owns; a warp has several
-// of its unit's heads in flight. Reads global qkv (f32 hand-off), rope, norms (f32); writes shared q (each pair of f32
+// of its unit's heads in flight; if they are a tree, a row is rotated as at the position behind the rows that it sees. Reads global qkv (f32 hand-off), rope, norms (f32); writes shared q (each pair of f32
 // as a pair of bf16 and the pair of bf16 that it leaves), global caches (bf16 or
 // fp8, private to the worker's split).
 #pragma once
 #include "amk/cache.cuh"
 #include "amk/cells.cuh"
+#include "amk/tree.cuh"
 
 namespace amk::ops {
 
@@ -151,7 +152,9 @@ __device__ __forceinline__ void rope_append_rows(C& c, int head, int agent) {
         const int item = first + j * stride;
         if (!live(item)) continue;
         const long long pos = c.pos + row_of(item);
-        const float* table = S::rope(c).data + pos * kDim;
+        long long turn = pos;
+        if constexpr (S::kHasTree) turn = c.pos + __popcll(seen_before<S>(c, row_of(item)));
+        const float* table = S::rope(c).data + turn * kDim;
         float a[kPairs], b[kPairs], cosine[kPairs], sine[kPairs], squares = 0.f;
 #pragma unroll
         for (int k = 0; k < kPairs; ++k) {
