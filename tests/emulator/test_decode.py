@@ -50,6 +50,9 @@ CASES: dict[str, tuple[Any, str, FormatName, int, dict[str, Any]]] = {
     "four rows across blocks, sm_90a": (
         tiny_model(layers=1), "h200", "bf16", 4, {"rows": 4, "kv_block": 5, "kv_splits": 2},
     ),
+    "six nodes of a tree, sm_90a": (
+        tiny_model(layers=1), "h200", "bf16", 4, {"rows": 6, "tree": True, "kv_block": 6, "kv_splits": 2},
+    ),
     "eight rows, norms of heads, fenced, sm_90a": (
         tiny_model(heads=6, kv_heads=2, hidden=192, qk_norm=True), "h200", "bf16", 4, {"rows": 8, "handoff": "fenced"},
     ),

@@ -18,9 +18,10 @@ from tests.emulator.test_decode import scheduled
 from tests.engine.tiny import RandomTensors
 
 TAGGED, NAIVE, ROWS = "bf16 sm_90a, tagged", "naive sm_80", "four rows across blocks, sm_90a"
+TREE = "six nodes of a tree, sm_90a"
 BY_DATA = {
     *(("select", name) for name in ("best_index", "best_value", "prompt", "request")), ("embed", "embedding"),
-    ("rope_append", "rope"), ("argmax_rows", "shared"),
+    ("rope_append", "rope"), ("rope_append", "tree"), ("argmax_rows", "shared"),
 }  # fmt: skip
 """Declared reads that a run may leave out: chosen by data or by the position, or sums of squares where no row is."""
 OF_ROWS = ("none", "prompt")
@@ -45,7 +46,7 @@ def ran(name: str) -> Result:
 
 
 @pytest.mark.turns(6)
-@pytest.mark.parametrize("name", [TAGGED, NAIVE, ROWS])
+@pytest.mark.parametrize("name", [TAGGED, NAIVE, ROWS, TREE])
 def test_every_step_touches_what_its_op_declares(name: str) -> None:
     found = ran(name).mismatches
     assert [str(m) for m in found if m.kind != "unread" and (m.op, m.buffer) != OF_ROWS] == []

@@ -212,10 +212,12 @@ struct S5 {
   static __device__ __forceinline__ float* q(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 4352); }
   static __device__ __forceinline__ amk::Plain<amk::bf16> k_cache(const Ctx& c) { return {c.globals.b_k_cache}; }
   static __device__ __forceinline__ amk::Plain<amk::bf16> v_cache(const Ctx& c) { return {c.globals.b_v_cache}; }
+  static constexpr bool kHasTree = false;
   static constexpr int kQueryWidth = 64;
   static_assert(((Plan::kHeadDim % 4) == 0), "halves of a head are whole pairs");
   static_assert((kHasQNorm == false), "q_norm is named if and only if the model has it");
   static_assert((kHasKNorm == false), "k_norm is named if and only if the model has it");
+  static_assert((kHasTree == false), "rows are told which of them they see if and only if they are a tree");
   static_assert((1 <= Plan::kKvBlock), "the rows of a step lie in two blocks at most");
 };
 struct S6 {
@@ -226,10 +228,12 @@ struct S6 {
   static __device__ __forceinline__ amk::Plain<amk::bf16> k_cache(const Ctx& c) { return {c.globals.b_k_cache}; }
   static __device__ __forceinline__ amk::Plain<amk::bf16> v_cache(const Ctx& c) { return {c.globals.b_v_cache}; }
   static __device__ __forceinline__ float* partial(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 0); }
+  static constexpr bool kHasTree = false;
   static constexpr int kSharers = 8;
   static constexpr int kTileColumns = 1;
   static constexpr int kQueryWidth = 64;
   static_assert(((Plan::kHeadDim % 8) == 0), "a lane reads 8 dims");
+  static_assert((kHasTree == false), "rows are told which of them they see if and only if they are a tree");
   static_assert(((((Plan::kKvSplits * Plan::kKvBlock) * Plan::kHeadDim) * 2) < 2147483648), "two laps of the splits are counted in 32 bits");
 };
 struct S7 {

@@ -102,8 +102,9 @@ class AttendOp(Op):
         runs, (share, mine) = self._runs(env, geo), self._queries(env, geo)
         begun = part * geo.kv_block <= last_row(env.pos, geo)  # then agents multiply with the query, some by nothing
         out: list[Access] = []
-        for vectors in mine if begun else ():
-            out += query_rows("read", self.q, vectors, layer, head, geo)
+        for vectors in mine:
+            if begun:
+                out += query_rows("read", self.q, vectors, layer, head, geo)
             if self.tree is not None:
                 first, last = (n // group_size(geo) for n in (vectors[0], vectors[1] - 1))
                 out += geo.span("read", self.tree, TREE_WORDS * first, TREE_WORDS * (last + 1), None)
@@ -131,20 +132,22 @@ class AttendOp(Op):
             width = query_width(geo, self.q)
             rows = [mem.read(self.q, n * width, n * width + dim) for n in (range(q0, q1) if begun else ())]
             query = np.asarray(rows, np.float32)
+            seen = self._seen_rows(range(q0, q1), geo, mem)
             if runs:
                 places = [((base + lo) * dim, (base + hi) * dim) for lo, hi in runs]
                 k = np.concatenate([mem.read(self.k_cache, *r) for r in places]).reshape(-1, dim).astype(np.float32)
                 v = np.concatenate([mem.read(self.v_cache, *r) for r in places]).reshape(-1, dim).astype(np.float32)
-                out[:] = _partials(query.reshape(-1, dim) @ k.T, v, self._seen(env.pos, range(q0, q1), runs, geo, mem))
+                positions = np.concatenate([np.arange(lo, hi) for lo, hi in runs]) - env.pos
+                there = (positions < 0) | seen[:, np.maximum(positions, 0)]
+                out[:] = _partials(query.reshape(-1, dim) @ k.T, v, there)
             mem.write(self.partial, (share * count + q0) * partial_width(geo), out.reshape(-1))
 
-    def _seen(self, pos: int, vectors: range, runs: list[tuple[int, int]], geo: Geometry, mem: Memory) -> np.ndarray:
-        """[query vectors, positions of the runs]: whether the vector's row sees the position."""
-        positions = np.concatenate([np.arange(lo, hi) for lo, hi in runs])
-        rows = np.zeros((len(vectors), geo.rows_each), bool)
+    def _seen_rows(self, vectors: range, geo: Geometry, mem: Memory) -> np.ndarray:
+        """[query vectors, rows]: whether the vector's row sees the row."""
+        seen = np.zeros((len(vectors), geo.rows_each), bool)
         for n, row in enumerate(vector // group_size(geo) for vector in vectors):
-            rows[n, [*seen_before(mem, self.tree, row), row]] = True
-        return (positions < pos) | rows[:, np.clip(positions - pos, 0, geo.rows_each - 1)]
+            seen[n, [*seen_before(mem, self.tree, row), row]] = True
+        return seen
 
 
 def _partials(scores: np.ndarray, v: np.ndarray, seen: np.ndarray) -> np.ndarray:
