@@ -70,6 +70,7 @@ class Planned(NamedTuple):
     rows: int = 1
     live: bool = False
     accepts: bool = False
+    tree: bool = False
 
 
 def load(
@@ -90,6 +91,7 @@ def load(
     speculate: Method | None = None,
     draft_tokens: int = GUESSES,
     draft_steps: int = 1,
+    draft_branches: int = 1,
     draft: str | Path | Files | None = None,
     batch: int = 1,
 ) -> LanguageModel:
@@ -112,6 +114,7 @@ def load(
     from the text; 'draft' asks the model `draft`, which is smaller, has the same tokens and runs on the same device. A
     schedule that is planned for it has a row more than draft_tokens. draft_steps: steps of guesses a launch, where a
     schedule runs; with more than one, which only 'lookup' knows, guesses are accepted on the device between them.
+    draft_branches: ways in which 'lookup' guesses what comes next, draft_tokens in all of them; a pass verifies all.
     batch: texts that are computed at once, each for itself, 1 to 16; a schedule that is planned for more than one
     verifies no guesses. A schedule that is given says itself how many.
 
@@ -136,14 +139,16 @@ def load(
 
         forms = formats if formats is not None else stored_formats(files.path, dtype, lm_head_dtype)
         wanted = Planned(forms, kv_dtype, max_context, sampling, batch, live=batch > 1)
-        wanted = wanted._replace(accepts=draft_steps > 1 and speculate is not None)
+        if speculate is not None:
+            wanted = wanted._replace(accepts=draft_steps > 1, tree=draft_branches > 1)
         runs = _runs(models, device, gpu, wanted, schedule, 0 if speculate is None else draft_tokens)
         backend = partial(
             schedule_backend, device=device, progress=progress, quantise=quantise, prefill=prefill, steps=draft_steps
         )
         backends = [backend(run, each.checkpoint) for run, each in zip(runs, models, strict=True)]
         notes += rounding(runs[0], files.checkpoint)
-    guessing = None if speculate is None else _guessing(models, backends, speculate, draft_tokens, draft_steps)
+    asked = draft_tokens, draft_steps, draft_branches
+    guessing = None if speculate is None else _guessing(models, backends, speculate, *asked)
     suggested = suggested_sampling(generation_config(files.path))
     return LanguageModel(files.checkpoint.spec, files.tokenizer, backends[0], notes, suggested, guessing)
 
@@ -165,11 +170,12 @@ def _without_schedules(models: Sequence[Files], max_context: int | None, batch: 
 
 
 def _guessing(
-    models: Sequence[Files], backends: Sequence[Backend], speculate: Method, tokens: int, steps: int
+    models: Sequence[Files], backends: Sequence[Backend], speculate: Method, tokens: int, steps: int, branches: int
 ) -> Speculating:
     """What guesses, with the draft if there is one."""
     known = min(each.checkpoint.spec.vocab for each in models)
-    return speculating(backends[0], speculate, tokens, Draft(backends[1], known) if models[1:] else None, steps)
+    draft = Draft(backends[1], known) if models[1:] else None
+    return speculating(backends[0], speculate, tokens, draft, steps, branches)
 
 
 def _runs(
@@ -296,6 +302,7 @@ def planned(checkpoint: Checkpoint, device: Device, gpu: str | None, wanted: Pla
             wanted.rows,
             wanted.live,
             wanted.accepts,
+            wanted.tree,
         )
     settings = replace(
         PRESETS["fast"],
@@ -305,6 +312,7 @@ def planned(checkpoint: Checkpoint, device: Device, gpu: str | None, wanted: Pla
         rows=wanted.rows,
         live=wanted.live,
         accepts=wanted.accepts,
+        tree=wanted.tree,
     )
     target = load_target(gpu or target_here())
     return plan(spec, target, settings=settings, wanted=wanted.formats, max_context=wanted.max_context)

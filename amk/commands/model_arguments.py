@@ -80,6 +80,10 @@ def add_speculation(parser: argparse.ArgumentParser) -> None:
         help="passes of a launch of the schedule, with --speculate lookup; guesses are then accepted where it runs "
         "(default: 1)",
     )  # fmt: skip
+    parser.add_argument(
+        "--draft-branches", type=positive, default=1, metavar="N",
+        help="ways in which --speculate lookup guesses, all of which a pass verifies (default: 1)",
+    )  # fmt: skip
 
 
 def choose_device(arguments: argparse.Namespace) -> Device:
@@ -111,7 +115,8 @@ def opened(arguments: argparse.Namespace, device: Device, files: Files, longest:
     if device == "cpu":
         model = load(
             files, device=device, max_context=arguments.max_context, speculate=arguments.speculate,
-            draft_tokens=arguments.draft_tokens, draft_steps=arguments.draft_steps, draft=arguments.draft, batch=batch,
+            draft_tokens=arguments.draft_tokens, draft_steps=arguments.draft_steps,
+            draft_branches=arguments.draft_branches, draft=arguments.draft, batch=batch,
         )  # fmt: skip
     else:
         with packing_bar() as progress:
@@ -120,7 +125,7 @@ def opened(arguments: argparse.Namespace, device: Device, files: Files, longest:
                 max_context=positions(arguments, files, longest), sampling=sampling.mode, schedule=arguments.schedule,
                 progress=progress, quantise=quantiser(arguments), prefill=arguments.prefill,
                 speculate=arguments.speculate, draft_tokens=arguments.draft_tokens, draft_steps=arguments.draft_steps,
-                draft=arguments.draft, batch=batch,
+                draft_branches=arguments.draft_branches, draft=arguments.draft, batch=batch,
             )  # fmt: skip
     arguments.findings.tell(model.notes)
     return model

@@ -21,7 +21,14 @@ from amk.emulator.machine.report import Fault
 from amk.emulator.memory.global_memory import Allocation
 from amk.emulator.ptx.parse import parse
 from amk.emulator.ptx.program import Program, assemble
-from amk.engine.backends.request import first_state, request_buffers, sampling_buffer, starts_of, tokens_of
+from amk.engine.backends.request import (
+    first_buffers,
+    first_state,
+    request_buffers,
+    sampling_buffer,
+    starts_of,
+    tokens_of,
+)
 from amk.interpreter.constants import constants
 from amk.interpreter.packing import packed_arrays
 from amk.lowering.abi import COUNTER_STRIDE, abi, member
@@ -108,7 +115,7 @@ class EmulatedEngine:
         )
         self.buffers = {b.name: b for b in schedule.buffers}
         self.tokens_left = 0
-        self.write(sampling_buffer(self.schedule, GREEDY))
+        self.write(first_buffers(self.schedule))
         self.set_state(**dict.fromkeys(schedule.state_words, 0))
         self._forget_scratch()
 

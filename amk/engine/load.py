@@ -93,6 +93,7 @@ def plan_for_cpu(
     rows: int = 1,
     live: bool = False,
     accepts: bool = False,
+    tree: bool = False,
 ) -> Schedule:
     """A plan with few workers and a cache of `positions`, for the interpreter or the emulator.
 
@@ -100,7 +101,7 @@ def plan_for_cpu(
     """
     workers = max(2, -(-model.vocab // CPU_ROWS), batch * model.kv_heads if batch > 1 else 0)
     settings = Settings(
-        warps=warps, sampling=sampling, kv_dtype=kv_dtype, batch=batch, rows=rows, live=live, accepts=accepts
+        warps=warps, sampling=sampling, kv_dtype=kv_dtype, batch=batch, rows=rows, live=live, accepts=accepts, tree=tree
     )
     return plan(model, load_target("h200"), settings=settings, wanted=wanted, max_context=positions, workers=workers)
 

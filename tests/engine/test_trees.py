@@ -10,16 +10,23 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import amk
 from amk.adversary.edits import Edit, apply, find
 from amk.adversary.neighbourhood.bases import CONTEXT, SMALLEST, TAGGED
+from amk.api.loading import Device
 from amk.checker.certificate import check_certificate
 from amk.engine.backends.cpu_engine import CpuEngine
+from amk.engine.backends.room import Token
 from amk.engine.backends.rows_backend import RowsBackend
+from amk.engine.generation.lookup import Lookup
+from amk.engine.generation.speculation import Speculating
+from amk.engine.load import plan_for_cpu
 from amk.judges.emulated_run import EmulatedKernel
 from amk.judges.forward import ForwardPass
 from amk.judges.judge import DEVICE_TOLERANCE, Machine, judge, judged, requests
@@ -32,6 +39,7 @@ from amk.planner.decode import plan
 from amk.planner.settings import PHASED, Settings
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.codec import canonical_json, schedule_hash
+from amk.schedule_ir.sampling import Sampling
 from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.tree import tree_words as words_of
 from amk.targets.target import load_target
@@ -40,6 +48,7 @@ from amk.validator.together import apart
 from amk.validator.verify import verify
 from amk.weights.bfloat import F32
 from tests.cases import cases
+from tests.engine import tiny_chat
 from tests.engine.tiny import NEOX, RandomTensors, tiny_model, tiny_plan
 from tests.validator.plans import from_document
 
@@ -330,3 +339,101 @@ def test_branches_of_any_shape_in_as_few_steps_as_rows_allow(rows: int) -> None:
         assert np.abs(after - wanted[0]).max() < 1e-4 * np.abs(wanted).max(), "a tree leaves no wrong key behind"
     with pytest.raises(AmkError, match="AMK014"):
         backend.branches([1] * 23, [1, 2], [-1, 0])
+
+
+@pytest.mark.turns(2)
+@pytest.mark.parametrize("device", ["interpreter", "emulator"])
+def test_scores_of_candidates_are_those_of_the_forward_pass(tmp_path: Path, device: Device) -> None:
+    """Candidates with common beginnings, through the Python API."""
+    draw, emulated = random.Random(4), device == "emulator"
+    if emulated:
+        pytest.importorskip("numba")
+    with amk.load(tiny_chat.write(tmp_path), device="cpu", max_context=64) as exact:
+        prompt = [int(token) for token in exact.encode("ABABAB WAS")]
+        count = cases(3, 12) if emulated else 40
+        candidates = [[draw.randrange(3, 9) for _ in range(draw.randint(1, 6))] for _ in range(count)]
+        wanted = exact.score(prompt, candidates)
+        schedule = plan_for_cpu(exact.spec, 64, rows=16, tree=True)
+        with amk.load(tmp_path, schedule=schedule, device=device) as scoring:
+            found = scoring.score(prompt, candidates)
+    largest = max(-min(one.logprobs) for one in wanted)
+    for one, other in zip(wanted, found, strict=True):
+        np.testing.assert_allclose(other.logprobs, one.logprobs, atol=(0.02 if emulated else 1e-4) * largest)
+
+
+class Ways:
+    """Two ways, of which one is right up to a place that wanders, in turns the first and the second."""
+
+    def __init__(self, wanted: Sequence[int]) -> None:
+        self._wanted, self.asked = list(wanted), 0
+
+    def guess(self, tokens: Sequence[Token], count: int, sampling: Sampling) -> list[int]:
+        raise AssertionError("asked for one way")
+
+    def ways(self, tokens: Sequence[Token], count: int, most: int) -> list[list[int]]:
+        self.asked += 1
+        right = self._wanted[len(tokens) : len(tokens) + count]
+        wrong = self.asked // 2 % 4
+        right = [token if n < wrong else (token + 1) % 90 for n, token in enumerate(right)]
+        other = [(token + 2) % 90 for token in right]
+        return [right, other] if self.asked % 2 else [other, right]
+
+
+@pytest.mark.turns(3)
+@pytest.mark.parametrize("drawn", [{}, {"temperature": 0.8, "top_k": 20, "seed": 11}, {"logprobs": 1}], ids=str)
+@pytest.mark.parametrize("device", ["cpu", "interpreter"])
+def test_whichever_way_is_right_the_text_is_that_of_one_token_at_a_time(
+    tmp_path: Path, device: Device, drawn: dict[str, Any]
+) -> None:
+    """Up to the end of the context; what a step read on another way than its first is read again."""
+    directory, asked = tiny_chat.write(tmp_path), {"max_tokens": 100, "ignore_eos": True} | drawn
+    options: dict[str, Any] = {"speculate": "lookup", "draft_tokens": 6, "draft_branches": 2}
+    with (
+        amk.load(directory, device="cpu", max_context=40) as plain,
+        amk.load(directory, device=device, max_context=40, **options) as guessing,
+    ):
+        prompt = [int(token) for token in plain.encode("ABABAB WAS")]
+        wanted = plain.generate(prompt, **asked)
+        found = guessing.generate(prompt, **asked)
+        assert found.tokens == wanted.tokens and found.usage.drafted_tokens > 0
+        guessing._speculating = Speculating(
+            guessing._backend,  # type: ignore[arg-type]
+            lambda: Ways([*prompt, *wanted.tokens]), 6, branches=2,
+        )  # fmt: skip
+        for _ in range(2):
+            found = guessing.generate(prompt, **asked)
+            assert found.tokens == wanted.tokens
+            usage = found.usage
+            assert usage.steps + usage.accepted_tokens == len(found.tokens)
+            assert usage.accepted_tokens > len(found.tokens) // 3, "both ways are accepted"
+        for one, other in zip(wanted.logprobs or (), found.logprobs or (), strict=True):
+            assert abs(one.logprob - other.logprob) < 1e-3
+
+
+def test_lookup_knows_several_ways() -> None:
+    lookup = Lookup(shortest=1)
+    text = [1, 2, 3, 4, 9, 2, 3, 5, 8, 3, 7, 1, 2, 3]
+    assert lookup.ways(text, 2, 3) == [[4, 9], [5, 8], [7, 1]], "of three equal tokens, of two, of one"
+    assert lookup.ways(text, 2, 2) == [[4, 9], [5, 8]]
+    assert lookup.ways(text, 2, 1) == [lookup.guess(text, 2)]
+    assert lookup.ways([1, 2, 1, 2], 2, 3) == [[1, 2]], "ways differ in their first token"
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ({"draft_branches": 0}, "AMK005"),
+        ({"draft_branches": 2, "draft_steps": 2, "device": "cpu"}, "AMK005"),
+        ({"draft_branches": 2, "draft_steps": 2}, "AMK016"),
+        ({"draft_branches": 2, "rows": 4}, "AMK016"),
+    ],
+    ids=str,
+)
+def test_ways_that_nothing_verifies_are_refused(tmp_path: Path, options: dict[str, Any], code: str) -> None:
+    directory = tiny_chat.write(tmp_path)
+    options = {"speculate": "lookup", "device": "interpreter", "max_context": 40} | options
+    if rows := options.pop("rows", None):
+        with amk.load(directory, device="cpu") as model:
+            options["schedule"] = plan_for_cpu(model.spec, 40, rows=rows)
+    with pytest.raises(AmkError, match=code):
+        amk.load(directory, **options)

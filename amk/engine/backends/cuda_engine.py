@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from amk.engine.admission.admission import AdmittedKernel
 from amk.engine.backends.launches_ahead import AHEAD, LaunchesAhead
-from amk.engine.backends.request import TextEngine, sampling_buffer, tokens_of
+from amk.engine.backends.request import TextEngine, first_buffers, tokens_of
 from amk.engine.backends.tag_life import tokens_told_apart
 from amk.lowering import refusal
 from amk.lowering.abi import Abi, abi, counter_names, member
@@ -21,7 +21,6 @@ from amk.lowering.emit import KERNEL
 from amk.lowering.launch import CooperativeLaunch, Device, Kernel, Module
 from amk.lowering.stream import Stream
 from amk.lowering.watchdog import BlockedWait, check_log, empty_log, plain_words
-from amk.schedule_ir.sampling import GREEDY
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.static.resources import CompiledResources
 
@@ -88,7 +87,7 @@ class CudaEngine(TextEngine):
         self._start_counters()
         self.log.upload(empty_log(LOG_RECORDS))
         self._stopped = False
-        self.upload_constants(sampling_buffer(self.schedule, GREEDY))
+        self.upload_constants(first_buffers(self.schedule))
         self.set_state(**dict.fromkeys(self.schedule.state_words, 0))
 
     def _start_counters(self) -> None:

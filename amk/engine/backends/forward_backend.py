@@ -49,7 +49,7 @@ class _Ask(Ask):
 class ForwardBackend(Seats[_Ask]):
     """A `Backend` for as many texts at once as asked for; further ones wait for one to leave."""
 
-    rows = None
+    rows, trees = None, True
     keeps = True
 
     def __init__(self, forward: ForwardPass, texts: int = 1) -> None:

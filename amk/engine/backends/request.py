@@ -85,6 +85,12 @@ class TextEngine(ABC):
         """Write the buffers and these words of the launch state."""
 
 
+def first_buffers(schedule: Schedule) -> dict[str, NDArray[np.int32]]:
+    """What a launch is told until a text is requested: to take the largest logits, of rows that follow each other."""
+    tree = {"tree": tree_words((), schedule.rows)} if schedule.tree else {}
+    return sampling_buffer(schedule, GREEDY) | tree
+
+
 def sampling_buffer(schedule: Schedule, sampling: Sampling | Sequence[Sampling]) -> dict[str, NDArray[np.int32]]:
     """Content of `sampling`, where the schedule has it; AMK015 if it cannot choose tokens so."""
     each = [sampling] * schedule.batch if isinstance(sampling, Sampling) else list(sampling)

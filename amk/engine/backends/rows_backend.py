@@ -27,6 +27,7 @@ class RowsBackend(ScheduleBackend):
     def __init__(self, engine: ScheduleEngine, prompts: PromptReader | None = None, steps: int = 1) -> None:
         super().__init__(engine, prompts=prompts)
         self.rows, self.steps, self._mode = engine.schedule.rows, steps, mode_of(engine.schedule)
+        self.trees = engine.schedule.tree
 
     def logits(self, tokens: Sequence[Token]) -> F32:
         (found,) = self.every(tokens, len(tokens) - 1)

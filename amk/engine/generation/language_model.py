@@ -20,6 +20,7 @@ from amk.engine.generation.answer_stream import Found, Stream
 from amk.engine.generation.completion import Completion, Options, Perplexity, Piece, Score, TokenLogprob, biased
 from amk.engine.generation.conversation import Chat
 from amk.engine.generation.grammar import Grammars
+from amk.engine.generation.prefix_tree import PrefixTree
 from amk.engine.generation.restriction import restricted
 from amk.engine.generation.scoring import perplexity_of, scores_of
 from amk.engine.generation.speculation import Chosen, Speculating, Speculation, Verifier
@@ -225,6 +226,9 @@ class LanguageModel:
                 if launched is not None:
                     added, *counts = launched
                     return Found([(token, None) for token in added], self._backend.cached, *counts)
+            if speculation is not None and (tree := speculation.tree(tokens, most)) is not None:
+                found = self._followed(speculation, tree, tokens, answer, options)
+                return Found(found, self._backend.cached, len(tree.tokens), len(found) - 1)
             if speculation is not None:
                 guesses = speculation.guessed(tokens, most, options.sampling)
                 chosen = self._choices(guesses.text, len(tokens) - 1, answer, options)
@@ -249,6 +253,24 @@ class LanguageModel:
             given = [*answer, *(int(token) for token in tokens[first + 1 : pos + 1])]
             token = choose(biased(logits, options, given), options.sampling, pos)
             yield token, _told(logits, token, options.logprobs)
+
+    def _followed(
+        self,
+        speculation: Speculation,
+        tree: PrefixTree,
+        tokens: Sequence[Token],
+        answer: Sequence[int],
+        options: Options,
+    ) -> list[Chosen]:
+        """What is chosen on the way through a tree of guesses."""
+        logits = self._backend.branches(tokens, tree.tokens, tree.parents)
+
+        def chosen(node: int, found: list[int]) -> Chosen:
+            row, pos = logits[1 + node], len(tokens) - 1 + len(found)
+            token = choose(biased(row, options, [*answer, *found]), options.sampling, pos)
+            return token, _told(row, token, options.logprobs)
+
+        return speculation.followed(tree, chosen, () if options.ignore_eos else self.spec.eos)
 
     def close(self) -> None:
         """Free the device's memory; requests after it are refused with AMK005."""

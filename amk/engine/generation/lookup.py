@@ -28,15 +28,22 @@ class Lookup:
 
         Where the place is so near that the text ends before `count` tokens, they are repeated. sampling: no matter.
         """
+        return next(iter(self.ways(tokens, count, 1)), [])
+
+    def ways(self, tokens: Sequence[Token], count: int, most: int) -> list[list[int]]:
+        """As `guess`, in at most `most` ways that differ in their first token: of the latest place with so many equal
+        tokens, and of those with fewer."""
         self._learn(tokens)
-        size = len(tokens)
+        size, found = len(tokens), list[list[int]]()
         for length in range(min(LONGEST, size), self._shortest - 1, -1):
             at = self._behind.get(tuple(tokens[size - length :]))
-            if at is not None:
-                found = [tokens[at + n % (size - at)] for n in range(count)]
-                end = next((n for n, token in enumerate(found) if not isinstance(token, int)), count)
-                return [int(token) for token in found[:end]]
-        return []
+            if at is None or len(found) == most:
+                continue
+            way = [tokens[at + n % (size - at)] for n in range(count)]
+            end = next((n for n, token in enumerate(way) if not isinstance(token, int)), count)
+            if end and all(way[0] != other[0] for other in found):
+                found.append([int(token) for token in way[:end]])
+        return found
 
     def _learn(self, tokens: Sequence[Token]) -> None:
         """The places behind every run of tokens, but for the last ones, which nothing follows."""

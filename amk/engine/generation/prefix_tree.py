@@ -35,6 +35,10 @@ class PrefixTree:
             nodes.append(node)
         return nodes
 
+    def behind(self, node: int, token: int) -> int | None:
+        """The node of this token behind a node, or ROOT; None if there is none."""
+        return self._children[node].get(token)
+
     def followers(self, sequence: Sequence[int]) -> tuple[list[int], bool]:
         """Tokens that may come behind a prefix, and whether it is a whole sequence."""
         node = self.path(sequence)[-1] if sequence else ROOT

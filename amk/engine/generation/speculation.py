@@ -17,6 +17,7 @@ from amk.engine.backends.room import Token
 from amk.engine.generation.completion import TokenLogprob
 from amk.engine.generation.draft import Draft
 from amk.engine.generation.lookup import Lookup
+from amk.engine.generation.prefix_tree import ROOT, PrefixTree
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.sampling import GREEDY, Sampling
 
@@ -32,10 +33,13 @@ Chosen = tuple[int, TokenLogprob | None]
 @runtime_checkable
 class Verifier(Backend, Protocol):
     """A backend that reads several tokens at once. rows: how many a pass reads whether they are asked for or not; None
-    where it takes the longer the more it reads."""
+    where it takes the longer the more it reads. trees: whether it reads several continuations of a text at once."""
 
     @property
     def rows(self) -> int | None: ...
+
+    @property
+    def trees(self) -> bool: ...
 
     def choices(self, tokens: Sequence[Token], first: int, sampling: Sampling) -> Iterator[int]:
         """The tokens that are chosen behind token `first` and behind each that follows it."""
@@ -65,6 +69,14 @@ class Drafter(Protocol):
         """At most `count` tokens that may follow `tokens`, where they are chosen so."""
 
 
+@runtime_checkable
+class Branching(Drafter, Protocol):
+    """A drafter that has several guesses of the next token."""
+
+    def ways(self, tokens: Sequence[Token], count: int, most: int) -> list[list[int]]:
+        """At most `most` continuations of `count` tokens, whose first tokens differ; the likeliest first."""
+
+
 class Launched(NamedTuple):
     """Tokens that a launch added, the guesses that it verified, and how many of them were right."""
 
@@ -86,10 +98,10 @@ class Guesses(NamedTuple):
 
 class Speculation:
     """Of one text. Where a pass takes the longer the more it reads, one guess more is made than was accepted the last
-    time, `most` at most."""
+    time, `most` at most. branches: ways in which a pass may go on."""
 
-    def __init__(self, backend: Verifier, drafter: Drafter, most: int) -> None:
-        self._backend, self._drafter = backend, drafter
+    def __init__(self, backend: Verifier, drafter: Drafter, most: int, branches: int = 1) -> None:
+        self._backend, self._drafter, self._branches = backend, drafter, branches
         self._most = self._next = most if backend.rows is None else min(most, backend.rows - 1)
 
     def guessed(self, tokens: Sequence[Token], most: int, sampling: Sampling) -> Guesses:
@@ -97,6 +109,32 @@ class Speculation:
         room = min(most - 1, self._backend.context - len(tokens), self._next)
         found = self._drafter.guess(tokens, room, sampling) if room > 0 else []
         return Guesses(tokens, found)
+
+    def tree(self, tokens: Sequence[Token], most: int) -> PrefixTree | None:
+        """Guesses in several ways for a pass that gives at most `most` tokens, in equal shares but for the first way;
+        None where there is one way."""
+        if self._branches == 1 or not isinstance(self._drafter, Branching):
+            return None
+        depth = min(most - 1, self._backend.context - len(tokens), self._next)
+        ways = self._drafter.ways(tokens, depth, self._branches) if depth > 0 else []
+        nodes = min(self._most, depth * len(ways))
+        share = nodes // max(len(ways), 1)
+        first = nodes - share * (len(ways) - 1)
+        return PrefixTree(way[: share if number else first] for number, way in enumerate(ways))
+
+    def followed(
+        self, tree: PrefixTree, choose: Callable[[int, list[int]], Chosen], eos: Sequence[int]
+    ) -> list[Chosen]:
+        """What is chosen behind the text, and behind each node of the tree that was. choose: behind a node, when these
+        tokens were."""
+        found: list[Chosen] = []
+        node: int | None = ROOT
+        while node is not None:
+            found.append(choose(node, [token for token, _ in found]))
+            node = None if found[-1][0] in eos else tree.behind(node, found[-1][0])
+        if tree.tokens and self._backend.rows is None:
+            self._next = min(len(found), self._most)
+        return found
 
     def accepted(self, guesses: Guesses, chosen: Iterable[Chosen], eos: Sequence[int]) -> list[Chosen]:
         """Of what is chosen behind the known text and behind each guess: all up to the first that was not guessed or
@@ -136,22 +174,30 @@ class Speculating:
     """How texts of a backend are guessed. draft: the model that `drafter` asks, which is freed with the other one."""
 
     def __init__(
-        self, backend: Verifier, drafter: Callable[[], Drafter], most: int, draft: Backend | None = None
+        self,
+        backend: Verifier,
+        drafter: Callable[[], Drafter],
+        most: int,
+        draft: Backend | None = None,
+        branches: int = 1,
     ) -> None:
         self._backend, self._drafter, self._most, self._draft = backend, drafter, most, draft
+        self._branches = branches
 
     def text(self) -> Speculation:
         """For a text that begins."""
-        return Speculation(self._backend, self._drafter(), self._most)
+        return Speculation(self._backend, self._drafter(), self._most, self._branches)
 
     def free(self) -> None:
         if self._draft is not None:
             self._draft.free()
 
 
-def speculating(backend: object, method: Method, most: int, draft: Draft | None = None, steps: int = 1) -> Speculating:
+def speculating(
+    backend: object, method: Method, most: int, draft: Draft | None = None, steps: int = 1, branches: int = 1
+) -> Speculating:
     """What is asked for. AMK005 for a method that is not known, one without its model, or no guesses; AMK016 where the
-    backend cannot verify any, or not in several steps of a launch."""
+    backend cannot verify any, or not in several steps of a launch, or not several ways at once."""
     if method not in get_args(Method) or most < 1:
         message = f"speculate={method!r} with {most} draft tokens is not known"
         help_text = "speculate='lookup' or 'draft', with 1 draft token or more"
@@ -164,12 +210,20 @@ def speculating(backend: object, method: Method, most: int, draft: Draft | None 
             " of a draft model" if draft is not None else ""
         )
         raise AmkError(Diagnostic("AMK005", message, help="draft_steps=1, or more with speculate='lookup'"))
+    if branches < 1 or (branches > 1 and (draft is not None or steps > 1)):
+        message = f"guesses in {branches} ways are not known"
+        message += " of a draft model, or of several steps" * (branches > 1)
+        raise AmkError(Diagnostic("AMK005", message, help="draft_branches=1, or more with speculate='lookup'"))
     if steps > 1 and not (isinstance(backend, Accepting) and backend.accepts(GREEDY)):
         message = "a launch does not go on behind guesses by itself"
         raise AmkError(Diagnostic("AMK016", message, help="plan with --rows and --accepts, for the device cuda"))
     if not isinstance(backend, Verifier):
         message = "a step of the schedule reads one token of a text, so it cannot verify guesses"
         raise AmkError(Diagnostic("AMK016", message, help="plan with --rows, without a batch"))
+    if branches > 1 and not backend.trees:
+        message = "a step of the schedule reads one continuation of a text"
+        raise AmkError(Diagnostic("AMK016", message, help="plan with --rows and --tree"))
     if draft is not None:
         return Speculating(backend, lambda: draft, most, draft.backend)
-    return Speculating(backend, partial(Lookup, shortest=2 if backend.rows is None else 1), most)
+    drafter = partial(Lookup, shortest=2 if backend.rows is None and branches == 1 else 1)
+    return Speculating(backend, drafter, most, branches=branches)
