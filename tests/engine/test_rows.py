@@ -207,9 +207,8 @@ def test_damage_in_a_step_of_rows_is_noticed() -> None:
 def test_the_judge_refutes_wrong_rows(damage: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the schedule cannot say wrong, an op could do wrong."""
     if damage == "a later row is seen":
-        monkeypatch.setattr(
-            attend, "_seen", lambda pos, q, runs, geo: np.ones((len(q), sum(b - a for a, b in runs)), bool)
-        )
+        every = lambda self, vectors, geo, mem: np.ones((len(vectors), geo.rows_each), bool)  # noqa: E731
+        monkeypatch.setattr(attend.AttendOp, "_seen_rows", every)
     elif damage == "an append is short":
         owns = rope_append.owns_position
         monkeypatch.setattr(rope_append, "owns_position", lambda pos, part, geo: pos % 4 != 3 and owns(pos, part, geo))
