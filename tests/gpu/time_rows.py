@@ -54,7 +54,7 @@ def plans(model: ModelSpec, target: Target) -> dict[str, Settings]:
         "rows 1, chunk_bytes=2048;k_parts=4": replace(alone, plan="search", chunk_bytes=2048, k_parts=4),
         "rows 4": replace(FAST, rows=4),
         "rows 8": replace(FAST, rows=ROWS),
-        "rows 8, tree": replace(FAST, rows=ROWS, tree=True),
+        "rows 8 tree": replace(FAST, rows=ROWS, tree=True),
         "batch 8": replace(FAST, batch=ROWS),
         "rows 16": replace(FAST, rows=2 * ROWS),
         "batch 16": replace(FAST, batch=2 * ROWS),
