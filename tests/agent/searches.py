@@ -27,7 +27,8 @@ from amk.agent.journal.state import START, State, Trial
 from amk.agent.journal.store import read_state
 from amk.agent.propose.singles import Singles
 from amk.agent.propose.together import combined, gained
-from amk.agent.report.edits_table import kinds_of
+from amk.agent.propose.transfer import learned
+from amk.agent.report.edits_table import kinds_of, spots_of
 from amk.agent.run.reports import candidate_of, context_of, workshop_of
 from amk.bench.provenance import commit
 from amk.planner.settings import STARTS
@@ -53,6 +54,7 @@ def summed_up(state: State, reference: str = "fast") -> dict[str, Any]:
                       for evals, event in state.exhaustions],
         "times_faster_than_start": round(exp(-state.best_score), 4), "device_seconds": device_seconds(state),
         "positions": list(run.positions), "edits": what_was_tried(state), "transferred": transferred(state),
+        "lessons": json.loads(learned(state, workshop_of(state).space(run.start)).model_dump_json())["lessons"],
     }  # fmt: skip
     found |= differences(state, reference)
     if state.references:
@@ -67,14 +69,16 @@ def what_was_tried(state: State) -> dict[str, Any]:
     best = candidate_of(state, state.best)
     context = context_of(state)
     sums = list(combined(context))
-    near = list(Singles().survey(context, decided=True)) if best is not None else []
+    singles = Singles()
+    near = list(singles.survey(context, decided=True)) if best is not None else []
     return {
         "of_the_best": told_edits(best.edits) if best is not None else [],
         "single_changes": dict(Counter(each.outcome for each in near)),
-        "by_kind": {row.name: {"single_changes": dict(row.singles), "proposals": row.proposals,
-                               "refused": row.refused, "measured": row.measured,
+        "by_kind": {row.name: {"single_changes": dict(row.singles), "a_draw_is_new": row.unseen,
+                               "proposals": row.proposals, "refused": dict(row.refused), "measured": row.measured,
                                "most_gained": None if row.best is None else row.best.gain_text}
-                    for row in kinds_of(state, near)},
+                    for row in kinds_of(state, near, singles.unseen)},
+        "by_place": {spot.name: dict(spot.singles) for spot in spots_of(state, near)},
         "measured": sum(t.edited and bool(t.measured) for t in state.trials),
         "gained_without_a_keep": {change.told[:200]: round(gain, 5) for gain, change, _ in gained(context)},
         "combinations": {"proposed": sum(each.proposed for each in sums), "open": sum(not s.proposed for s in sums)},

@@ -1,6 +1,7 @@
 """The commands of the search, end to end on the simulator."""
 
 import json
+import re
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -26,6 +27,7 @@ from amk.targets.target import load_target
 from tests.agent.conftest import fences_kept
 from tests.agent.searches import summed_up
 
+ABLATIONS = Path(__file__).parents[1] / "records/speed/h200-ablations.json"
 NEAR = 8
 SEARCH = ["autoresearch", "--model", "smollm2-135m", "--gpu", "h200", "--start", "naive", "--max-context", "2048"]
 
@@ -68,6 +70,11 @@ def test_search_runs_report_export_resume(data: Path, capsys: pytest.CaptureFixt
     name = row["run"]
     assert run(["report", name[:16], "-o", str(data / "r.html")], capsys)[0] == 0
     assert "simulated" in (data / "r.html").read_text()
+    code, out, _ = run(["report", name, "--text", "--bounds", str(ABLATIONS)], capsys)
+    assert code == 0 and "above the floor" in out and "No row of " in out, "of this model none was ablated"
+    assert re.search(r"^kind +at the best .* refused by +simulated +most gained$", out, re.MULTILINE)
+    assert re.search(r"^place +changes .* open ", out, re.MULTILINE) and "not exhausted: " in out
+    assert "AMK001" in run(["report", name, "--text", "--bounds", str(data / "no.json")], capsys)[2]
     best = data / "best.schedule.json"
     assert run(["export", name, "-o", str(best)], capsys)[0] == 0
     assert load_schedule(best)[0].plan == "search" and (data / "best.schedule.verdict.json").is_file()

@@ -1,5 +1,6 @@
 """The report: self-contained, labelled, and safe against what models and schedules can put into it."""
 
+import json
 import re
 import time
 from dataclasses import replace
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from amk.agent.decide.feedback import fate
 from amk.agent.decide.ranking import TOLD, misleads
 from amk.agent.gate import candidate
 from amk.agent.gate.candidate import Candidate
@@ -18,16 +20,19 @@ from amk.agent.journal.events import Decided, Gated, LlmReserved, LlmSettled, Pr
 from amk.agent.journal.state import START
 from amk.agent.journal.store import read_state
 from amk.agent.propose.structure import advised
+from amk.agent.report.bounds import bounds
 from amk.agent.report.html import render
 from amk.agent.report.kept import kept_report
 from amk.agent.report.live import View, line
 from amk.agent.report.result import ablated
 from amk.agent.report.results import metrics
 from amk.agent.run.reports import candidate_of, report_of, write_report
+from amk.report.diagnostic import AmkError
 from amk.simulator.predict import Prepared, predict, step_ms
 from tests.agent import long_night, report_time
 from tests.agent.conftest import MakeLoop
 
+ABLATIONS = Path(__file__).parents[1] / "records/speed/h200-ablations.json"
 HOSTILE = [
     "<script>alert(1)</script>",
     "'\"><img src=x onerror=alert(1)>",
@@ -245,3 +250,40 @@ def test_a_short_night_leaves_little_behind(tmp_path: Path) -> None:
     """The short form of `python -m tests.agent.long_night`: seven minutes in four seconds."""
     found = long_night.night(tmp_path / "run", 0.12, "random")
     assert long_night.problems(found | {"browser": None}) == [] and found["evaluations"] > 0
+
+
+def ablated_rows(path: Path) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = json.loads(path.read_text())["rows"]
+    return rows
+
+
+@pytest.mark.turns(2)
+def test_a_closer_bound_than_the_floor_is_told_beside_the_best(make_loop: MakeLoop, tmp_path: Path) -> None:
+    """Of the newest row that is of the run's model, weights and card; another row says nothing of it."""
+    loop = make_loop(evals=2)
+    loop.run()
+    run = loop.state.run
+    assert run is not None
+    assert "No closer bound was handed in" in report_of(loop.state)
+    other = next(row for row in ablated_rows(ABLATIONS) if row["row"]["bound_ms"] is not None)
+    (said,) = bounds(loop.state, [ABLATIONS])
+    assert said.startswith("No row of ") and bounds(loop.state, []) == []
+    key = other["row"]["key"] | {
+        "model": run.model, "dtype": run.dtype, "gpu": run.target, "plan": run.start, "pos": run.positions[0],
+    }  # fmt: skip
+    old, new = (
+        {"row": other["row"] | {"key": key, "ceiling_gbps": gbps}, "run": {"date": date, "commit": "c" * 40}}
+        for date, gbps in (("2026-01-01", 1000.0), ("2026-01-02", 2000.0))
+    )
+    mine = tmp_path / "mine.json"
+    mine.write_text(json.dumps({"format": "ablations 1", "rows": [new, old, other]}))
+    (said,) = bounds(loop.state, [ABLATIONS, mine])
+    bound = other["row"]["bound_ms"]
+    floor = (other["row"]["bytes"] - other["row"]["l2_bytes"]) / 2000.0 / 1e6
+    assert f"({'c' * 8}, 2026-01-02)" in said and f"took {bound:.4f} ms" in said and f"is {floor:.4f} ms" in said
+    best = loop.state.trials[loop.state.best] if loop.state.best != START else None
+    ms = fate(loop.state, best).ms[0] if best is not None else loop.state.calibrations[-1].incumbent_ms[0]
+    assert f"The best takes {ms:.4f} ms" in said and f"{100 * (1 - bound / ms):.1f}% of it is above" in said
+    assert said in report_of(loop.state, bounds=[said])
+    with pytest.raises(AmkError, match="no such record"):
+        bounds(loop.state, [tmp_path / "absent.json"])

@@ -21,9 +21,9 @@ from amk.agent.propose.base import Context
 from amk.agent.propose.combine import RIDGE
 from amk.agent.propose.replay import Replay
 from amk.agent.propose.singles import Singles
-from amk.agent.propose.together import Change, Together, combined, fitted, gained
+from amk.agent.propose.together import Change, Together, fitted, gained
 from amk.agent.report.edits_table import kinds_of, what_is_left
-from amk.agent.run.reports import report_of
+from amk.agent.run.reports import left_of, report_of
 from amk.schedule_ir.edits.directed import KINDS
 from tests.agent.conftest import MakeLoop
 
@@ -178,8 +178,7 @@ def test_the_report_tells_what_was_tried_and_what_was_not(make_loop: MakeLoop, t
     assert set(rows) == {*KINDS, singles.KNOB}
     barriers = rows["remove barrier"].singles
     assert barriers.total() - barriers["open"] == 1 and barriers["open"] > 1
-    survey = context.neighbourhood.survey(context, plans=0).event()
-    text = what_is_left(loop.state, near, gained(context), list(combined(context)), survey)
+    text = what_is_left(loop.state, left_of(loop.state, context))
     assert re.search(r"not exhausted: \d+ plans of .* open; \d+ of \d+ single changes .* not tried; 4 comb", text)
     assert "3 changes gained, and are not in the best, where a keep needs +0.50%" in text
     assert "0 were proposed and 4 were not: +0.69% at most" in text, "three, and each two of them"

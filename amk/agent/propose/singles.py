@@ -1,8 +1,8 @@
 """Single changes of the best, each once: what structural search draws at random is gone through, and comes to an end.
 
 Edits have no end, so those of the best are the distinct ones that DRAWS draws of each kind make to it, all places
-alike. Where the best has edits, its knobs are turned one at a time too; those of a plan without are the sweep's. A
-change is settled as one of:
+alike; `unseen` estimates how often one more draw would show another. Where the best has edits, its knobs are turned one
+at a time too; those of a plan without are the sweep's. A change is settled as one of:
 
 * measured, refused or known: it was made to the best, and was measured, or the gate says why not, or it is a kernel
   that was proposed before;
@@ -17,8 +17,9 @@ simulator measures and may be asked, structural search knows what it will say, a
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 import numpy as np
@@ -95,6 +96,8 @@ class Singles:
     """Remembers the changes of the best, which are a function of the trials so far."""
 
     name: str = "singles"
+    unseen: dict[str, float] = field(default_factory=dict)
+    """By kind, as of `unseen`; of the best of the last survey."""
     _best: Design | None = None
     _made: tuple[Made, ...] = ()
 
@@ -131,7 +134,9 @@ class Singles:
             marks = context.state.curve[:-1] if context.state.best != START else []
             before = [(0.0, START), *((mark.score, mark.index) for mark in marks)]
             earlier = [(score, context.design(index)) for score, index in before if index != context.state.best]
-            found = dict.fromkeys(changes(context))
+            drawn = draws(context)
+            self.unseen = {kind: unseen(found) for kind, found in drawn.items()}
+            found = dict.fromkeys(changes(context, drawn))
             self._made = tuple(Made(s, s.on(best), tuple((was, s.on(d)) for was, d in earlier)) for s in found)
             self._best = best
         return self._made
@@ -143,21 +148,37 @@ def _became(trial: Trial) -> Outcome:
     return "known" if trial.gated is not None and trial.gated.verdict == "duplicate" else "refused"
 
 
-def changes(context: Context) -> Iterator[Single]:
+Draws = Mapping[str, Sequence[tuple[str, ...]]]
+"""The edits that each draw of a kind made to the best; a draw that finds no place makes none."""
+
+
+def changes(context: Context, drawn: Draws) -> Iterator[Single]:
     """Knobs under the edits of the best, then edits of it, one of each kind in turn."""
     best = context.design(context.state.best)
-    base = context.workshop.make(best.settings)
-    if not isinstance(base, Candidate):
-        return
-    if best.edits:
+    if drawn and best.edits:
         for settings in context.space.neighbours(best.settings):
             yield Single(KNOB, next(iter(context.space.changes(settings, best.settings).items())))
-    made = apply(base.schedule, best.parsed)
-    hot = Hot(made.schedule, np.random.default_rng(0), roots=made.roots)
-    drawn = {kind: list(_drawn(hot, kind, best)) for kind in KINDS}
     for place in range(DRAWS):
         for kind, found in drawn.items():
             yield from (Single(kind, edits=edits) for edits in found[place : place + 1])
+
+
+def draws(context: Context) -> Draws:
+    """Of each kind; none if the best is no plan any more."""
+    best = context.design(context.state.best)
+    base = context.workshop.make(best.settings)
+    if not isinstance(base, Candidate):
+        return {}
+    made = apply(base.schedule, best.parsed)
+    hot = Hot(made.schedule, np.random.default_rng(0), roots=made.roots)
+    return {kind: list(_drawn(hot, kind, best)) for kind in KINDS}
+
+
+def unseen(drawn: Sequence[tuple[str, ...]]) -> float:
+    """The chance that one more draw makes an edit that none of these made, by Good and Turing's estimate: the share of
+    draws whose edit was drawn once. 0 where nothing can be drawn."""
+    counts = Counter(drawn)
+    return sum(count == 1 for count in counts.values()) / len(drawn) if drawn else 0.0
 
 
 def _drawn(hot: Hot, kind: str, best: Design) -> Iterator[tuple[str, ...]]:

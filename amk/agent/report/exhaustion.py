@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from html import escape
 from math import erf, sqrt
 
 from amk.agent.decide.keep import SCREEN_SHARE, needed, percent
@@ -33,9 +32,9 @@ def overlooked(mad: float) -> float:
     return 0.5 * (1.0 - erf((1.0 - SCREEN_SHARE) * needed(mad) / error / sqrt(2.0)))
 
 
-def said(state: State, survey: Surveyed | None, singles: Counter[Outcome], sums: Sequence[Sum]) -> str:
-    """singles: the single changes of the best, by what became of them; sums: what the changes that gained may come to
-    together."""
+def said(state: State, survey: Surveyed | None, singles: Counter[Outcome], sums: Sequence[Sum]) -> tuple[str, str]:
+    """Whether anything is left, and how sure that is. singles: the single changes of the best, by what became of them;
+    sums: what the changes that gained may come to together."""
     new = [each.total for each in sums if not each.proposed]
     left = [
         "plans near the best were not looked at" if survey is None else "",
@@ -62,4 +61,4 @@ def said(state: State, survey: Surveyed | None, singles: Counter[Outcome], sums:
         f"change that gains the {percent(needed(mad))} that a keep needs is dropped by its screen with a probability "
         f"of {share}."
     )
-    return f"<p><b>{escape(what)}</b> {escape(error)}</p>"
+    return what, error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import inf
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from amk.agent.journal.state import START, State
 from amk.agent.propose.base import Context
 from amk.agent.propose.singles import Singles
 from amk.agent.propose.together import combined, gained
-from amk.agent.report.edits_table import what_is_left
+from amk.agent.report.edits_table import Left, what_is_left
 from amk.agent.report.html import middle, render
 from amk.agent.report.kept import REPORT
 from amk.agent.report.result import Ablated, ablated
@@ -66,18 +67,27 @@ def context_of(state: State, workshop: Workshop | None = None) -> Context:
     return Context(history.space, state, history, workshop, run.seed)
 
 
-def report_of(state: State, whole: bool = True, workshop: Workshop | None = None, until: float = inf) -> str:
+def left_of(state: State, context: Context, bounds: Sequence[str] = ()) -> Left:
+    """What was tried near the best, and what was not; bounds: as of `Left`."""
+    alone, singles = gained(context), Singles()
+    near = list(singles.survey(context, decided=True)) if candidate_of(state, state.best) is not None else []
+    survey = state.surveyed or context.neighbourhood.survey(context, plans=0).event()
+    return Left(near, alone, list(combined(context, alone)), survey, singles.unseen, bounds)
+
+
+def report_of(
+    state: State, whole: bool = True, workshop: Workshop | None = None, until: float = inf, bounds: Sequence[str] = ()
+) -> str:
     """The report of a run that was begun, as HTML. Without `whole` nothing is planned for it, which takes seconds: no
     timeline, no difference of the schedules, nothing of what is left near the best. workshop: the run's own, if there
-    is one that remembers programs. until: processor time of this process, for taking changes out of the best."""
+    is one that remembers programs. until: processor time of this process, for taking changes out of the best. bounds:
+    as of `Left`."""
     if not whole:
         return render(state, None, None)
     context = context_of(state, workshop)
     survey = context.neighbourhood.survey(context, plans=0)
     best, start = candidate_of(state, state.best), candidate_of(state, START)
-    alone = gained(context)
-    sums, near = list(combined(context, alone)), list(Singles().survey(context, decided=True)) if best else []
-    edits = what_is_left(state, near, alone, sums, state.surveyed or survey.event())
+    edits = what_is_left(state, left_of(state, context, bounds))
     foreseen = None if best is None else predict(best.schedule, middle(state))
     changes: tuple[list[Ablated], int] = [], 0
     if best is not None and foreseen is not None and state.best != START:
