@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, MutableMapping, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -32,8 +33,9 @@ Printed = Callable[[Schedule], str]
 
 
 class EmulatedKernel:
-    """A `judge.Machine`. orders: `random:SEED`, `priorities:SEED` are drawn, `early-copies` lands copies at once, any
-    other lets warps take turns and copies land late. known: what runs have shown, for several to share. runs, shared:
+    """A `judge.Machine`. orders: `random:SEED`, `priorities:SEED` are drawn, `early-copies` lands copies at once; in
+    `delay:WORKER` the worker, in `favour:WORKER` all others run only where nothing else can happen; in any other warps
+    take turns and copies land late. known: what runs have shown, for several to share. runs, shared:
     how many it made, and how many it found there."""
 
     def __init__(self, printed: Printed, known: MutableMapping[str, Shown | Broken] | None = None) -> None:
@@ -95,7 +97,7 @@ def _shown(engine: EmulatedEngine, request: Request, order: str) -> Shown:
         if request.calls:
             engine.machine.write("hidden_in", hidden_state(schedule.model.hidden, number))
             engine.machine.write("position", np.array([request.calls[number]], np.int32))
-        outcome = engine.launch(count, _order(order))
+        outcome = engine.launch(count, _order(order, schedule))
         if outcome.faults or not outcome.ended:
             kind = outcome.faults[0].kind if outcome.faults else "hang"
             raise Broken(kind, f"launch {number}: {outcome.faults[0] if outcome.faults else 'did not end'}")
@@ -110,10 +112,13 @@ def _shown(engine: EmulatedEngine, request: Request, order: str) -> Shown:
     return shown
 
 
-def _order(name: str) -> Order:
+def _order(name: str, schedule: Schedule) -> Order:
     kind, _, number = name.partition(":")
     if kind in ("random", "priorities"):
         return Order(seed=int(number))
+    every = frozenset(product(range(schedule.launch.workers), range(schedule.launch.warps)))
+    if kind in ("delay", "favour"):
+        return Order(held=frozenset(one for one in every if (one[0] == int(number)) == (kind == "delay")))
     return Order(eager=kind == "early-copies")
 
 

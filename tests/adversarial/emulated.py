@@ -90,14 +90,17 @@ def positive(counts: Counter[str]) -> dict[str, int]:
 
 
 def ruling(schedule: Schedule, machine: EmulatedKernel, most: int) -> tuple[Ruling, int]:
-    """(the first refutation, or whether any request ran; how many did)."""
+    """(the first refutation, or whether any request ran; how many did). The first one runs once more with the last
+    worker as late as it can be, so that what is overwritten before it has read it is missed."""
     found, ran = Ruling("unrun", why="nothing was asked"), 0
     for number, (request, order) in enumerate(requests(schedule)):
         if number == most:
             break
-        one = judged(schedule, request, order, machine, DEVICE_TOLERANCE)
-        if one.status == "refuted":
-            return one, ran + 1
+        late = (f"delay:{schedule.launch.workers - 1}",) if number == 0 else ()
+        for each in (order, *late):
+            one = judged(schedule, request, each, machine, DEVICE_TOLERANCE)
+            if one.status == "refuted":
+                return one, ran + 1
+            found = one if found.status == "unrun" else found
         ran += one.status != "unrun"
-        found = one if found.status == "unrun" else found
     return found, ran

@@ -37,17 +37,17 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_runs_are_shared_where_the_host_prepares_the_same() -> None:
     """Another name changes nothing; another theta changes the table of angles, and not the kernel."""
     for model, kernels, runs, shared in (
-        ({}, 1, 1, 0),
-        ({"name": "other"}, 0, 0, 1),
-        ({"rope_theta": 100.0}, 0, 1, 0),
-        ({"rope_theta": 100.0}, 0, 0, 1),
+        ({}, 1, 2, 0),
+        ({"name": "other"}, 0, 0, 2),
+        ({"rope_theta": 100.0}, 0, 2, 0),
+        ({"rope_theta": 100.0}, 0, 0, 2),
     ):
         claimed("ModelSpec.field", "another slice")
         found = Emulated("this slice")
         found.judge(schedule(**model), "an edit", "ModelSpec.field", drawn=False)
         assert found.rulings == {"not refuted": 1} and not found.told
         counts = [found.counts[name] for name in ("kernels", "runs", "runs shared", "edits that share every run")]
-        assert counts == [kernels, runs, shared, shared]
+        assert counts == [kernels, runs, shared, shared > 0]
 
 
 @pytest.mark.turns(2)

@@ -106,8 +106,24 @@ L1: bar.sync 3, 64;
 ld.shared.u32 %r3, [s];
 L2: st.global.u32 [%rd3], %r3;
 """
-    for order in (Order(), Order(seed=3, slice=2), Order(first=((0, 1),))):
+    for order in (Order(), Order(seed=3, slice=2), Order(first=((0, 1),)), Order(held=frozenset({(0, 0)}))):
         assert clean(body, 2, order) == [1] * 32 + [5] * 32
+
+
+@pytest.mark.parametrize("seed", [None, 1, 2])
+def test_a_warp_that_is_held_comes_last(seed: int | None) -> None:
+    """Each warp takes a number; where both are held they take turns."""
+    body = """
+setp.ne.u32 %p1, %r2, 0;
+@%p1 bra L1;
+atom.relaxed.gpu.global.add.u32 %r3, [%rd1+252], 1;
+st.global.u32 [%rd3], %r3;
+L1: mov.u32 %r4, 0;
+"""
+    for held, numbers in (({0}, [1, 0]), ({1}, [0, 1]), ({0, 1}, [0, 1])):
+        order = Order(seed=seed, slice=2, held=frozenset((0, warp) for warp in held))
+        words = clean(body, 2, order)
+        assert [words[0], words[32]] == numbers and words[63] == 2
 
 
 BULK = """

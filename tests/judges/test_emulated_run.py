@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 from functools import cache
+from pathlib import Path
 
 import pytest
 
+from amk.adversary.cases import repaired
 from amk.adversary.neighbourhood.bases import base
 from amk.judges import sliced
 from amk.judges.emulated_run import EmulatedKernel
-from amk.judges.judge import DEVICE_TOLERANCE, judged
+from amk.judges.judge import DEVICE_TOLERANCE, judged, requests
 from amk.judges.request import Request
 from amk.lowering.compile import compile_ptx
 from amk.lowering.emit import emit
 from amk.schedule_ir.schedule import Schedule
+
+ADVERSARIAL = Path(__file__).parents[2] / "adversarial"
 
 
 def printed(schedule: Schedule) -> str:
@@ -85,3 +89,16 @@ def _waits(body: list[dict[str, object]]) -> list[dict[str, object]]:
     for node in body:
         out += _waits(node["body"]) if "body" in node else node["waits"]  # type: ignore[arg-type, operator]
     return out
+
+
+@pytest.mark.turns(2)
+@pytest.mark.parametrize("name", ["hint-one-short", "order-at-some-positions"])
+def test_a_word_that_is_overwritten_before_it_is_read_hangs_its_reader_where_that_is_delayed(name: str) -> None:
+    """Nothing orders the two, and where the reader is in time nothing shows that: words are strong, so no race."""
+    case = json.loads((ADVERSARIAL / f"{name}.json").read_text())
+    broken = Schedule.model_validate_json(json.dumps(case["schedule"]))
+    right = Schedule.model_validate_json(json.dumps(repaired(case)))
+    request, in_turn = next(requests(broken))[0], "round-robin"
+    last = f"delay:{broken.launch.workers - 1}"
+    found = [judged(s, request, o, kernel(), DEVICE_TOLERANCE).kind for s in (broken, right) for o in (in_turn, last)]
+    assert found == ["", "deadlock", "", ""]

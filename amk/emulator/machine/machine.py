@@ -46,13 +46,14 @@ class Order:
     """Which warp runs next. seed: None, warps take turns, `slice` instructions each, and copies land as late as they
     can.
 
-    With a seed, warps, slices and landings are drawn. first: warps (worker, warp) that run before, in this order.
-    eager: copies land at once.
+    With a seed, warps, slices and landings are drawn. first: warps (worker, warp) that run before, in this order. held:
+    warps that run only where all others wait and no copy is in flight. eager: copies land at once.
     """
 
     seed: int | None = None
     slice: int = 400
     first: tuple[tuple[int, int], ...] = ()
+    held: frozenset[tuple[int, int]] = frozenset()
     eager: bool = False
 
 
@@ -250,11 +251,13 @@ class Machine:
         self._start(argument, order)
         grid, limits = self.grid, self.limits
         listed = np.array([block * self.warps + warp for block, warp in order.first], np.int64)
+        held = np.array([(n // self.warps, n % self.warps) in order.held for n in range(self.blocks * self.warps)], int)
         while True:
             left = limits.instructions - int(grid.numbers[state.EXECUTED])
             code = advance(
-                grid.address, listed.ctypes.data, len(listed), order.seed is not None, order.slice, min(left, 5_000_000)
-            )
+                grid.address, listed.ctypes.data, len(listed), held.ctypes.data, order.seed is not None, order.slice,
+                min(left, 5_000_000),
+            )  # fmt: skip
             listed = listed[:0]
             late = time.monotonic() - started > limits.seconds
             if code == STALLED and not late and look_again(grid.address, LOOKS):
