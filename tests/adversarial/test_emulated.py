@@ -11,6 +11,7 @@ import pytest
 from amk.adversary.neighbourhood.bases import WHOLE, base
 from amk.adversary.neighbourhood.mutator import Neighbourhood, schema_of_schedules
 from amk.adversary.neighbourhood.survey import Care, Survey
+from amk.emulator.machine.machine import Limits
 from amk.schedule_ir.schedule import Schedule
 from tests import run_folder
 from tests.adversarial import whole_neighbourhood
@@ -108,6 +109,14 @@ def test_a_field_is_open_until_an_edit_of_it_has_run(monkeypatch: pytest.MonkeyP
             assert not found.everything["Launch.field"] and sum(found.rulings.values()) == 1
             assert next(iter(found.rulings)).startswith("unrun")
     assert found.everything == {"Launch.field": 1} and found.run == {"Launch.field": 2}
+
+
+@pytest.mark.usefixtures("_folder")
+def test_a_kernel_that_needs_more_than_a_run_may_take_is_not_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("amk.judges.emulated_run.LIMITS", Limits(instructions=2_000))
+    found = Emulated("this slice")
+    found.judge(schedule(), "an edit", "Launch.field", drawn=False)
+    assert found.rulings == {"unrun: not ended within the limit of instructions": 1} and not found.told
 
 
 @pytest.mark.turns(3)

@@ -47,7 +47,8 @@ class Order:
     can.
 
     With a seed, warps, slices and landings are drawn. first: warps (worker, warp) that run before, in this order. held:
-    warps that run only where all others wait and no copy is in flight. eager: copies land at once.
+    warps that run only where all others wait and no copy is in flight; never, if others change memory while they poll.
+    eager: copies land at once.
     """
 
     seed: int | None = None
