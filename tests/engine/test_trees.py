@@ -21,6 +21,7 @@ from amk.adversary.edits import Edit, apply, find
 from amk.adversary.neighbourhood.bases import CONTEXT, SMALLEST, TAGGED
 from amk.api.loading import Device
 from amk.checker.certificate import check_certificate
+from amk.emulator.decode import EmulatedEngine
 from amk.engine.backends.cpu_engine import CpuEngine
 from amk.engine.backends.room import Token
 from amk.engine.backends.rows_backend import RowsBackend
@@ -263,6 +264,39 @@ def test_its_kernel_computes_the_same(settings: Settings) -> None:
     for request, order in list(requests(schedule))[: cases(4, 8)]:
         ruling = judged(schedule, request, order, kernel, DEVICE_TOLERANCE)
         assert ruling.status == "not refuted", (request, order, ruling)
+
+
+@pytest.mark.turns(2)
+def test_its_kernel_stays_within_the_step_whatever_the_table_says() -> None:
+    """At the context's last positions, where angles of a place behind a row's own are not there; also for bits that are
+    those of no tree it computes what the reference does."""
+    pytest.importorskip("numba")
+    schedule, draw = small(), np.random.default_rng(5)
+    rows, start = schedule.rows, schedule.kv.context - schedule.rows
+    source = RandomTensors(schedule.model)
+    engine = EmulatedEngine(schedule, source, build(schedule).compiled.ptx, races=True)
+    reference = CpuEngine(schedule, source)
+    before = np.array([[(1 << row) - 1, 0] for row in range(rows)], np.uint32)
+    text = [(3 + 5 * n) % schedule.model.vocab for n in range(schedule.kv.context)]
+    engine.request_batch([text])
+    reference.request(text)
+    assert engine.launch(start // rows).faults == []
+    reference.step(start // rows)
+    for junk in (np.full((rows, 2), 0xFFFFFFFF, np.uint32), draw.integers(0, 2**32, (rows, 2)).astype(np.uint32)):
+        logits = []
+        for table in (junk, junk & before):
+            engine.request_batch([text], given=start + 1)
+            engine.write({"tree": table.view(np.int32).reshape(-1)})
+            engine.set_state(pos=start, token=text[start])
+            outcome = engine.launch(1)
+            assert outcome.ended and outcome.faults == []
+            logits.append(engine.logits())
+        np.testing.assert_array_equal(*(found.view(np.uint32) for found in logits))
+        reference.request(text, start=start, given=start + 1)
+        reference._machine.set("tree", junk.view(np.int32).reshape(-1))
+        reference.step(1)
+        wanted = reference.logits()
+        assert np.abs(logits[0] - wanted).max() < DEVICE_TOLERANCE * np.abs(wanted).max()
 
 
 @pytest.mark.parametrize("changes", [{"rows": 1}, {"accepts": True}, {"sampling": "temperature"}], ids=str)
