@@ -19,14 +19,14 @@ PROCESSES = 4
 Refused = tuple[tuple[Diagnostic, ...], Exit]
 
 
-def made(schedule: Schedule) -> AdmittedKernel:
+def kernel_of(schedule: Schedule) -> AdmittedKernel:
     return admitted(schedule, build(schedule).compiled.cubin)
 
 
-def made_or_refused(schedule: Schedule) -> AdmittedKernel | Refused:
+def kernel_or_refusal(schedule: Schedule) -> AdmittedKernel | Refused:
     """What another process hands back: an exception would lose its diagnostics on the way."""
     try:
-        return made(schedule)
+        return kernel_of(schedule)
     except AmkError as error:
         return error.diagnostics, error.exit_code
 
@@ -43,13 +43,13 @@ class Ahead:
         if len(self.schedules) > 1:
             count = min(PROCESSES, len(self.schedules))
             self.pool = ProcessPoolExecutor(count, mp_context=get_context("spawn"))
-            self.futures = {id(each): self.pool.submit(made_or_refused, each) for each in self.schedules}
+            self.futures = {id(each): self.pool.submit(kernel_or_refusal, each) for each in self.schedules}
         return self
 
     def kernel(self, schedule: Schedule) -> AdmittedKernel:
         """Raises what `made` raises."""
         future = self.futures.pop(id(schedule), None)
-        found = made(schedule) if future is None else future.result()
+        found = kernel_of(schedule) if future is None else future.result()
         if isinstance(found, AdmittedKernel):
             return found
         raise AmkError(*found)

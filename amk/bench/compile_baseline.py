@@ -204,11 +204,11 @@ def compiled_step(model: StaticModel, options: Options) -> Callable[[Tensor, Ten
     an earlier compilation is kept.
     """
     torch._dynamo.reset()
-    made = partial(torch.compile, fullgraph=True, dynamic=False, options=options)
+    compiler = partial(torch.compile, fullgraph=True, dynamic=False, options=options)
     if model.weights.model.layers <= WHOLE:
-        function: Callable[[Tensor, Tensor, Caches], Tensor] = made(model.step)
+        function: Callable[[Tensor, Tensor, Caches], Tensor] = compiler(model.step)
         return function
-    return partial(model.by_layers, made(model.decoded), made(model.chosen))
+    return partial(model.by_layers, compiler(model.decoded), compiler(model.chosen))
 
 
 def compiled(subject: Subject, pos: int, first_token: int, torch_error: float, reference: Tensor) -> Contestant:
@@ -230,16 +230,16 @@ def fastest(
     times, reasons = {}, []
     for variant in variants:
         try:
-            made = _compiled_variant(
+            result = _compiled_variant(
                 replace(model, attention=variant.attention), variant, subject, pos, first_token, accepted
             )
         except RuntimeError as error:  # the compiler's errors and torch's out of memory are such, too
             reasons.append(f"{variant.name}: {(str(error).strip() or type(error).__name__).splitlines()[0]}")
-            made = None
-        if made is not None:
-            times[variant.name] = made[0]
-            best = made if best is None or made[0] < best[0] else best
-        del made
+            result = None
+        if result is not None:
+            times[variant.name] = result[0]
+            best = result if best is None or result[0] < best[0] else best
+        del result
         gc.collect()
         torch.cuda.empty_cache()
     if best is None:

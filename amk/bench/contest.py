@@ -58,7 +58,7 @@ class Result:
     registers: int
 
 
-def made(arguments: argparse.Namespace, changes: str) -> AdmittedKernel | str:
+def kernel_of(arguments: argparse.Namespace, changes: str) -> AdmittedKernel | str:
     """The kernel, or why there is none."""
     try:
         schedule = schedule_of(arguments, changes)
@@ -172,7 +172,7 @@ def main(argv: Sequence[str]) -> int:
     arguments = parse(argv, __doc__)
     every = [arguments.base, *arguments.changes]
     with ProcessPoolExecutor(arguments.processes, mp_context=get_context("spawn")) as pool:
-        kernels = list(pool.map(made, [arguments] * len(every), every))
+        kernels = list(pool.map(kernel_of, [arguments] * len(every), every))
     return compared(arguments, kernels)
 
 

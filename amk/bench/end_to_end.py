@@ -88,9 +88,9 @@ def raced(texts: dict[str, Text], prompt: int, runs: int, now: Callable[[], floa
     found: dict[str, list[Generation]] = {name: [] for name in texts}
     for number in range(runs + 1):
         for name, text in texts.items():
-            made = generation(text, now)
+            measured = generation(text, now)
             if number:
-                found[name].append(made)
+                found[name].append(measured)
     lead = next(iter(found.values()))[0].tokens
     return [_timed(name, prompt, each, lead) for name, each in found.items()]
 
@@ -119,13 +119,13 @@ def transformers_model(model: ModelSpec, weights: Any, length: int) -> Any:
     )  # fmt: skip
     like = weights.embedding
     with torch.device("meta"):
-        made = hub.LlamaForCausalLM(config)
-    made = made.to_empty(device=like.device).to(like.dtype).eval()
-    made.load_state_dict(_named(model, weights), strict=not model.tied_embeddings)
+        llama = hub.LlamaForCausalLM(config)
+    llama = llama.to_empty(device=like.device).to(like.dtype).eval()
+    llama.load_state_dict(_named(model, weights), strict=not model.tied_embeddings)
     frequencies = torch.tensor(rope_frequencies(model), dtype=torch.float32, device=like.device)
-    made.model.rotary_emb.inv_freq = made.model.rotary_emb.original_inv_freq = frequencies
-    made.model.rotary_emb.attention_scaling = 1.0
-    return made
+    llama.model.rotary_emb.inv_freq = llama.model.rotary_emb.original_inv_freq = frequencies
+    llama.model.rotary_emb.attention_scaling = 1.0
+    return llama
 
 
 def _named(model: ModelSpec, weights: Any) -> dict[str, Any]:
@@ -147,7 +147,7 @@ def _named(model: ModelSpec, weights: Any) -> dict[str, Any]:
     return named
 
 
-def transformers_text(made: Any, prompt: Sequence[int], new: int, **options: Any) -> Iterator[int]:
+def transformers_text(model: Any, prompt: Sequence[int], new: int, **options: Any) -> Iterator[int]:
     """Greedy tokens by `generate` as a user calls it, with a streamer that hears of each; options: more for it."""
     torch, heard = importlib.import_module("torch"), Queue[list[int] | None]()
     base: Any = importlib.import_module("transformers.generation.streamers").BaseStreamer
@@ -159,9 +159,9 @@ def transformers_text(made: Any, prompt: Sequence[int], new: int, **options: Any
         def end(self) -> None:
             heard.put(None)
 
-    ids = torch.tensor([list(prompt)], device=made.device)
+    ids = torch.tensor([list(prompt)], device=model.device)
     work = Thread(
-        target=made.generate, args=(ids,),
+        target=model.generate, args=(ids,),
         kwargs={
             "attention_mask": torch.ones_like(ids), "max_new_tokens": new, "min_new_tokens": new, "do_sample": False,
             "streamer": Heard(), **options,
@@ -186,7 +186,7 @@ def amk_text(backend: ScheduleBackend, prompt: Sequence[int], new: int) -> Itera
 
 def measured(arguments: argparse.Namespace) -> list[Timed]:
     """On this machine's GPU."""
-    from amk.bench.ahead import made as kernel_of
+    from amk.bench.ahead import kernel_of
     from amk.bench.subject import Subject
     from amk.bench.torch_model import TorchWeights
     from amk.models.model import load_model

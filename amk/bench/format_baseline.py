@@ -64,8 +64,8 @@ class Fp8Matrix:
     scales: Tensor
 
     @classmethod
-    def of(cls, made: DeviceQuantised) -> Fp8Matrix:
-        return cls(made.codes.view(torch.float8_e4m3fn), made.scales[:, 0].float().view(1, -1).contiguous())
+    def of(cls, quantised: DeviceQuantised) -> Fp8Matrix:
+        return cls(quantised.codes.view(torch.float8_e4m3fn), quantised.scales[:, 0].float().view(1, -1).contiguous())
 
     def times(self, x: Tensor) -> Tensor:
         coded, scale = rounded_rows(x)
@@ -93,10 +93,10 @@ class Int4Matrix:
     scales_and_zeros: Tensor
 
     @classmethod
-    def of(cls, made: DeviceQuantised, group: int) -> Int4Matrix:
-        pairs = (made.codes[:, 0::2] << 4 | made.codes[:, 1::2]).contiguous()
+    def of(cls, quantised: DeviceQuantised, group: int) -> Int4Matrix:
+        pairs = (quantised.codes[:, 0::2] << 4 | quantised.codes[:, 1::2]).contiguous()
         packed = torch.ops.aten._convert_weight_to_int4pack(pairs, INNER_TILES)
-        return cls(packed, group, scales_and_zeros(made))
+        return cls(packed, group, scales_and_zeros(quantised))
 
     def times(self, x: Tensor) -> Tensor:
         made: Tensor = torch.ops.aten._weight_int4pack_mm(x, self.packed, self.group, self.scales_and_zeros)
@@ -106,10 +106,10 @@ class Int4Matrix:
         return self.times(x.bfloat16()).float()
 
 
-def scales_and_zeros(made: DeviceQuantised) -> Tensor:
+def scales_and_zeros(quantised: DeviceQuantised) -> Tensor:
     """tinygemm's: a code stands for (code - 8) * scale + zero; bf16 [groups, rows, 2]."""
-    scales = made.scales.float()
-    zeros = torch.zeros_like(scales) if made.zeros is None else (INT4_ZERO - made.zeros.float()) * scales
+    scales = quantised.scales.float()
+    zeros = torch.zeros_like(scales) if quantised.zeros is None else (INT4_ZERO - quantised.zeros.float()) * scales
     return torch.stack([scales, zeros], dim=-1).bfloat16().transpose(0, 1).contiguous()
 
 

@@ -71,8 +71,8 @@ class Int8Matrix:
 
     @classmethod
     def of(cls, rows: Tensor) -> Int8Matrix:
-        made = quantised(rows, weight_format("int8"))
-        return cls(made.codes.view(torch.int8), made.scales[:, 0].contiguous())
+        result = quantised(rows, weight_format("int8"))
+        return cls(result.codes.view(torch.int8), result.scales[:, 0].contiguous())
 
     def times(self, x: Tensor, shape: Shape) -> Tensor:
         """x [1, k] bf16 -> [1, rows] bf16."""

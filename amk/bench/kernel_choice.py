@@ -80,9 +80,9 @@ def chosen(problem: Problem, count: int, seed: int, seen: Collection[Settings] =
     return [*presets, *islice(_mixed(near, far, near_presets, len(presets)), max(0, wanted - len(presets)))]
 
 
-def _parent(made: Search, presets: Sequence[State], draw: int) -> Settings:
+def _parent(search: Search, presets: Sequence[State], draw: int) -> Settings:
     """Of the plan number `draw`: the default, one of the best so far, or one far from it, where mutations are rarer."""
-    ranked = made.ranked()
+    ranked = search.ranked()
     far = [s for s in ranked if BEYOND * ranked[0].ms[0] <= s.ms[0] <= FAR * ranked[0].ms[0]] or presets[-1:]
     sources = presets[0], ranked[draw % min(8, len(ranked))], far[draw % len(far)]
     return sources[draw % len(sources)].settings

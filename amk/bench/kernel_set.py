@@ -28,8 +28,8 @@ TOKENS = 4
 
 
 def measure(
-    problem: Problem, made: Iterator[Kernel], path: Path, run: dict[str, object], deadline: float, steps: int,
-    told: Callable[[str], None],
+    problem: Problem, kernels: Iterator[Kernel], path: Path, run: dict[str, object], deadline: float, steps: int,
+    report: Callable[[str], None],
 ) -> int:  # fmt: skip
     """Measures and records kernels until `deadline` (time.monotonic()); returns how many.
 
@@ -40,13 +40,13 @@ def measure(
     weights: TorchWeights | None = None
     exact: dict[int, Exact] = {}
     count = 0
-    for kernel in made:
+    for kernel in kernels:
         changes = space.changes(kernel.settings, FAST)
         missing = [p for p in problem.positions if _identity(problem.model.name, changes, p) not in done]
         if not missing:
             continue
         if time.monotonic() > deadline:
-            told("the time is up; the same command goes on")
+            report("the time is up; the same command goes on")
             break
         weights = weights or TorchWeights.random(problem.model, 0)
         subject = Subject.random(kernel.admitted, 0, weights)
@@ -56,7 +56,7 @@ def measure(
             row = _row(kernel, subject, pos, steps, exact[pos])
             entries.append({"row": row, "run": run})
             count += 1
-            told(f"kernel {kernel.number} at {pos}: {row['times']['ms']:.4f} ms{'' if row['correct'] else ', WRONG'}")
+            report(f"kernel {kernel.number} at {pos}: {row['times']['ms']:.4f} ms{'' if row['correct'] else ', WRONG'}")
         subject.free()
         del subject
         gc.collect()

@@ -87,7 +87,7 @@ def measured_rates(device: Device, run: dict[str, object]) -> SmRates:
     return SmRates(gpu=device.name, uuid=device.uuid(), smid=smid, gbps=tuple(map(tuple, gbps)), run=run)
 
 
-def measured_constants(device: Device, start: Constants, told: Callable[[str], None], source: str) -> Constants:
+def measured_constants(device: Device, start: Constants, report: Callable[[str], None], source: str) -> Constants:
     """`start` with everything replaced that a probe can see; `source` is written beside each."""
     text = Path(__file__).with_name("micro.cu").read_text(encoding="utf-8")
     size = min(COLD_BYTES, device.free_bytes() // 4) // (SHARE_BYTES * 2) * SHARE_BYTES * 2
@@ -98,7 +98,7 @@ def measured_constants(device: Device, start: Constants, told: Callable[[str], N
         bench = Bench(device, module, data, words, out)
         found = {"read_gbps": read_ceiling(device)} | _latencies(bench) | _rates(bench)
     for name, value in found.items():
-        told(f"{name} {value:.4g} (was {getattr(start, name):.4g})")
+        report(f"{name} {value:.4g} (was {getattr(start, name):.4g})")
     rounded = {name: float(f"{value:.4g}") for name, value in found.items()}
     return start.model_copy(update=rounded | {"sources": start.sources | dict.fromkeys(found, source)})
 

@@ -16,10 +16,10 @@ OWN = "amk"
 
 def drawn(rows: Sequence[Row], *, html: bool) -> str:
     """SVG, or a page with it. AMK005 if there is nothing to draw."""
-    made = charts(rows)
-    if not made:
+    figure = charts(rows)
+    if not figure:
         raise AmkError(Diagnostic("AMK005", "there are no measured rows to draw"))
-    return chart.html("Milliseconds a token", made) if html else chart.svg(made)
+    return chart.html("Milliseconds a token", figure) if html else chart.svg(figure)
 
 
 def charts(rows: Sequence[Row]) -> list[Chart]:

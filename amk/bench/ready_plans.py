@@ -72,8 +72,8 @@ def main() -> int:
     return 0
 
 
-def current(made: dict[tuple[str, str, str], Decisions], model: str, gpu: str) -> bool:
-    found = made.get((model, gpu, DTYPE))
+def current(plans: dict[tuple[str, str, str], Decisions], model: str, gpu: str) -> bool:
+    found = plans.get((model, gpu, DTYPE))
     return found is not None and found.key == ready_key(load_model(model), load_target(gpu), DTYPE)
 
 
@@ -100,33 +100,33 @@ def searched(model: str, gpu: str, expansions: int, limit: float | None = None) 
     return decisions_of(problem, found, SEED)
 
 
-def table(model: str, made: tuple[Decisions, ...]) -> str:
+def table(model: str, plans: tuple[Decisions, ...]) -> str:
     """Simulated times of the ready-made plans of a model, and how many times faster they are than the presets."""
     lines = ["| target | simulated ms at 128, 2047 | to default | to naive | decided |", "|---|---|---|---|---|"]
-    for d in made:
+    for d in plans:
         if d.model == model:
             ratios = [f"{_gain(d, other):.3f}x" if other else "-" for other in (d.default_ms, d.naive_ms)]
             decided = ", ".join(f"{k} {v}" for k, v in sorted(d.changes.items())) or "the default"
             lines.append(f"| {d.target} | {', '.join(f'{t:.3f}' for t in d.ms)} | {' | '.join(ratios)} | {decided} |")
-    return "\n".join([*lines, "", errors_on(d.target for d in made if d.model == model)])
+    return "\n".join([*lines, "", errors_on(d.target for d in plans if d.model == model)])
 
 
-def summary(made: tuple[Decisions, ...]) -> str:
+def summary(plans: tuple[Decisions, ...]) -> str:
     """How many times faster than the naive plan each is, by model and target, and how many are faster by how much."""
-    gpus = sorted({d.target for d in made}, key=lambda name: (load_target(name).capability, name))
-    found = {(d.model, d.target): d for d in made}
+    gpus = sorted({d.target for d in plans}, key=lambda name: (load_target(name).capability, name))
+    found = {(d.model, d.target): d for d in plans}
     lines = ["| naive to ready-made | " + " | ".join(gpus) + " |", "|---" * (len(gpus) + 1) + "|"]
-    for model in sorted({d.model for d in made}, key=lambda name: (load_model(name).params, name)):
+    for model in sorted({d.model for d in plans}, key=lambda name: (load_model(name).params, name)):
         cells = [_gain(found[model, g], found[model, g].naive_ms) if (model, g) in found else None for g in gpus]
         lines.append(f"| {model} | " + " | ".join("-" if cell is None else f"{cell:.2f}" for cell in cells) + " |")
-    faster = [d for d in made if _gain(d, d.default_ms) > FASTER]
-    much = sum(_gain(d, d.naive_ms) >= MUCH for d in made)
-    slower = [d for d in made if any(a > b for a, b in zip(d.ms, d.default_ms, strict=False))]
-    counts = [f"{g} {sum(d.target == g for d in faster)} of {sum(d.target == g for d in made)}" for g in gpus]
+    faster = [d for d in plans if _gain(d, d.default_ms) > FASTER]
+    much = sum(_gain(d, d.naive_ms) >= MUCH for d in plans)
+    slower = [d for d in plans if any(a > b for a, b in zip(d.ms, d.default_ms, strict=False))]
+    counts = [f"{g} {sum(d.target == g for d in faster)} of {sum(d.target == g for d in plans)}" for g in gpus]
     return "\n".join(
         (
             *lines, "", "All times are simulated.", errors_on(gpus),
-            f"{len(made)} plans, at least {MUCH} times as fast as naive: {much}",
+            f"{len(plans)} plans, at least {MUCH} times as fast as naive: {much}",
             f"slower than the default at a position: {len(slower)}",
             f"more than {FASTER - 1:.1%} faster than the default: {len(faster)} ({', '.join(counts)})",
         )
@@ -138,9 +138,9 @@ def _gain(found: Decisions, other: tuple[float, ...]) -> float:
     return 1.0 if not other else float((prod(other) / prod(found.ms)) ** (1 / len(other)))
 
 
-def write(path: Path, made: dict[tuple[str, str, str], Decisions]) -> None:
+def write(path: Path, plans: dict[tuple[str, str, str], Decisions]) -> None:
     """All of them in order of their names, the file replaced as a whole."""
-    entries = [json.dumps(made[k].model_dump(mode="json"), sort_keys=True) for k in sorted(made)]
+    entries = [json.dumps(plans[k].model_dump(mode="json"), sort_keys=True) for k in sorted(plans)]
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     temporary.write_text("[\n" + ",\n".join(entries) + "\n]\n", encoding="utf-8")
     temporary.replace(path)

@@ -45,14 +45,14 @@ def _made_again(state: State, records: list[Path]) -> str:
 
 
 def _as_text(state: State, records: list[Path]) -> int:
-    from amk.agent.decide.neighbourhood import told
+    from amk.agent.decide.neighbourhood import sentence
     from amk.agent.report import edits_table
     from amk.agent.report.bounds import bounds
     from amk.agent.run.reports import context_of, left_of
 
     left = left_of(state, context_of(state), bounds(state, records))
     rows = edits_table.kinds_of(state, left.near, left.unseen)
-    knobs = f"knobs: {told(left.survey)}." if left.survey is not None else ""
+    knobs = f"knobs: {sentence(left.survey)}." if left.survey is not None else ""
     said = (*left.verdict(state), left.headroom(state), knobs, edits_table.never(rows), edits_table.NOT_COUNTED)
     print(*filter(None, said), sep="\n")
     print()

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from amk.agent.decide import keep as decide
-from amk.agent.decide.neighbourhood import told
-from amk.agent.gate.design import told as told_edits
+from amk.agent.decide.neighbourhood import sentence
+from amk.agent.gate.design import in_words
 from amk.agent.journal.events import Measured
 from amk.agent.journal.state import START, State, Trial
 from amk.agent.journal.store import read_state
@@ -49,7 +49,7 @@ def summed_up(state: State, reference: str = "fast") -> dict[str, Any]:
         "faults": Counter(f"{fault.fault}: {fault.detail}" for trial in state.trials for fault in trial.faults),
         "kept": [{"after_evaluations": m.evals, "times_faster_than_start": round(exp(-m.score), 4)}
                  for m in state.curve],
-        "near_the_best": told(state.surveyed) if state.surveyed is not None else None,
+        "near_the_best": sentence(state.surveyed) if state.surveyed is not None else None,
         "exhausted": [{"after_evaluations": evals, **event.model_dump(exclude={"kind"})}
                       for evals, event in state.exhaustions],
         "times_faster_than_start": round(exp(-state.best_score), 4), "device_seconds": device_seconds(state),
@@ -72,7 +72,7 @@ def what_was_tried(state: State) -> dict[str, Any]:
     singles = Singles()
     near = list(singles.survey(context, decided=True)) if best is not None else []
     return {
-        "of_the_best": told_edits(best.edits) if best is not None else [],
+        "of_the_best": in_words(best.edits) if best is not None else [],
         "single_changes": dict(Counter(each.outcome for each in near)),
         "by_kind": {row.name: {"single_changes": dict(row.singles), "a_draw_is_new": row.unseen,
                                "proposals": row.proposals, "refused": dict(row.refused), "measured": row.measured,
@@ -80,7 +80,7 @@ def what_was_tried(state: State) -> dict[str, Any]:
                     for row in kinds_of(state, near, singles.unseen)},
         "by_place": {spot.name: dict(spot.singles) for spot in spots_of(state, near)},
         "measured": sum(t.edited and bool(t.measured) for t in state.trials),
-        "gained_without_a_keep": {change.told[:200]: round(gain, 5) for gain, change, _ in gained(context)},
+        "gained_without_a_keep": {change.text[:200]: round(gain, 5) for gain, change, _ in gained(context)},
         "combinations": {"proposed": sum(each.proposed for each in sums), "open": sum(not s.proposed for s in sums)},
     }  # fmt: skip
 

@@ -41,7 +41,7 @@ from amk.agent.device.measure import Block, Job
 from amk.agent.device.simulated import SimulatedBackend
 from amk.agent.gate.candidate import Candidate, Workshop, content_key
 from amk.agent.gate.certify import Certifier, Judgement, glancing, installed
-from amk.agent.gate.design import told
+from amk.agent.gate.design import in_words
 from amk.agent.gate.gate import Ready
 from amk.agent.journal.inbox import write_whole
 from amk.agent.journal.state import START
@@ -185,7 +185,7 @@ def best_of(loop: Loop, backend: SimulatedBackend) -> dict[str, Any]:
     design = loop.design_of(loop.state.best)
     changes = loop.space.changes(design.settings, loop.space.start)
     return {"ms": times_of(loop, backend, loop.state.best), "settings": changes, "edits": list(design.edits),
-            "in_words": told(design.edits)}  # fmt: skip
+            "in_words": in_words(design.edits)}  # fmt: skip
 
 
 def fastest_plan(loop: Loop, backend: SimulatedBackend) -> dict[str, Any]:

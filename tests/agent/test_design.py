@@ -15,7 +15,7 @@ from amk.adversary.neighbourhood.bases import SMALLEST, TAGGED
 from amk.agent.decide.keep import MIN_GAIN
 from amk.agent.gate.candidate import Candidate, Impossible, Workshop
 from amk.agent.gate.certify import Judgement
-from amk.agent.gate.design import MAX_EDITS, Design, difference, edit_of, read_edits, same_problem, told
+from amk.agent.gate.design import MAX_EDITS, Design, difference, edit_of, in_words, read_edits, same_problem
 from amk.agent.journal.events import EVENT, Proposed
 from amk.agent.journal.inbox import Suggestion
 from amk.agent.journal.state import START
@@ -66,7 +66,7 @@ def made(workshop: Workshop, *edits: dict[str, Any]) -> Candidate | Impossible:
 def test_edits_are_read_once_and_written_the_same() -> None:
     (text,) = read_edits([HELD])
     assert json.loads(text) == HELD and read_edits([json.loads(text)]) == (text,)
-    assert told([text]) == ["set op: node decode/t/l/gemv.gate_up, field deferred, value 1"]
+    assert in_words([text]) == ["set op: node decode/t/l/gemv.gate_up, field deferred, value 1"]
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_a_run_of_edits_is_judged_journaled_and_resumed(make_loop: MakeLoop, tmp
     verdicts = [t.gated.verdict if t.gated else None for t in loop.state.trials]
     assert verdicts == ["passed", "unsafe", "impossible", "impossible", "duplicate"]
     first, unsafe, _, nonsense, _ = loop.state.trials
-    assert first.evaluated and first.edited and first.proposed.edit == {"edits": told(first.proposed.edits)}
+    assert first.evaluated and first.edited and first.proposed.edit == {"edits": in_words(first.proposed.edits)}
     assert unsafe.gated is not None and unsafe.gated.codes == ("AMK507",)
     assert nonsense.gated is not None and nonsense.gated.codes == ("outside_space",)
     loop.journal.close()
@@ -168,7 +168,7 @@ def test_journals_from_before_edits_are_read() -> None:
 def test_a_child_is_told_by_what_came_and_what_went() -> None:
     (one,), (other,) = read_edits([HELD]), read_edits([UNSAFE])
     found = difference(Design(FAST, (one,)), Design(FAST, (other,)), {"warps": 4})
-    assert found == {"warps": 4, "edits": told([one]), "without": told([other])}
+    assert found == {"warps": 4, "edits": in_words([one]), "without": in_words([other])}
 
 
 def test_merging_keeps_the_first_of_two_edits_of_one_place() -> None:

@@ -5,7 +5,7 @@ from math import exp
 
 import pytest
 
-from amk.agent.decide.neighbourhood import Neighbourhood, fate, told
+from amk.agent.decide.neighbourhood import Neighbourhood, fate, sentence
 from amk.agent.device.measure import Block, Job
 from amk.agent.device.noise import Noise
 from amk.agent.device.simulated import SimulatedBackend
@@ -118,7 +118,7 @@ def test_two_changes_are_left_when_sum_and_interaction_are_too_little(
     assert alone.fates["tried"] == 1 and alone.fates["bounded"] > 0 and alone.reach < survey.needed
     text = near_the_best(survey)
     assert loop.state.exhaustions == [(loop.state.evals, survey.event())]
-    assert "kv_splits, warps" in text and "bounded" in text and told(survey.event()).split(":")[0] in text
+    assert "kv_splits, warps" in text and "bounded" in text and sentence(survey.event()).split(":")[0] in text
 
 
 @pytest.mark.turns(3)

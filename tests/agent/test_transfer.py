@@ -10,7 +10,7 @@ from amk.agent.gate.candidate import Workshop
 from amk.agent.journal.events import Decided, Gated, LeaseReserved, Measured, Proposed
 from amk.agent.journal.state import START
 from amk.agent.propose.replay import Replay
-from amk.agent.propose.transfer import Lesson, Lessons, Transfer, given, keep, learned, read
+from amk.agent.propose.transfer import Lesson, Lessons, Transfer, keep, learned, lessons_of, read
 from amk.models.model import load_model
 from amk.report.diagnostic import AmkError
 from amk.targets.target import load_target
@@ -36,9 +36,9 @@ def test_what_paid_is_learned_and_made_again_elsewhere(make_loop: MakeLoop, tmp_
     gains = [each.gain for each in table.lessons]
     assert gains == sorted(gains, reverse=True) and gains[-1] > 0.001
     keep(tmp_path, table)
-    assert given(tmp_path) == table.lessons
+    assert lessons_of(tmp_path) == table.lessons
     elsewhere = Workshop(load_model("llama3.2-1b"), load_target("l4"), CONTEXT)
-    found = looped(elsewhere, tmp_path / "other", Transfer(given(tmp_path)), SimulatedBackend("l4"), evals=9)
+    found = looped(elsewhere, tmp_path / "other", Transfer(lessons_of(tmp_path)), SimulatedBackend("l4"), evals=9)
     found.run()
     first, *rest = found.state.trials
     assert first.proposed.operator == "all" and first.proposed.edits == tuple(edits)

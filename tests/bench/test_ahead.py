@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from amk.bench.ahead import Ahead, made
+from amk.bench.ahead import Ahead, kernel_of
 from amk.planner.decode import plan
 from amk.planner.settings import FAST
 from amk.report.diagnostic import AmkError
@@ -32,9 +32,9 @@ def test_a_kernel_made_ahead_is_the_same_and_a_refusal_arrives_whole() -> None:
         with pytest.raises(AmkError) as there:
             ahead.kernel(refused)
         found = ahead.kernel(one)
-    assert found.schedule == one and found.code == made(one).code
+    assert found.schedule == one and found.code == kernel_of(one).code
     with pytest.raises(AmkError) as here:
-        made(refused)
+        kernel_of(refused)
     assert there.value.diagnostics == here.value.diagnostics and there.value.exit_code == here.value.exit_code
 
 

@@ -62,9 +62,9 @@ def entrant(arguments: argparse.Namespace, changes: str, race: bool) -> tuple[fl
     predicted = step_ms(schedule_of(arguments, changes), POSITION)
     if not race:
         return predicted, None
-    from amk.bench.contest import made  # needs torch
+    from amk.bench.contest import kernel_of  # needs torch
 
-    return predicted, made(arguments, changes)
+    return predicted, kernel_of(arguments, changes)
 
 
 def main(argv: Sequence[str]) -> int:

@@ -67,21 +67,21 @@ def fate(state: State, trial: Trial) -> Fate:
     """What became of `trial`, as far as it has come."""
     proposed, gated, decided = trial.proposed, trial.gated, trial.decided
     parent = proposed.parent if START <= proposed.parent < trial.index else START
-    told = Fate(
+    ending = Fate(
         trial.index, parent, proposed.edit, proposed.why, outcome(trial), gated.codes if gated else (),
         decided.reason if decided else gated.detail if gated else "",
     )  # fmt: skip
     last = _last(trial)
     score = _score(state, trial)
     if last is None or score is None:
-        return told
+        return ending
     before = 0.0 if parent == START else _score(state, state.trials[parent])
     gain = None if before is None else before - score
     error = _error(last)
     if parent != last.against and parent != START and (earlier := _last(state.trials[parent])) is not None:
         error = sqrt(error**2 + _error(earlier) ** 2)
     return Fate(
-        *(told.index, told.parent, told.edit, told.why, told.outcome, told.codes, told.reason),
+        *(ending.index, ending.parent, ending.edit, ending.why, ending.outcome, ending.codes, ending.reason),
         gain, error, last.candidate_ms, last.incumbent_ms, last.against,
     )  # fmt: skip
 

@@ -309,7 +309,7 @@ def fate(progress: Progress, settings: Settings, plans: bool = True) -> Fate:
     return "open"
 
 
-def told(event: Surveyed) -> str:
+def sentence(event: Surveyed) -> str:
     """In words."""
     best = "the start" if event.best == START else f"proposal {event.best}"
     if event.open and not event.pairs:
@@ -326,4 +326,4 @@ def told(event: Surveyed) -> str:
 
 def ended(reason: str, known: Surveyed | None) -> str:
     """Why a search ended, and whether anything is left near its best."""
-    return f"{reason}; {told(known)}" if known is not None else reason
+    return f"{reason}; {sentence(known)}" if known is not None else reason

@@ -33,7 +33,7 @@ def local_gpus(root: Path = DRIVER) -> list[LocalGpu]:
             lines = (folder / "information").read_text(encoding="utf-8", errors="replace").splitlines()
         except OSError:
             continue
-        found.append(LocalGpu(ordinal, told(lines, "Model"), known(told(lines, "GPU UUID"))))
+        found.append(LocalGpu(ordinal, value_of(lines, "Model"), known(value_of(lines, "GPU UUID"))))
     return found
 
 
@@ -51,7 +51,7 @@ def visible(gpus: Sequence[LocalGpu], asked: str | None) -> list[LocalGpu]:
     return found
 
 
-def told(lines: list[str], what: str) -> str:
+def value_of(lines: list[str], what: str) -> str:
     """The value of a line "what: value"; "" if there is none."""
     return next((line.partition(":")[2].strip() for line in lines if line.startswith(what)), "")
 

@@ -78,9 +78,9 @@ def glancing() -> Certifier:
 
 def judged(schedule: Schedule, verdict: Verdict) -> Judgement:
     """A verdict as the search uses it. Anything but a plain, deterministic SAFE is not SAFE."""
-    told = [d for d in verdict.diagnostics if d.severity is Severity.ERROR] or list(verdict.diagnostics)
-    codes = tuple(dict.fromkeys(d.code for d in told))
-    detail = "; ".join(d.message for d in told[:3])
+    reasons = [d for d in verdict.diagnostics if d.severity is Severity.ERROR] or list(verdict.diagnostics)
+    codes = tuple(dict.fromkeys(d.code for d in reasons))
+    detail = "; ".join(d.message for d in reasons[:3])
     if verdict.status != "SAFE" or not verdict.deterministic:
         outcome: Outcome = "UNSAFE" if verdict.status == "UNSAFE" else "UNKNOWN"
         return Judgement(outcome, codes, detail)

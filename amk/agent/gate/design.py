@@ -72,8 +72,8 @@ def _read(number: int, edit: Any) -> str:
         text = json.dumps(edit, allow_nan=False)
         if len(text) > MAX_TEXT:
             raise ValueError(f"it is longer than {MAX_TEXT} characters")
-        made = _EDIT.validate_json(text)
-        if isinstance(made, Knobs):
+        parsed = _EDIT.validate_json(text)
+        if isinstance(parsed, Knobs):
             raise ValueError("settings of the planner are given as settings")
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
@@ -81,10 +81,10 @@ def _read(number: int, edit: Any) -> str:
         raise ValueError(f"edit {number} is no edit of a schedule: {where}: {first['msg']}"[:500]) from error
     except (ValueError, TypeError, RecursionError) as error:
         raise ValueError(f"edit {number} is no edit of a schedule: {error}"[:500]) from error
-    return text_of(made)
+    return text_of(parsed)
 
 
-def told(edits: Sequence[str]) -> list[str]:
+def in_words(edits: Sequence[str]) -> list[str]:
     """Each edit on one line."""
     return [said(edit_of(text)) for text in edits]
 
@@ -93,7 +93,7 @@ def difference(design: Design, parent: Design, changes: dict[str, Any]) -> dict[
     """How a design differs from its parent: `changes` of knobs, edits that came, edits that went, each on a line."""
     came = [text for text in design.edits if text not in parent.edits]
     went = [text for text in parent.edits if text not in design.edits]
-    return {**changes, **({"edits": told(came)} if came else {}), **({"without": told(went)} if went else {})}
+    return {**changes, **({"edits": in_words(came)} if came else {}), **({"without": in_words(went)} if went else {})}
 
 
 CACHE: Final = ("context", "dtype")

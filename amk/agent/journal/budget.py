@@ -19,18 +19,18 @@ CLOSING = 60.0
 UNITS = {"minutes": "minutes", "evals": "evaluations", "dollars": "dollars", "tokens": "tokens", "calls": "calls"}
 
 
-def merged(old: Limits, given: Mapping[str, float | int | None]) -> Limits:
+def merged(old: Limits, changes: Mapping[str, float | int | None]) -> Limits:
     """`old` with those limits that were given; one that was not stays what it was. ValueError outside their range."""
-    return Limits.model_validate(old.model_dump() | {name: n for name, n in given.items() if n is not None})
+    return Limits.model_validate(old.model_dump() | {name: n for name, n in changes.items() if n is not None})
 
 
 def changes(old: Limits, new: Limits) -> tuple[str, ...]:
     """Every limit that differs, in words."""
     pairs = ((what, getattr(old, name), getattr(new, name)) for name, what in UNITS.items())
-    return tuple(f"{what}: {_told(a)} -> {_told(b)}" for what, a, b in pairs if a != b)
+    return tuple(f"{what}: {_text(a)} -> {_text(b)}" for what, a, b in pairs if a != b)
 
 
-def _told(limit: float | None) -> str:
+def _text(limit: float | None) -> str:
     return "no limit" if limit is None else f"{limit:g}" if isinstance(limit, float) else str(limit)
 
 

@@ -216,5 +216,5 @@ def set_aside(folder: Path, names: Iterable[str]) -> Path:
 
 def damaged(folder: Path, what: str, *facts: str) -> AmkError:
     where = Where(file=str(folder / DATABASE))
-    told = tuple(because(fact) for fact in facts)
-    return AmkError(Diagnostic("AMK704", f"the journal is damaged: {what}", where=where, facts=told))
+    reasons = tuple(because(fact) for fact in facts)
+    return AmkError(Diagnostic("AMK704", f"the journal is damaged: {what}", where=where, facts=reasons))

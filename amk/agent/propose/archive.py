@@ -81,12 +81,12 @@ class Archive:
         if run is None or not run.prior:
             return NOWHERE
         if index not in self._times:
-            made = context.workshop.make(context.design(index))
+            candidate = context.workshop.make(context.design(index))
             try:
-                told = step_times(made.schedule, looked(context)) if isinstance(made, Candidate) else NOWHERE
+                times = step_times(candidate.schedule, looked(context)) if isinstance(candidate, Candidate) else NOWHERE
             except AmkError:
-                told = NOWHERE
-            self._times[index] = told
+                times = NOWHERE
+            self._times[index] = times
         return self._times[index]
 
 

@@ -236,8 +236,8 @@ def pause(state: State, proposer: str) -> int:
     measured no faster than what it changed."""
     barren = 0
     for trial in reversed([t for t in state.trials if t.proposed.proposer == proposer and t.closed]):
-        told = fate(state, trial)
-        if told.gain is not None and told.gain > 0 and (told.error is None or told.gain > told.error):
+        ending = fate(state, trial)
+        if ending.gain is not None and ending.gain > 0 and (ending.error is None or ending.gain > ending.error):
             break
         barren += 1
     answers = barren // OPEN

@@ -38,15 +38,15 @@ PRICES = {
 }
 
 
-def price_of(model: str, given: str | None = None) -> Price:
-    """The price of `model`: `given` as "IN/OUT", else the table's (a dated name counts as its family); AMK706."""
-    if given is not None:
+def price_of(model: str, text: str | None = None) -> Price:
+    """The price of `model`: `text` as "IN/OUT", else the table's (a dated name counts as its family); AMK706."""
+    if text is not None:
         try:
-            first, second = (float(part) for part in given.split("/"))
+            first, second = (float(part) for part in text.split("/"))
         except ValueError:
             first = second = -1.0
         if not (0 <= first < 1e5 and 0 <= second < 1e5):
-            raise AmkError(Diagnostic("AMK706", f"'{given[:40]}' is not a price: give IN/OUT in dollars per 1M tokens"))
+            raise AmkError(Diagnostic("AMK706", f"'{text[:40]}' is not a price: give IN/OUT in dollars per 1M tokens"))
         return Price(first, second)
     for name, price in PRICES.items():
         if model == name or model.startswith(f"{name}-2"):

@@ -26,7 +26,7 @@ import numpy as np
 
 from amk.agent.decide.keep import needed
 from amk.agent.gate.candidate import Candidate
-from amk.agent.gate.design import Design, text_of, told
+from amk.agent.gate.design import Design, in_words, text_of
 from amk.agent.journal.inbox import Suggestion
 from amk.agent.journal.state import START, Trial
 from amk.agent.propose.archive import fresh, replaced
@@ -57,8 +57,8 @@ class Single:
         return Design(settings, (*replaced(design.edits, self.edits), *self.edits))
 
     @property
-    def told(self) -> str:
-        return "; ".join(told(self.edits)) if self.change is None else "{}={}".format(*self.change)
+    def text(self) -> str:
+        return "; ".join(in_words(self.edits)) if self.change is None else "{}={}".format(*self.change)
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class Singles:
             return []
         single = min(left, key=lambda each: each.worth).single
         design = single.on(context.design(context.state.best))
-        why, edits = f"single changes of the best: {single.told}", tuple(map(json.loads, design.edits))
+        why, edits = f"single changes of the best: {single.text}", tuple(map(json.loads, design.edits))
         settings = dict(context.space.point(design.settings))
         return [Suggestion(self.name, settings, why, parent=context.state.best, edits=edits, operator=single.kind)]
 

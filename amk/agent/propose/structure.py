@@ -26,7 +26,7 @@ import numpy as np
 from amk.agent.decide.keep import MAX_LOSS, needed
 from amk.agent.decide.ranking import misleads
 from amk.agent.gate.candidate import Candidate
-from amk.agent.gate.design import MAX_EDITS, Design, text_of, told
+from amk.agent.gate.design import MAX_EDITS, Design, in_words, text_of
 from amk.agent.journal.inbox import Suggestion
 from amk.agent.propose.archive import WITHIN, Archive, Elite, family, fresh, looked, merged, replaced, scores
 from amk.agent.propose.base import Context
@@ -221,7 +221,7 @@ class Structure:
         parent = elites[0] if rng.random() < 0.5 else self._another(context, elites, rng)
         knob = [KNOB] if self._sure(context) and rng.random() < KNOBS else []
         for operator in (*knob, *self._order(context, rng)):
-            if (child := self._made(context, parent, operator, rng)) is not None:
+            if (child := self._offspring(context, parent, operator, rng)) is not None:
                 return child
         return None
 
@@ -235,7 +235,7 @@ class Structure:
         weights = [exp(-max(0.0, elite.score - state.best_score) / needed(state.noise)) for elite in elites]
         return elites[int(rng.choice(len(elites), p=np.array(weights) / sum(weights)))]
 
-    def _made(self, context: Context, parent: Elite, operator: str, rng: np.random.Generator) -> Child | None:
+    def _offspring(self, context: Context, parent: Elite, operator: str, rng: np.random.Generator) -> Child | None:
         match operator:
             case "merge":
                 return _merge(context, parent, rng)
@@ -277,7 +277,7 @@ class Structure:
             return None
         where = f"; most time is lost in {times.bottleneck}" if times.bottleneck else ""
         design = Design(parent.design.settings, (*replaced(parent.design.edits, new), *new))
-        return Child(design, parent.index, kind, f"{kind}: {'; '.join(told(new))[:300]}{where}")
+        return Child(design, parent.index, kind, f"{kind}: {'; '.join(in_words(new))[:300]}{where}")
 
     def _gain(self, context: Context, child: Child) -> float | None:
         """Simulated log gain over the parent, 0 where the simulator is not to be asked; None if the child is not new,
@@ -297,10 +297,10 @@ class Structure:
         except AmkError:
             return None
 
-    def _time(self, made: Candidate, pos: int) -> float:
-        if (made.key, pos) not in self._ms:
-            self._ms[made.key, pos] = step_ms(made.schedule, pos)
-        return self._ms[made.key, pos]
+    def _time(self, candidate: Candidate, pos: int) -> float:
+        if (candidate.key, pos) not in self._ms:
+            self._ms[candidate.key, pos] = step_ms(candidate.schedule, pos)
+        return self._ms[candidate.key, pos]
 
     def _order(self, context: Context, rng: np.random.Generator) -> list[str]:
         """Ways to make a child, by an upper confidence bound on what they earned; refused ones earned nothing, and what

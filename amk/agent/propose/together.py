@@ -23,7 +23,7 @@ import numpy as np
 from amk.agent.decide.feedback import fate
 from amk.agent.decide.keep import needed, percent
 from amk.agent.gate.candidate import Candidate
-from amk.agent.gate.design import Design, told
+from amk.agent.gate.design import Design, in_words
 from amk.agent.journal.inbox import Suggestion
 from amk.agent.journal.state import START
 from amk.agent.propose.archive import WITHIN, looked, merged
@@ -59,8 +59,8 @@ class Change:
         return frozenset((*self.knobs, *self.edits))
 
     @property
-    def told(self) -> str:
-        return "; ".join((*(f"{name}={value}" for name, _, value in self.knobs), *told(self.edits)))
+    def text(self) -> str:
+        return "; ".join((*(f"{name}={value}" for name, _, value in self.knobs), *in_words(self.edits)))
 
     def on(self, design: Design) -> Design | None:
         """The design with it; None if the design is not what it changes: has some of it, or something in its place."""
@@ -115,13 +115,13 @@ def combined(context: Context, found: Sequence[tuple[float, Change, int]] | None
             yield Sum(total, design, some[0][2], design in known)
 
 
-def _slower(context: Context, made: Candidate) -> bool:
+def _slower(context: Context, candidate: Candidate) -> bool:
     """Whether the simulator, which will measure it, calls it no faster than the best."""
     run, best = context.state.run, context.workshop.make(context.design(context.state.best))
     if run is None or not (run.simulated and run.prior) or not isinstance(best, Candidate):
         return False
     try:
-        return step_ms(made.schedule, looked(context)) >= step_ms(best.schedule, looked(context))
+        return step_ms(candidate.schedule, looked(context)) >= step_ms(best.schedule, looked(context))
     except AmkError:
         return True
 

@@ -121,7 +121,7 @@ def keep(folder: Path, lessons: Lessons) -> None:
     write(folder / FILE, lessons)
 
 
-def given(folder: Path) -> tuple[Lesson, ...]:
+def lessons_of(folder: Path) -> tuple[Lesson, ...]:
     """What `keep` wrote, if anything."""
     return read([folder / FILE]).lessons if (folder / FILE).exists() else ()
 
@@ -134,11 +134,11 @@ class Transfer:
     def ask(self, context: Context) -> Sequence[Suggestion]:
         tried = {trial.proposed.operator for trial in context.trials_of(self.name)}
         for number in (TOGETHER, *map(str, range(len(self.lessons)))):
-            if number not in tried and (design := self._made(context, number)) is not None:
+            if number not in tried and (design := self._design(context, number)) is not None:
                 return [self._suggestion(context, number, design)]
         return []
 
-    def _made(self, context: Context, number: str) -> Design | None:
+    def _design(self, context: Context, number: str) -> Design | None:
         """The best of this run with one lesson, or with all; None if that is nothing new."""
         best = context.design(context.state.best)
         design = best
@@ -151,8 +151,12 @@ class Transfer:
         if design == best or not isinstance(base, Candidate):
             return None
         design = Design(design.settings, applicable(base.schedule, best.edits, design.edits))
-        made = context.workshop.make(design)
-        if not isinstance(made, Candidate) or made.key in context.state.by_key or made.key == context.start_key():
+        candidate = context.workshop.make(design)
+        if (
+            not isinstance(candidate, Candidate)
+            or candidate.key in context.state.by_key
+            or candidate.key == context.start_key()
+        ):
             return None
         return design
 

@@ -159,10 +159,10 @@ class Server:
 
     def _summary(self, run: str) -> RunSummary:
         folder, state = found(run)
-        told = summary(folder.name, runs.status(folder, state), state)
-        if told.state != "interrupted":
-            return told
-        return told.model_copy(update={"ended": self.searches.last_words(folder.name)})
+        answer = summary(folder.name, runs.status(folder, state), state)
+        if answer.state != "interrupted":
+            return answer
+        return answer.model_copy(update={"ended": self.searches.last_words(folder.name)})
 
 
 class Strict(MCPServer[Any]):
@@ -184,18 +184,18 @@ class Strict(MCPServer[Any]):
 
 def server(client: Server | None = None) -> MCPServer[Any]:
     """The server with its tools and resources, for one client."""
-    made = client or Server()
+    tools = client or Server()
     mcp = Strict("amk", instructions=__doc__ or "", version=__version__)
     for reading in READING:
-        mcp.tool(annotations=READ)(_of_run(made, reading))
+        mcp.tool(annotations=READ)(_of_run(tools, reading))
     for writing in WRITING:
-        mcp.tool(annotations=SUGGEST)(_of_run(made, writing))
-    for read in (made.list_runs, made.check_settings):
+        mcp.tool(annotations=SUGGEST)(_of_run(tools, writing))
+    for read in (tools.list_runs, tools.check_settings):
         mcp.tool(annotations=READ)(_refusing(read))
-    mcp.tool(annotations=READ)(made.follow_run)
-    mcp.tool(annotations=SUGGEST)(_refusing(made.start_run))
-    mcp.tool(annotations=STOP)(_refusing(made.stop_run))
-    mcp.tool(annotations=SUGGEST)(_refusing(made.export_best))
+    mcp.tool(annotations=READ)(tools.follow_run)
+    mcp.tool(annotations=SUGGEST)(_refusing(tools.start_run))
+    mcp.tool(annotations=STOP)(_refusing(tools.stop_run))
+    mcp.tool(annotations=SUGGEST)(_refusing(tools.export_best))
     for name, (kind, file) in RESOURCES.items():
         mcp.resource(f"amk://runs/{{run}}/{name}", name=name, mime_type=kind)(_reader(file))
     return mcp
@@ -246,13 +246,13 @@ def _refusing(method: Callable[..., Any]) -> Callable[..., Any]:
     return _named(called, method, signature(method) if inspect.ismethod(method) else None)
 
 
-def _named(made: Callable[..., Any], method: Callable[..., Any], known: inspect.Signature | None) -> Callable[..., Any]:
-    made.__name__, made.__doc__ = method.__name__, inspect.cleandoc(method.__doc__ or "")
+def _named(tool: Callable[..., Any], method: Callable[..., Any], known: inspect.Signature | None) -> Callable[..., Any]:
+    tool.__name__, tool.__doc__ = method.__name__, inspect.cleandoc(method.__doc__ or "")
     if known is not None:
-        made.__signature__ = known  # type: ignore[attr-defined]
-        made.__annotations__ = {p.name: p.annotation for p in known.parameters.values()}
-        made.__annotations__["return"] = known.return_annotation
-    return made
+        tool.__signature__ = known  # type: ignore[attr-defined]
+        tool.__annotations__ = {p.name: p.annotation for p in known.parameters.values()}
+        tool.__annotations__["return"] = known.return_annotation
+    return tool
 
 
 def found(name: str) -> tuple[Path, State]:

@@ -27,17 +27,17 @@ def bounds(state: State, paths: Sequence[Path]) -> list[str]:
         if not path.is_file():
             raise AmkError(Diagnostic("AMK001", "there is no such record", where=Where(file=str(path))))
         for entry in Record.open(path, ABLATIONS).entries:
-            row, made = ablation_of(entry["row"]), entry.get("run") or {}
+            row, origin = ablation_of(entry["row"]), entry.get("run") or {}
             key = row.key
             if (key.model, key.dtype, key.gpu, key.plan, key.batch) == wanted and row.bound_ms is not None:
-                found.append((str(made.get("date", "")), str(made.get("commit", "")), row))
+                found.append((str(origin.get("date", "")), str(origin.get("commit", "")), row))
     if not found:
         return [f"No row of {', '.join(map(str, paths))} is of this model, card and start."] if paths else []
     date, commit, row = max(found, key=lambda each: each[0])
-    return [_said(state, row, f"{commit[:8]}, {date[:10]}")]
+    return [_sentence(state, row, f"{commit[:8]}, {date[:10]}")]
 
 
-def _said(state: State, row: Ablation, when: str) -> str:
+def _sentence(state: State, row: Ablation, when: str) -> str:
     assert state.run is not None and row.bound_ms is not None
     words = (
         f"A closer bound was measured at position {row.key.pos} ({when}): the copies alone took {row.bound_ms:.4f} ms, "

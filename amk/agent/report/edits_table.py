@@ -22,7 +22,7 @@ from amk.agent.journal.state import State, Trial
 from amk.agent.propose.edit_history import WITH
 from amk.agent.propose.singles import KNOB, OUTCOMES, Outcome, Settled, Single
 from amk.agent.propose.together import Change, Sum
-from amk.agent.report.exhaustion import said
+from amk.agent.report.exhaustion import summary
 from amk.agent.report.survey_table import table
 from amk.schedule_ir.edits.directed import KINDS
 
@@ -104,9 +104,9 @@ def spots_of(state: State, near: Sequence[Settled]) -> list[Spot]:
     found = []
     for name, there in by_place.items():
         fates = [fate(state, state.trials[each.index]) for each in there if each.index is not None]
-        told = [each for each in fates if each.gain is not None]
+        gains = [each for each in fates if each.gain is not None]
         codes = sum((_codes(state.trials[each.index]) for each in fates), Counter[str]())
-        best = max(told, key=lambda each: each.gain or 0.0, default=None)
+        best = max(gains, key=lambda each: each.gain or 0.0, default=None)
         found.append(Spot(name, Counter(each.outcome for each in there), codes, best))
     return sorted(found, key=lambda spot: (-spot.singles["open"], spot.name))
 
@@ -140,10 +140,10 @@ def kinds_of(state: State, near: Sequence[Settled], unseen: Mapping[str, float] 
 
 
 def _kind(state: State, name: str, singles: Counter[Outcome], unseen: float | None, trials: Sequence[Trial]) -> Kind:
-    told = [(gain, found) for trial in trials if (gain := (found := fate(state, trial)).gain) is not None]
+    gains = [(gain, found) for trial in trials if (gain := (found := fate(state, trial)).gain) is not None]
     refused = sum((_codes(trial) for trial in trials), Counter[str]())
-    best = max(told, key=lambda each: each[0])[1] if told else None
-    return Kind(name, singles, unseen, len(trials), refused, len(told), best)
+    best = max(gains, key=lambda each: each[0])[1] if gains else None
+    return Kind(name, singles, unseen, len(trials), refused, len(gains), best)
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ class Left:
         """Whether anything is left, and how sure that is."""
         if not self.near:
             return "", ""
-        what, error = said(state, self.survey, Counter(each.outcome for each in self.near), self.sums)
+        what, error = summary(state, self.survey, Counter(each.outcome for each in self.near), self.sums)
         more = sorted(((chance, kind) for kind, chance in self.unseen.items() if chance >= SHOWN), reverse=True)
         if more:
             kinds = ", ".join(f"{kind} {100 * chance:.0f}%" for chance, kind in more)
@@ -217,9 +217,9 @@ def _edits(state: State, left: Left) -> str:
 def _row(state: State, settled: Settled) -> tuple[str, tuple[str, ...]]:
     why = percent(0.0 - settled.worth) if settled.outcome == "lost" else ""
     if settled.index is not None:
-        told = fate(state, state.trials[settled.index])
-        why = told.gain_text or f"{' '.join(told.codes)} {told.reason}".strip()[:LINE]
-    return "", (settled.single.kind, settled.single.told[:LINE], WORDS[settled.outcome], why)
+        ending = fate(state, state.trials[settled.index])
+        why = ending.gain_text or f"{' '.join(ending.codes)} {ending.reason}".strip()[:LINE]
+    return "", (settled.single.kind, settled.single.text[:LINE], WORDS[settled.outcome], why)
 
 
 def _together(state: State, changes: Gained, sums: Sequence[Sum]) -> str:
@@ -232,6 +232,6 @@ def _together(state: State, changes: Gained, sums: Sequence[Sum]) -> str:
         f"that may come to that, {len(sums) - len(new)} were proposed and {len(new)} were not"
     )
     words += f": {percent(max(new))} at most, by the sum of what they gained." if new else "."
-    rows = [("", (change.told[:LINE], percent(gain))) for gain, change, _ in changes]
+    rows = [("", (change.text[:LINE], percent(gain))) for gain, change, _ in changes]
     cells = table(("change", "gain, fitted to all trials that have it"), rows)
     return f"<p>{escape(words)}</p><details><summary>changes that gained</summary>{cells}</details>"

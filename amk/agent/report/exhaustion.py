@@ -32,7 +32,7 @@ def overlooked(mad: float) -> float:
     return 0.5 * (1.0 - erf((1.0 - SCREEN_SHARE) * needed(mad) / error / sqrt(2.0)))
 
 
-def said(state: State, survey: Surveyed | None, singles: Counter[Outcome], sums: Sequence[Sum]) -> tuple[str, str]:
+def summary(state: State, survey: Surveyed | None, singles: Counter[Outcome], sums: Sequence[Sum]) -> tuple[str, str]:
     """Whether anything is left, and how sure that is. singles: the single changes of the best, by what became of them;
     sums: what the changes that gained may come to together."""
     new = [each.total for each in sums if not each.proposed]

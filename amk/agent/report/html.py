@@ -14,7 +14,7 @@ from math import expm1
 from amk.agent.decide.feedback import fate, name
 from amk.agent.decide.feedback import outcome as verdict
 from amk.agent.decide.headroom import candidates, foretold
-from amk.agent.decide.neighbourhood import Survey, told
+from amk.agent.decide.neighbourhood import Survey, sentence
 from amk.agent.gate.candidate import Candidate
 from amk.agent.journal.events import Asked
 from amk.agent.journal.state import START, State, Trial
@@ -122,10 +122,10 @@ def _facts(state: State) -> str:
         ("proposer", run.proposer), ("positions", ", ".join(map(str, run.positions))),
         ("sessions", str(state.session.session if state.session else 0)),
         ("state", state.finished or "not finished"),
-        ("near the best", told(state.surveyed) if state.surveyed else "not looked at"),
+        ("near the best", sentence(state.surveyed) if state.surveyed else "not looked at"),
         *(("journal repaired", what) for what in state.repairs),
         *((f"session {s.session}", ", ".join(s.changed)) for s in state.sessions if s.changed),
-        *((f"after {evals} evaluations", told(event)) for evals, event in state.exhaustions),
+        *((f"after {evals} evaluations", sentence(event)) for evals, event in state.exhaustions),
         ("work", f"{state.elapsed / 60:.1f} minutes"),
         ("device time" + (" (simulated)" if run.simulated else ""), f"{state.gpu_seconds / 60:.1f} minutes"),
         *(tuple(line.removeprefix("METRIC ").split("=")) for line in metrics(state)),
@@ -176,9 +176,9 @@ def _to_measure(state: State) -> str:
         return ""
     rows = []
     for worth in found:
-        told = fate(state, worth.trial)
+        ending = fate(state, worth.trial)
         gain, value = f"{100 * expm1(worth.gain):+.2f}%", f"{100 * worth.value:.2f}%"
-        rows.append(("", (str(told.index), gain, value, f"{name(told.parent)}: {json.dumps(told.edit)}"[:600])))
+        rows.append(("", (str(ending.index), gain, value, f"{name(ending.parent)}: {json.dumps(ending.edit)}"[:600])))
     notes = "".join(f"<p>{escape(line)}</p>" for line in foretold(state))
     head = ("#", "simulated gain over the start", "expected value of measuring it", "parent and edit")
     return f"<h2>Candidates to measure</h2>{notes}{table(head, rows)}"
@@ -195,8 +195,10 @@ def _language_model(state: State) -> str:
     rows = [("", (outcome, str(n))) for outcome, n in counts.most_common()]
     total = f"{state.tokens:,} tokens, ${state.dollars:.4f}; upper bounds where the provider did not say."
     talks = [("", _talk(asked)) for asked in state.asked[-SHOWN_FAULTS:]]
-    told = table(TALK_HEADER, talks) if talks else ""
-    return f"<h2>Language model</h2>{table(('attempts that ended in', 'count'), rows)}<p>{escape(total)}</p>{told}"
+    talk_table = table(TALK_HEADER, talks) if talks else ""
+    return (
+        f"<h2>Language model</h2>{table(('attempts that ended in', 'count'), rows)}<p>{escape(total)}</p>{talk_table}"
+    )
 
 
 def _talk(asked: Asked) -> tuple[str, ...]:
@@ -224,15 +226,15 @@ def _trials(state: State) -> str:
 
 
 def _row(state: State, trial: Trial) -> tuple[str, ...]:
-    told = fate(state, trial)
-    edit = ", ".join(f"{k}={v}" for k, v in told.edit.items())
-    times = " ".join(f"{ms:.4f}" for ms in told.ms)
+    ending = fate(state, trial)
+    edit = ", ".join(f"{k}={v}" for k, v in ending.edit.items())
+    times = " ".join(f"{ms:.4f}" for ms in ending.ms)
     return (
         str(trial.index),
         trial.proposed.proposer,
-        told.outcome,
-        told.gain_text,
+        ending.outcome,
+        ending.gain_text,
         times,
-        f"{name(told.parent)}: {edit}"[:600],
-        f"{told.why}: {' '.join((*told.codes, told.reason))}"[:600],
+        f"{name(ending.parent)}: {edit}"[:600],
+        f"{ending.why}: {' '.join((*ending.codes, ending.reason))}"[:600],
     )

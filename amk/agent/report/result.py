@@ -16,7 +16,7 @@ from math import exp, inf, log
 from amk.agent.decide.headroom import speed_of_light
 from amk.agent.decide.keep import compared, percent
 from amk.agent.gate.candidate import Candidate, Workshop
-from amk.agent.gate.design import Design, told
+from amk.agent.gate.design import Design, in_words
 from amk.agent.journal.state import START, State
 from amk.agent.report.survey_table import table
 from amk.planner.space import Space
@@ -86,7 +86,7 @@ def ablated(space: Space, workshop: Workshop, best: Design, whole: Prediction, u
 
 
 def _without(space: Space, best: Design) -> Iterator[tuple[str, Design]]:
-    for number, words in enumerate(told(best.edits)):
+    for number, words in enumerate(in_words(best.edits)):
         yield words, Design(best.settings, best.edits[:number] + best.edits[number + 1 :])
     for name, value in space.changes(best.settings, space.start).items():
         rest = replace(best.settings, **{name: getattr(space.start, name)})
@@ -94,9 +94,9 @@ def _without(space: Space, best: Design) -> Iterator[tuple[str, Design]]:
 
 
 def _ms(workshop: Workshop, design: Design, pos: int) -> float | None:
-    made = workshop.make(design)
+    candidate = workshop.make(design)
     try:
-        return step_ms(made.schedule, pos) if isinstance(made, Candidate) else None
+        return step_ms(candidate.schedule, pos) if isinstance(candidate, Candidate) else None
     except AmkError:
         return None
 

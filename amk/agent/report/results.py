@@ -28,15 +28,15 @@ ID = 12
 
 
 def row(state: State, trial: Trial) -> str:
-    told = fate(state, trial)
+    ending = fate(state, trial)
     floors = state.run.floor_ms if state.run is not None else ()
-    score = speed_of_light(floors, told.ms)
-    edit = ", ".join(f"{k}={v}" for k, v in told.edit.items())
-    reason = " ".join((*told.codes, told.reason))
-    words = f"#{trial.index} {trial.proposed.proposer}: {edit or 'no change'}; {told.why}; {reason}"
+    score = speed_of_light(floors, ending.ms)
+    edit = ", ".join(f"{k}={v}" for k, v in ending.edit.items())
+    reason = " ".join((*ending.codes, ending.reason))
+    words = f"#{trial.index} {trial.proposed.proposer}: {edit or 'no change'}; {ending.why}; {reason}"
     return "\t".join((
-        (trial.key or "-")[:ID], "" if score is None else f"{score:.4f}", " ".join(f"{ms:.4f}" for ms in told.ms),
-        STATUS.get(told.outcome, "checks_failed"), printable(words, 400),
+        (trial.key or "-")[:ID], "" if score is None else f"{score:.4f}", " ".join(f"{ms:.4f}" for ms in ending.ms),
+        STATUS.get(ending.outcome, "checks_failed"), printable(words, 400),
     )) + "\n"  # fmt: skip
 
 

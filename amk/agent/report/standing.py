@@ -77,7 +77,7 @@ def doing(state: State) -> str:
         return "not asked yet" if not state.llm_open else "first answer awaited"
     counts = Counter(a.outcome for a in state.asked)
     faults = sum(len(a.faults) for a in state.asked)
-    told = ", ".join(f"{n} {what}" for what, n in counts.most_common())
+    outcomes = ", ".join(f"{n} {what}" for what, n in counts.most_common())
     last = state.asked[-1]
     money = f"${state.dollars_reserved:.4f} reserved" if state.llm_open else ""
     again = ""
@@ -86,4 +86,4 @@ def doing(state: State) -> str:
         wait = "not again in this session" if last.wait is None else f"again after {last.wait:.0f} s"
         again += f"; {wait}"
     wrong = f"{faults} calls or attempts failed" if faults else ""
-    return "; ".join(part for part in (f"{len(state.asked)} conversations: {told}", wrong, again, money) if part)
+    return "; ".join(part for part in (f"{len(state.asked)} conversations: {outcomes}", wrong, again, money) if part)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from amk.agent.decide.keep import percent
-from amk.agent.decide.neighbourhood import Fate, Pairs, Single, Survey, told
+from amk.agent.decide.neighbourhood import Fate, Pairs, Single, Survey, sentence
 
 FATES: tuple[Fate, ...] = ("tried", "impossible", "duplicate", "avoided", "bounded", "open", "pending", "later")
 
@@ -29,7 +29,7 @@ def near_the_best(survey: Survey) -> str:
     header = ("two knobs", *FATES, "most that they helped each other", "most that a bounded one can gain")
     pairs = table(header, [("", pairs_row(p)) for p in survey.pairs if p.fates.total()])
     return (
-        f"<h2>Near the best</h2><p>{escape(told(survey.event()))}.</p>"
+        f"<h2>Near the best</h2><p>{escape(sentence(survey.event()))}.</p>"
         f"<details><summary>every plan that differs in one knob</summary>{singles}</details>"
         f"<details><summary>plans that differ in two, by their knobs</summary>{pairs}</details>"
     )

@@ -45,8 +45,8 @@ def candidate_of(state: State, index: int) -> Candidate | None:
             design = Design(space.parse(proposed.settings), proposed.edits)
         except OutsideSpaceError:  # a value that is no choice any more
             return None
-    made = workshop.make(design)
-    return None if isinstance(made, Impossible) else made
+    candidate = workshop.make(design)
+    return None if isinstance(candidate, Impossible) else candidate
 
 
 def write_report(folder: Path, state: State, whole: bool = True, workshop: Workshop | None = None) -> Path:

@@ -34,8 +34,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
 
 def runs_directory() -> Path:
     """`$AMK_RUNS`, else the user's data directory (XDG)."""
-    given = os.environ.get("AMK_RUNS")
-    return Path(given) if given else Path(platformdirs.user_data_dir("amk")) / "runs"
+    folder = os.environ.get("AMK_RUNS")
+    return Path(folder) if folder else Path(platformdirs.user_data_dir("amk")) / "runs"
 
 
 @dataclass(frozen=True)

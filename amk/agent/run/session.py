@@ -38,7 +38,7 @@ from amk.agent.propose.surrogate import Surrogate
 from amk.agent.propose.sweep import Sweep
 from amk.agent.propose.talk import Bounds, Cassette
 from amk.agent.propose.together import Together
-from amk.agent.propose.transfer import Lesson, Transfer, given
+from amk.agent.propose.transfer import Lesson, Transfer, lessons_of
 from amk.agent.propose.transport import Transport
 from amk.agent.run import runs
 from amk.agent.run.loop import Loop
@@ -105,7 +105,7 @@ def proposer_for(
 ) -> Proposer:
     """AMK706 if a language model is asked for without its name, price or budget."""
     prior = journal.state.run is None or journal.state.run.prior
-    lessons = given(journal.folder)
+    lessons = lessons_of(journal.folder)
     if name != "llm":
         return offline(name, recorded, prior, lessons)
     if options.model is None or (journal.state.limits.dollars <= 0 and not options.replay):

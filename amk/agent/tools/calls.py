@@ -38,8 +38,8 @@ class Tool:
     def call(self, desk: Desk, arguments: dict[str, Any]) -> str:
         """The answer as text. RefusedError, in words, for anything that cannot be done."""
         try:
-            given = self.arguments.model_validate(arguments)
-            found = self.method(desk, **{name: getattr(given, name) for name in given.model_fields_set})
+            values = self.arguments.model_validate(arguments)
+            found = self.method(desk, **{name: getattr(values, name) for name in values.model_fields_set})
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             where = ".".join(map(str, first["loc"]))

@@ -10,5 +10,5 @@ WORTH_SAYING = 0.03
 
 
 def parts_of(phase: Phase) -> str:
-    told = [part for part in PARTS if phase.parts.get(part, 0.0) > WORTH_SAYING * phase.us]
-    return ", ".join(f"{part} {phase.parts[part]:.1f}" for part in told)
+    shares = [part for part in PARTS if phase.parts.get(part, 0.0) > WORTH_SAYING * phase.us]
+    return ", ".join(f"{part} {phase.parts[part]:.1f}" for part in shares)

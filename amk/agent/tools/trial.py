@@ -100,18 +100,18 @@ def looked_at(asked: Asked, workshop: Workshop) -> Trial:
     return found
 
 
-def _verdict(found: Trial, made: Candidate) -> None:
+def _verdict(found: Trial, candidate: Candidate) -> None:
     from amk.validator.verify import verify
 
     try:
-        verdict = verify(made.schedule, timeout_s=VERDICT_SECONDS)
+        verdict = verify(candidate.schedule, timeout_s=VERDICT_SECONDS)
     except AmkError as error:
-        told, found.verdict = error.diagnostics, "IMPOSSIBLE"
+        diagnostics, found.verdict = error.diagnostics, "IMPOSSIBLE"
     else:
-        told = verdict.diagnostics
+        diagnostics = verdict.diagnostics
         found.verdict = verdict.status if verdict.deterministic or not verdict.safe else "UNKNOWN"
-    found.codes = list(dict.fromkeys(d.code for d in told))[:8]
-    found.told = "\n".join(printable(line) for line in render(told[:3]).splitlines())[:TEXT]
+    found.codes = list(dict.fromkeys(d.code for d in diagnostics))[:8]
+    found.told = "\n".join(printable(line) for line in render(diagnostics[:3]).splitlines())[:TEXT]
     found.explained = _explained(found.codes)
 
 
@@ -119,20 +119,20 @@ def _explained(codes: Sequence[str]) -> str:
     return explanation(codes[0])[:TEXT] if codes and codes[0] in TITLES else ""
 
 
-def _simulated(found: Trial, made: Candidate, positions: tuple[int, ...]) -> None:
+def _simulated(found: Trial, candidate: Candidate, positions: tuple[int, ...]) -> None:
     from amk.simulator.predict import step_ms
 
     try:
-        found.simulated_ms = [round(step_ms(made.schedule, pos), 5) for pos in positions]
+        found.simulated_ms = [round(step_ms(candidate.schedule, pos), 5) for pos in positions]
     except AmkError as error:
         found.told += printable(f"\nsimulated: {error.diagnostics[0].message}", 300)
 
 
-def _compiled(found: Trial, made: Candidate) -> None:
+def _compiled(found: Trial, candidate: Candidate) -> None:
     from amk.lowering.kernel import build
 
     try:
-        built = build(made.schedule)
+        built = build(candidate.schedule)
     except AmkError as error:
         found.refused = printable(f"{error.diagnostics[0].code}: {error.diagnostics[0].message}", TEXT)
         return

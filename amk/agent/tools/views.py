@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from amk.agent.decide.feedback import fate
 from amk.agent.decide.headroom import foretold, speed_of_light
-from amk.agent.decide.neighbourhood import told
+from amk.agent.decide.neighbourhood import sentence
 from amk.agent.journal.state import START, State
 from amk.report.printable import printable
 
@@ -121,7 +121,7 @@ def standing_of(state: State) -> dict[str, Any]:
         "proposals": len(state.trials), "best": state.best, "speed_over_start": round(exp(-state.best_score), 5),
         "best_ms": list(best_ms), "floor_ms": list(run.floor_ms),
         "speed_of_light": speed_of_light(run.floor_ms, best_ms), "headroom": foretold(state),
-        "near_the_best": told(state.surveyed) if state.surveyed is not None else "not looked at",
+        "near_the_best": sentence(state.surveyed) if state.surveyed is not None else "not looked at",
         "limits": state.limits.model_dump(exclude_none=True),
         "spent": {"minutes": round(state.elapsed / 60, 1), "dollars": round(state.dollars, 4), "tokens": state.tokens},
         "notes": len(state.notes),

@@ -67,8 +67,8 @@ def _row_by_row(x: F32, matrix: F32) -> F32:
 @cache
 def threads() -> int:
     """As many as the libraries take: OMP_NUM_THREADS, or one for each processor that the process may use."""
-    given = os.environ.get("OMP_NUM_THREADS", "")
-    return max(1, int(given)) if given.isdigit() else len(os.sched_getaffinity(0))
+    setting = os.environ.get("OMP_NUM_THREADS", "")
+    return max(1, int(setting)) if setting.isdigit() else len(os.sched_getaffinity(0))
 
 
 @cache

@@ -37,9 +37,9 @@ class Run:
         """1 to `most` tokens, none after one that ends the text."""
         found = self._found or next(self._launches)
         end = min(most, next((at + 1 for at, token in enumerate(found) if token in self._eos), len(found)))
-        given, self._found = found[:end], found[end:]
-        self._text += given
-        return given
+        tokens, self._found = found[:end], found[end:]
+        self._text += tokens
+        return tokens
 
     def close(self) -> None:
         self._ended = True

@@ -147,9 +147,9 @@ class LanguageModel:
         What continuations share is computed once, the prompt and their own prefixes. AMK014 for one
         that is empty or too long.
         """
-        given = [continuations] if isinstance(continuations, str) else continuations
+        texts = [continuations] if isinstance(continuations, str) else continuations
         begin = self.encode(prompt)
-        tokens = [self._plain(each) if isinstance(each, str) else [int(token) for token in each] for each in given]
+        tokens = [self._plain(each) if isinstance(each, str) else [int(token) for token in each] for each in texts]
         with self._lock:
             self._check_open()
             return scores_of(self._backend, self.spec, begin, tokens)
@@ -252,7 +252,7 @@ class LanguageModel:
         for pos, logits in enumerate(rows, first):
             given = [*answer, *(int(token) for token in tokens[first + 1 : pos + 1])]
             token = choose(biased(logits, options, given), options.sampling, pos)
-            yield token, _told(logits, token, options.logprobs)
+            yield token, _logprob(logits, token, options.logprobs)
 
     def _followed(
         self,
@@ -268,7 +268,7 @@ class LanguageModel:
         def chosen(node: int, found: list[int]) -> Chosen:
             row, pos = logits[1 + node], len(tokens) - 1 + len(found)
             token = choose(biased(row, options, [*answer, *found]), options.sampling, pos)
-            return token, _told(row, token, options.logprobs)
+            return token, _logprob(row, token, options.logprobs)
 
         return speculation.followed(tree, chosen, () if options.ignore_eos else self.spec.eos)
 
@@ -296,7 +296,7 @@ class LanguageModel:
             raise AmkError(Diagnostic("AMK005", "the model is closed"))
 
 
-def _told(logits: F32, token: int, count: int | None) -> TokenLogprob | None:
+def _logprob(logits: F32, token: int, count: int | None) -> TokenLogprob | None:
     if count is None:
         return None
     table = log_softmax(logits)
