@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from amk import cli
 from tests.readme import pages, records, speed
 
 LINK = re.compile(r"\(tests/records/([^)#]+)\)")
@@ -25,6 +26,17 @@ IN_GIT = records.changed(BEFORE, ("LICENSE",)) is not None
 @pytest.mark.parametrize("path", sorted(pages.PARTS), ids=lambda path: path.name)
 def test_what_records_say_is_up_to_date(path: Path) -> None:
     assert pages.PARTS[path]() == path.read_text(encoding="utf-8"), "run `python -m tests.readme`"
+
+
+def test_the_readme_shows_what_verify_says(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Of the race that it shows: every line but the prompt, and what stands behind a # there."""
+    text = (records.ROOT / "README.md").read_text(encoding="utf-8")
+    _, behind = text.split("    $ amk verify adversarial/missing-wait.json --witness w.json\n")
+    lines = [line.strip().partition("  # ")[0].strip() for line in behind.split("\n\n")[0].splitlines()]
+    schedule, witness = str(records.ROOT / "adversarial/missing-wait.json"), str(tmp_path / "w.json")
+    assert cli.main(["verify", schedule, "--witness", witness]) == 1
+    said = [line.strip() for text in capsys.readouterr() for line in text.splitlines()]
+    assert len(lines) == 5 and [line for line in lines if line not in said] == []
 
 
 def test_every_record_has_a_claim_and_every_claim_a_record() -> None:
