@@ -1,7 +1,8 @@
 """Schedule -> CUDA C++: the synchronisation skeleton and one call per step.
 
 Every step becomes a struct of constants and accessors, made from its op's fields, and a call of the device function of
-the same name; nothing here knows what an op does. Waits, signals and barriers are printed where the schedule has them.
+the same name; nothing here knows what an op does. Waits, signals and barriers are printed where the schedule has them;
+many parts of a product are one loop (`printed`).
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from collections.abc import Callable
 
 from amk.lowering.abi import COUNTER_STRIDE, Abi, abi, flat_index, member
 from amk.lowering.expression import expression
-from amk.lowering.lanes import lane_barriers, met_before
 from amk.lowering.owed import carries
 from amk.lowering.plan_constants import constant_array, identifier, plan_struct, ring_type
+from amk.lowering.printed import PartLoop, Printed, PrintedLoop, PrintedStep, printed
 from amk.lowering.step_struct import step_struct
 from amk.schedule_ir.expr import Expr
 from amk.schedule_ir.layout import stream_layout
@@ -28,7 +29,10 @@ def emit(schedule: Schedule, *, trace: bool = False) -> str:
     trace: every agent records the SM's cycle counter after each of its steps, for amk.lowering.trace.
     """
     printer = _Printer(schedule, abi(schedule), trace)
-    bodies = [printer.program(p.first, p.count, p.body) for p in schedule.programs]
+    bodies = [
+        printer.program(program.first, program.count, nodes)
+        for program, nodes in zip(schedule.programs, printed(schedule), strict=True)
+    ]
     ops = sorted({name for name in printer.ops})
     includes = "".join(f'#include "amk/ops/{name}.cuh"\n' for name in ops)
     tables = "".join(constant_array(f"t_{identifier(n)}", v) for n, v in sorted(schedule.tables.items()))
@@ -118,24 +122,33 @@ class _Printer:
         self.trace = trace
         self.tracing = False
         self.layout = layout
-        self.lanes_meet, self.met = iter(lane_barriers(schedule)), iter(met_before(schedule))
         self.structs: list[str] = []
         self.ops: set[str] = set()
         self.roles = {r.name: r for r in schedule.roles}
         self.counters = {c.name: c for c in schedule.counters}
 
-    def program(self, first: int, count: int, body: tuple[Node, ...]) -> str:
+    def program(self, first: int, count: int, body: tuple[Printed, ...]) -> str:
         inner = self.nodes(body, "  ")
         if count == self.schedule.launch.workers:
             return inner
         return f"  if (c.worker >= {first} && c.worker < {first + count}) {{\n{inner}  }}\n"
 
-    def nodes(self, body: tuple[Node, ...], pad: str) -> str:
-        return "".join(self.loop(n, pad) if isinstance(n, Loop) else self.step(n, pad) for n in body)
+    def nodes(self, body: tuple[Printed, ...], pad: str) -> str:
+        return "".join(self.node(node, pad) for node in body)
 
-    def loop(self, loop: Loop, pad: str) -> str:
-        outside, self.tracing = self.tracing, self.trace
-        inner = self.nodes(loop.body, pad + "  ")
+    def node(self, node: Printed, pad: str) -> str:
+        match node:
+            case PrintedStep():
+                return self.step(node, pad)
+            case PrintedLoop():
+                return self.loop(node, pad)
+            case PartLoop():
+                inner = "".join(self.step(step, pad + "  ", in_loop=True) for step in node.body)
+                return f"{pad}#pragma unroll 1\n{pad}for (c.p = 0; c.p < {node.count}; ++c.p) {{\n{inner}{pad}}}\n"
+
+    def loop(self, node: PrintedLoop, pad: str) -> str:
+        loop, outside, self.tracing = node.loop, self.tracing, self.trace
+        inner = self.nodes(node.body, pad + "  ")
         self.tracing = outside
         variable, bound = ("c.n", "static_cast<int>(globals.tokens)") if loop.var == "t" else ("c.l", str(loop.count))
         head = f"{pad}#pragma unroll 1\n{pad}for ({variable} = 0; {variable} < {bound}; ++{variable}) {{\n"
@@ -143,12 +156,13 @@ class _Printer:
             head += f"{pad}  c.restart_trace({trace_length(self.schedule)});\n"
         return f"{head}{inner}{pad}}}\n"
 
-    def step(self, step: Step, pad: str) -> str:
-        role, met = self.roles[step.op.role], next(self.met)
+    def step(self, node: PrintedStep, pad: str, in_loop: bool = False) -> str:
+        step = node.step
+        role = self.roles[step.op.role]
         lines = [self.wait(w) for w in step.waits]
-        if next(self.lanes_meet):
+        if node.lanes_meet:
             lines.append("amk::sync::warp_barrier();")
-        lines += self.call(step, met) + self.signals(step.signals)
+        lines += self.call(node, in_loop) + self.signals(step.signals)
         if self.tracing:
             lines.append("c.mark();")
         if role.count != self.schedule.launch.warps:
@@ -156,14 +170,14 @@ class _Printer:
             return f"{pad}if ({_in_role(role.first, role.count)}) {{\n{inner}{pad}}}\n"
         return "".join(f"{pad}{line}\n" for line in lines)
 
-    def call(self, step: Step, met: bool) -> list[str]:
-        op = step.op
+    def call(self, node: PrintedStep, in_loop: bool) -> list[str]:
+        op = node.step.op
         if isinstance(op, BarrierOp):
             return [f"amk::sync::cta_barrier<{op.id}, {op.agents * 32}>();"]
         if isinstance(op, WaitOp | SignalOp):
             return []
         name = f"S{len(self.structs)}"
-        self.structs.append(step_struct(name, op, self.schedule, met=met))
+        self.structs.append(step_struct(name, op, self.schedule, met=node.met, in_loop=in_loop))
         self.ops.add(op.op)
         return ["c.enter_step();", f"amk::ops::{op.op}<{name}>(c);"]
 

@@ -8,6 +8,7 @@ Property, for what `skeleton` found in its place:
     wait        polls the counter of the schedule until it has reached its threshold, and goes on only then
                 (`wait_loops`)
     signal      adds the amount of the schedule to its counter, from one lane, the one that the emitter chose
+    parts       see `part_loops`
     the ring    see `ring_operands`
     tags        see `tag_operands`
 Assumptions: registers hold what `affine` says; ptxas keeps it.
@@ -26,6 +27,7 @@ from amk.lowering.affine import Form, added, constant, scaled
 from amk.lowering.conditions import conditions, lanes_of
 from amk.lowering.emit import KERNEL
 from amk.lowering.gaps import Gaps
+from amk.lowering.part_loops import check_part_loops
 from amk.lowering.ptx_code import read_kernel
 from amk.lowering.readback import Instruction, Kind
 from amk.lowering.ring_operands import check_ring
@@ -52,6 +54,7 @@ def check_operands(schedule: Schedule, ptx: str, found: Found) -> None:
             _wait(reading, part, part.item, instructions[0])
         elif isinstance(part.item, Step) and part.signals:
             _signals(reading, part, part.item.signals, instructions)
+    check_part_loops(reading)
     check_ring(reading)
     check_tags(reading)
     _buffers(reading)

@@ -2,7 +2,8 @@
 
 Property: the synchronising instructions of the PTX, in the order of the text, are those that the schedule asks for: the
 ring's start, then for every step its polls, what its op does, its signals. Every loop body and every program stands
-once in the PTX, so the sequence of one agent is the part of it whose steps name the agent's role.
+once in the PTX, also that of a loop over parts of a product (`printed`), so the sequence of one agent is the part of it
+whose steps name the agent's role.
 
 Expected per step (the table that ties the IR to sync.cuh):
     (a step)    the warp's barrier if an earlier step used the same memory and no barrier came between (M1)
@@ -31,7 +32,7 @@ from itertools import accumulate, product
 import numpy as np
 
 from amk.lowering import refusal
-from amk.lowering.lanes import lane_barriers
+from amk.lowering.printed import PartLoop, Printed, PrintedLoop, printed
 from amk.lowering.readback import Instruction, Kind
 from amk.report.diagnostic import AmkError, shown
 from amk.schedule_ir.expr import Env
@@ -39,7 +40,7 @@ from amk.schedule_ir.memory import Stream
 from amk.schedule_ir.ops import BarrierOp, Op
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.ops.refill import RefillOp
-from amk.schedule_ir.schedule import Node, Schedule, Step, Wait
+from amk.schedule_ir.schedule import Schedule, Step, Wait
 
 LETTERS = {
     Kind.SIGNAL_RELEASE: "R",
@@ -68,7 +69,7 @@ class Part:
     """What one step must have left in the PTX: a regular expression over the letters.
 
     item: the wait or the step that the part is of; None for the kernel's start and the lanes' meeting. layers: how
-    often the loop over layers around it runs.
+    often the loop over layers around it runs. part_loop: the loop over parts of a product that it is in.
     """
 
     label: str
@@ -76,6 +77,7 @@ class Part:
     item: Wait | Step | None = None
     signals: bool = False
     layers: int = 1
+    part_loop: PartLoop | None = None
 
 
 Found = list[tuple[Part, tuple[Instruction, ...]]]
@@ -132,18 +134,17 @@ def _start(schedule: Schedule) -> Iterator[Part]:
 
 
 def _programs(schedule: Schedule) -> Iterator[Part]:
-    lanes_meet = iter(lane_barriers(schedule))
+    def walk(nodes: tuple[Printed, ...], layers: int = 1) -> Iterator[Part]:
+        for node in nodes:
+            if isinstance(node, PrintedLoop):
+                yield from walk(node.body, node.loop.count or layers)
+                continue
+            for step in node.body if isinstance(node, PartLoop) else (node,):
+                for part in _step(schedule, step.step, step.path, step.lanes_meet):
+                    yield replace(part, layers=layers, part_loop=node if isinstance(node, PartLoop) else None)
 
-    def walk(body: tuple[Node, ...], path: str, layers: int = 1) -> Iterator[Part]:
-        for n, node in enumerate(body):
-            if isinstance(node, Step):
-                for part in _step(schedule, node, f"{path}/{n}", next(lanes_meet)):
-                    yield replace(part, layers=layers)
-            else:
-                yield from walk(node.body, f"{path}/{n}/body", node.count or layers)
-
-    for number, program in enumerate(schedule.programs):
-        yield from walk(program.body, f"/programs/{number}/body")
+    for nodes in printed(schedule):
+        yield from walk(nodes)
 
 
 def _step(schedule: Schedule, step: Step, path: str, lanes_meet: bool) -> Iterator[Part]:

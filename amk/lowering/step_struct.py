@@ -23,12 +23,14 @@ from amk.schedule_ir.schedule import Schedule
 
 
 def step_struct(
-    name: str, op: Op, schedule: Schedule, slices: frozenset[str] = frozenset(), *, met: bool = False
-) -> str:
+    name: str, op: Op, schedule: Schedule, slices: frozenset[str] = frozenset(), *, met: bool = False,
+    in_loop: bool = False,
+) -> str:  # fmt: skip
     """Fields of `op` by kind: role, matrix, buffer, optional buffer, expression, integer. Streams have no accessor.
 
     slices: global buffers [workers, n] that the op takes for shared memory of the worker, beside partial sums. In a
     step of several tokens, k<Field>Row counts the elements from one row of a buffer to the next. met: see `lanes`.
+    in_loop: `op` is the first of the parts that a loop over parts runs.
     """
     buffers = {b.name: b for b in schedule.buffers}
     role = next(r for r in schedule.roles if r.name == op.role)
@@ -36,7 +38,7 @@ def step_struct(
     if isinstance(op, AttendOp):
         share = sharing(schedule.geometry(), role.count)
         lines.append(f"  static constexpr int kTogether = {blocks_together(schedule, share)};")
-    lines += [f"  static constexpr bool kMet = {str(met).lower()};"] * isinstance(op, Staging)
+    lines += _staging(op, met, in_loop)
     if (name_of := multiplied(op)) is not None:
         lines.append(f"  using Matrix = Plan::{_matrix(op, name_of, schedule)};")
     for field, info in type(op).model_fields.items():
@@ -60,6 +62,16 @@ def step_struct(
     site = Site(op, Env(loops={"t": 0, "n": 0, "l": 0}, worker=0), schedule.geometry())
     lines += [f'  static_assert({need.holds.shown(site)}, "{need.message}");' for need in static_needs(op)]
     return f"struct {name} {{\n" + "\n".join(lines) + "\n};\n"
+
+
+def _staging(op: Op, met: bool, in_loop: bool) -> list[str]:
+    """What only steps have that stage a vector."""
+    if not isinstance(op, Staging):
+        return []
+    lines, part = [f"  static constexpr bool kMet = {str(met).lower()};"], "kKPart + c.p" if in_loop else "kKPart"
+    if hasattr(op, "k_part"):
+        lines.append(f"  static __device__ __forceinline__ int k_part(const Ctx& c) {{ return {part}; }}")
+    return lines
 
 
 def _sliced(field: str, buffer: Buffer) -> bool:

@@ -309,6 +309,7 @@ struct S10 {
 struct S11 {
   static constexpr int kFirst = 0, kAgents = 8;
   static constexpr bool kMet = true;
+  static __device__ __forceinline__ int k_part(const Ctx& c) { return kKPart; }
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static constexpr bool kHasAlso = false;
   static constexpr bool kHasScales = false;
@@ -370,6 +371,7 @@ struct S13 {
 struct S14 {
   static constexpr int kFirst = 0, kAgents = 8;
   static constexpr bool kMet = true;
+  static __device__ __forceinline__ int k_part(const Ctx& c) { return kKPart; }
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static constexpr bool kHasAlso = false;
   static constexpr bool kHasScales = false;
@@ -432,6 +434,7 @@ struct S16 {
 struct S17 {
   static constexpr int kFirst = 0, kAgents = 8;
   static constexpr bool kMet = true;
+  static __device__ __forceinline__ int k_part(const Ctx& c) { return kKPart; }
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static constexpr bool kHasAlso = false;
   static constexpr bool kHasScales = false;

@@ -301,6 +301,7 @@ struct S9 {
 struct S10 {
   static constexpr int kFirst = 0, kAgents = 4;
   static constexpr bool kMet = true;
+  static __device__ __forceinline__ int k_part(const Ctx& c) { return kKPart; }
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static constexpr bool kHasAlso = false;
   static constexpr bool kHasScales = false;
@@ -362,6 +363,7 @@ struct S12 {
 struct S13 {
   static constexpr int kFirst = 0, kAgents = 4;
   static constexpr bool kMet = true;
+  static __device__ __forceinline__ int k_part(const Ctx& c) { return kKPart; }
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static constexpr bool kHasAlso = false;
   static constexpr bool kHasScales = false;
@@ -424,6 +426,7 @@ struct S15 {
 struct S16 {
   static constexpr int kFirst = 0, kAgents = 4;
   static constexpr bool kMet = true;
+  static __device__ __forceinline__ int k_part(const Ctx& c) { return kKPart; }
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static constexpr bool kHasAlso = false;
   static constexpr bool kHasScales = false;

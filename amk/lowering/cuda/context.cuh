@@ -37,6 +37,7 @@ struct Context {
   int done = 0;  // bit s: sequence s has ended
   int n = 0;
   int l = 0;
+  int p = 0;  // of a loop over parts of a product
   u32* trace = nullptr;
 
   // Before each step. Otherwise the addresses of all steps are hoisted out of the layer loop, and spilled.

@@ -37,6 +37,7 @@ SUBJECTS: dict[str, tuple[str, Settings, FormatName, ModelSpec]] = {
     "drawing": ("h200", replace(FAST, sampling="top-k-top-p"), "int4-g128-zp", tiny()),
     "batch": ("h200", replace(FAST, batch=2, kv_block=16), "bf16", tiny()),
     "codes": ("h200", replace(FAST, batch=2, kv_block=16), "int4-g128-zp", tiny()),
+    "parts": ("h200", replace(FAST, batch=2, kv_block=16, k_parts=6, chunk_bytes=512), "bf16", tiny(layers=1, ffn=384)),
     "many codes": (
         "h200",
         replace(FAST, batch=9, kv_block=16, scales_apart=True),
@@ -48,7 +49,7 @@ SUBJECTS: dict[str, tuple[str, Settings, FormatName, ModelSpec]] = {
     "rows": ("h200", replace(FAST, rows=3, warps=4, kv_block=16, handoff="tagged"), "bf16", tiny(heads=8, head_dim=32)),
     "halves": ("h200", replace(FAST, kv_dtype="fp8", kv_block=16, scales_apart=True), "fp8", RAGGED),
 }
-"""Kernels that together run every header: both hand-offs and rings, codes, drawing, batches, rows, a slice."""
+"""Kernels that together run every header: both hand-offs and rings, codes, drawing, batches, parts, rows, a slice."""
 
 
 _UNIT = re.compile(rf"_amk_kernel_cu_[0-9a-f]{{8}}_{os.getpid()}")

@@ -11,12 +11,13 @@ template <class S, class C>
 __device__ __forceinline__ void stage(C& c) {
   if constexpr (ablation::kNoStaging) return;
   using P = typename C::P;
-  constexpr int kCount = P::kFfn / S::kKParts, kFrom = kCount * S::kKPart;
+  constexpr int kCount = P::kFfn / S::kKParts;
+  const int from = kCount * S::k_part(c);
   static_assert(P::kFfn % S::kKParts == 0, "equal parts");
   if constexpr (P::kBatch > 1) {
-    stage_batch<S, kCount, P::kBatch, S::kActRow>(c, S::act(c).from(kFrom));
+    stage_batch<S, kCount, P::kBatch, S::kActRow>(c, S::act(c).from(from));
   } else {
-    stage_share<S, kCount>(c, S::act(c).from(kFrom));
+    stage_share<S, kCount>(c, S::act(c).from(from));
   }
 }
 

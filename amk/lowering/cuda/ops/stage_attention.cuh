@@ -11,11 +11,12 @@ template <class S, class C>
 __device__ __forceinline__ void stage_attention(C& c) {
   if constexpr (ablation::kNoStaging) return;
   using P = typename C::P;
-  constexpr int kCount = P::kHeads * P::kHeadDim / S::kKParts, kFrom = kCount * S::kKPart;
+  constexpr int kCount = P::kHeads * P::kHeadDim / S::kKParts;
+  const int from = kCount * S::k_part(c);
   if constexpr (P::kBatch > 1) {
-    stage_batch<S, kCount, P::kBatch, S::kAttnRow>(c, S::attn(c).from(kFrom));
+    stage_batch<S, kCount, P::kBatch, S::kAttnRow>(c, S::attn(c).from(from));
   } else {
-    stage_share<S, kCount>(c, S::attn(c).from(kFrom));
+    stage_share<S, kCount>(c, S::attn(c).from(from));
   }
 }
 

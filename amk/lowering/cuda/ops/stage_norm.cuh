@@ -31,8 +31,9 @@ template <class S, class C>
 __device__ __forceinline__ void stage_norm_cells(C& c) {
   using P = typename C::P;
   const int agent = c.warp - S::kFirst;
-  constexpr int kCount = P::kHidden / S::kKParts, kFrom = kCount * S::kKPart;
-  const auto h = S::h(c).from(kFrom);
+  constexpr int kCount = P::kHidden / S::kKParts;
+  const int from = kCount * S::k_part(c);
+  const auto h = S::h(c).from(from);
   using Cell = decltype(S::h(c));
   constexpr int kWide = Cell::kWide;
   constexpr bool kBlocks = S::kHasScales;
@@ -46,7 +47,7 @@ __device__ __forceinline__ void stage_norm_cells(C& c) {
   // The norm's loads go out with those of h, or before them while the words are not fresh yet.
   float weight[kPieces][kWide] = {};
   const int first = lo + c.lane * kWide;
-  const float* norm = S::norm(c).data + static_cast<u32>(S::index(c) * P::kHidden + kFrom + first);
+  const float* norm = S::norm(c).data + static_cast<u32>(S::index(c) * P::kHidden + from + first);
 #pragma unroll
   for (int piece = 0; piece < kPieces; ++piece) {
     if ((piece + 1) * kStride <= kLeast || first + piece * kStride < hi) load_floats(norm + piece * kStride, weight[piece]);
@@ -106,11 +107,12 @@ __device__ __forceinline__ void stage_norm(C& c) {
   if constexpr (ablation::kNoStaging) return;
   using P = typename C::P;
   if constexpr (P::kBatch > 1) {
-    constexpr int kCount = P::kHidden / S::kKParts, kFrom = kCount * S::kKPart;
+    constexpr int kCount = P::kHidden / S::kKParts;
     constexpr bool kRows = kRowsOf<S, kCount, P::kBatch, S::kKParts == 1>;
     if constexpr (kPlainRows<decltype(S::h(c))> && kRows && S::kHRow % kUnit == 0) {
-      const bf16* rows = S::h(c).data + kFrom;
-      const float* norm = S::norm(c).data + S::index(c) * P::kHidden + kFrom;
+      const int from = kCount * S::k_part(c);
+      const bf16* rows = S::h(c).data + from;
+      const float* norm = S::norm(c).data + S::index(c) * P::kHidden + from;
       norm_rows<S, kCount, P::kBatch, (S::kKPart > 0)>(c, [&](int s) { return rows + s * S::kHRow; }, norm);
       return;
     }

@@ -14,6 +14,8 @@ struct FirstNorm : S {
   static __device__ __forceinline__ auto h(const C& c) { return S::hidden_in(c); }
   template <class C>
   static __device__ __forceinline__ int index(const C&) { return 0; }
+  template <class C>
+  static __device__ __forceinline__ int k_part(const C&) { return kKPart; }
 };
 
 template <class S, class C>
