@@ -16,6 +16,7 @@ from amk.adversary.edits import Json
 from amk.engine.admission.admission import AdmittedKernel
 from amk.lowering import emit as emitter
 from amk.lowering.compile import compile_cuda
+from amk.lowering.printed import PrintedStep
 from amk.lowering.stamp import stamped
 from amk.schedule_ir.schedule import Schedule, Step
 from amk.validator.evidence.confirm import Evidence
@@ -101,12 +102,12 @@ def places_of(schedule: Schedule, evidence: Evidence) -> tuple[Place, ...]:
 
 
 def source(schedule: Schedule, place: Place | None) -> str:
-    """The kernel's text with a delay before one step."""
+    """The kernel's text with a delay before one step, which is in no loop over parts."""
 
     class Delayed(emitter._Printer):
-        def step(self, step: Step, pad: str) -> str:
-            text = super().step(step, pad)
-            return pad + place.delay() + text if place is not None and step is place.step else text
+        def step(self, node: PrintedStep, pad: str, in_loop: bool = False) -> str:
+            text = super().step(node, pad, in_loop)
+            return pad + place.delay() + text if place is not None and node.step is place.step else text
 
     original = emitter._Printer
     emitter._Printer = Delayed  # type: ignore[misc]

@@ -12,6 +12,7 @@ from amk.adversary.confusion import mutation
 from amk.adversary.neighbourhood.bases import MADE, base
 from amk.lowering.emit import emit
 from amk.lowering.lanes import lane_barriers, met_before
+from amk.lowering.printed import printed
 from amk.planner.decode import plan
 from amk.planner.settings import FAST, NAIVE, Settings
 from amk.report.diagnostic import AmkError
@@ -84,7 +85,10 @@ def test_what_other_lanes_stored_is_read_behind_a_barrier_of_the_warp(bare: Sche
 @pytest.mark.turns(3)
 def test_a_kernel_without_it_is_refused(bare: Schedule, monkeypatch: pytest.MonkeyPatch) -> None:
     judge(bare)
-    monkeypatch.setattr("amk.lowering.emit.lane_barriers", lambda schedule: [False] * len(lane_barriers(schedule)))
+    with monkeypatch.context() as patch:
+        patch.setattr("amk.lowering.printed.lane_barriers", lambda schedule: [False] * len(lane_barriers(schedule)))
+        without = printed(bare)
+    monkeypatch.setattr("amk.lowering.emit.printed", lambda schedule: without)
     with pytest.raises(AmkError, match="AMK607"):
         judge(bare)
 
