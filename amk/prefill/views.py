@@ -24,8 +24,9 @@ class _Span:
 
 
 def view(engine: CudaEngine, name: str) -> Tensor:
-    """A global buffer in the shape that the host knows it in; it must not be used after the engine was freed."""
+    """A global buffer, in the shape that the host knows it in; it must not be used after the engine was freed."""
     buffer = next(each for each in engine.schedule.buffers if each.name == name)
     span = _Span(engine.buffers[name].address, buffer.bytes)
     raw: Tensor = torch.as_tensor(span, device=torch.device("cuda", engine.device.ordinal))
-    return raw.view(DTYPES[buffer.dtype]).view(host_buffers(engine.schedule)[name][1])
+    _, shape = host_buffers(engine.schedule).get(name, (buffer.role, buffer.shape))
+    return raw.view(DTYPES[buffer.dtype]).view(shape)
