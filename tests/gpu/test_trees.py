@@ -145,8 +145,8 @@ def test_scores_of_candidates_are_those_of_the_cpu(torch_gpu: Device, gpu: Targe
 def test_guesses_in_several_ways_change_no_answer(
     torch_gpu: Device, gpu: Target, tmp_path: Path, branches: int
 ) -> None:
-    """The text of guesses in one way, greedy and drawn, up to the end of the context, and in a second turn. A plan of one
-    row may part from steps of several rows at a near tie."""
+    """The text of guesses in one way, greedy and drawn, up to the end of the context, and in a second turn. A plan of
+    one row may part from steps of several rows at a near tie."""
     options: dict[str, Any] = {"gpu": gpu.name, "max_context": 64, "prefill": "kernel"}
     options |= {"speculate": "lookup", "draft_tokens": 7}
     directory, prompt = tiny_chat.write(tmp_path / "tiny"), "ABABAB WAS ABABAB ABZ AB"
