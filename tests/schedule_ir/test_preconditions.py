@@ -101,6 +101,7 @@ def other_geometries(op: Op, geo: Geometry) -> Iterator[Geometry]:
     yield replace(geo, batch=2)
     yield replace(geo, batch=2, live=True)
     yield replace(geo, rows_each=2)
+    yield replace(geo, tree=not geo.tree)
     for stream in geo.streams.values():
         yield from (replace(geo, streams={stream.name: stream.model_copy(update={"role": r})}) for r in geo.role_size)
         yield replace(geo, streams={"before": stream.model_copy(update={"name": "before"}), **geo.streams})
