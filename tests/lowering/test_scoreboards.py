@@ -47,9 +47,7 @@ def bodies(cubin: bytes, kernel: str) -> list[list[Issued]]:
 @pytest.mark.turns(8)
 @pytest.mark.parametrize(
     ("name", "kv", "in_flight"),
-    [("llama3.1-8b", "bf16", {8, 16}), ("llama3.1-8b", "fp8", {8, 16}), ("llama3.2-1b", "bf16", {8, 16})][
-        cases(1, 0) :
-    ],
+    [("llama3.1-8b", "bf16", {8, 16}), ("llama3.1-8b", "fp8", {8, 16}), ("llama3.2-1b", "bf16", {4, 8})][cases(1, 0) :],
 )
 def test_no_cache_load_is_waited_for_before_the_last_is_begun(name: str, kv: CacheDtype, in_flight: set[int]) -> None:
     built = build(long_plan(name, kv))
