@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from typing import TextIO
 
 from amk.commands.output import Findings, add_format
-from amk.report.diagnostic import AmkError, Diagnostic, Exit, because
-from amk.report.render import FORMATS, Format
+from amk.report.diagnostic import FORMATS, AmkError, Diagnostic, Exit, Format, because
 from amk.version import __version__
 
 INTERRUPTED = 130

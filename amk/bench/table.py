@@ -21,8 +21,7 @@ from amk.planner.formats import formats
 from amk.planner.settings import FAST, Settings
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.report.json_file import read_json
-from amk.report.name import Name, closest
-from amk.report.schema import schema_error
+from amk.report.schema import Name, closest, schema_error
 from amk.schedule_ir.schedule import CacheDtype, Schedule
 from amk.targets.target import load_target
 from amk.weights.weight_format import FormatName

@@ -17,8 +17,7 @@ from amk.agent.run.interrupt import Interrupts
 from amk.commands.format_arguments import natural
 from amk.commands.planning import add_batch_choice
 from amk.planner.settings import STARTS
-from amk.report.diagnostic import AmkError, Diagnostic, Exit
-from amk.report.printable import printable
+from amk.report.diagnostic import AmkError, Diagnostic, Exit, printable
 from amk.targets.target import load_target
 from amk.weights.weight_format import FORMATS
 

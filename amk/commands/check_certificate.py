@@ -8,11 +8,10 @@ from pathlib import Path
 from amk.checker.certificate import Verdict, check_certificate
 from amk.commands.output import add_format, print_json
 from amk.report.diagnostic import AmkError, Diagnostic, Exit, Where, because
-from amk.report.json_file import read_json
+from amk.report.json_file import MAX_FILE, format_of, read_json
 from amk.schedule_ir.codec import load_schedule, schedule_hash
 from amk.systems.document import load_system
 from amk.systems.loop_document import canonical, load_loops
-from amk.systems.recognition import MAX_FILE, format_of
 
 MAX_BYTES = 64 * 2**20
 

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from amk.commands.output import add_format, print_json, print_table
-from amk.report.diagnostic import Exit
-from amk.report.render import printable
+from amk.report.diagnostic import Exit, printable
 
 Status = Literal["ok", "absent", "bad"]
 

@@ -3,8 +3,7 @@
 import argparse
 
 from amk.commands.output import add_format, print_json, print_table
-from amk.report.codes import TITLES, area, explanation, normalise
-from amk.report.diagnostic import AmkError, Diagnostic
+from amk.report.diagnostic import TITLES, AmkError, Diagnostic, area, explanation, normalise
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -9,13 +9,12 @@ from pathlib import Path
 from amk.commands.output import add_format
 from amk.commands.verify_system import write
 from amk.report.diagnostic import AmkError, Diagnostic, Exit
-from amk.report.json_file import read_bytes, read_json
+from amk.report.json_file import MAX_FILE, read_bytes, read_json
 from amk.systems.builder import System
 from amk.systems.document import written
 from amk.systems.importers.instruction_queues import instruction_queues
 from amk.systems.importers.recorded import recorded
 from amk.systems.importers.task_graph import task_graph
-from amk.systems.recognition import MAX_FILE
 
 KINDS = {
     "task-graph": "the task graph that Mirage's persistent kernels dump",

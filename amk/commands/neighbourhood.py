@@ -11,7 +11,7 @@ from amk.adversary.neighbourhood.search import Search, commit
 from amk.adversary.neighbourhood.survey import bounded_memory
 from amk.commands.output import print_json, print_table
 from amk.report.diagnostic import AmkError, Diagnostic, Exit, Where
-from amk.report.name import closest
+from amk.report.schema import closest
 
 EVERY = 20.0
 """Seconds between two lines of progress."""

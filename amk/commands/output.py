@@ -5,9 +5,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, TextIO
 
-from amk.report.diagnostic import Diagnostic
-from amk.report.printable import printable
-from amk.report.render import FORMATS, Format, render, wants_colour
+from amk.report.diagnostic import FORMATS, Diagnostic, Format, printable
 
 
 def add_format(parser: argparse.ArgumentParser) -> None:
@@ -35,12 +33,16 @@ class Findings:
         self.told += diagnostics
         if self.form == "sarif":
             return
+        from amk.report.render import render, wants_colour  # most commands have nothing to complain of
+
         stream = self.out if self.form in ("json", "github") else self.err
         stream.write(render(diagnostics, self.form, colour=stream is self.err and wants_colour(stream)))
         stream.flush()
 
     def close(self) -> None:
         if self.form == "sarif":
+            from amk.report.render import render
+
             self.out.write(render(self.told, "sarif"))
             self.out.flush()
 

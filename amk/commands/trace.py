@@ -17,6 +17,7 @@ from amk.commands.format_arguments import positive
 from amk.commands.output import add_format, print_json, print_table
 from amk.commands.witness_file import read_witness
 from amk.report.diagnostic import AmkError, Diagnostic, Exit, Where
+from amk.report.json_file import format_of
 from amk.report.timeline import MalformedTimeline, Timeline
 from amk.report.timeline_html import html, shown
 from amk.report.timeline_perfetto import perfetto
@@ -25,7 +26,6 @@ from amk.schedule_ir.schedule import Schedule
 from amk.systems.document import load_system
 from amk.systems.loop_document import load_loops
 from amk.systems.loop_program import drawn
-from amk.systems.recognition import format_of
 from amk.systems.verdict import judged
 from amk.trace.from_recording import of_recording
 from amk.trace.from_schedule import Choice, of_schedule

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from amk.commands.output import add_format, print_json
 from amk.report.diagnostic import AmkError, Diagnostic, Exit, Where, because
-from amk.report.render import as_json
+from amk.report.json_file import format_of
 from amk.schedule_ir.codec import canonical_json, load_schedule, located, schedule_hash
 from amk.schedule_ir.schedule import Schedule
-from amk.systems.recognition import format_of
 from amk.validator.verify import Verdict, obligations_of, verify
 
 if TYPE_CHECKING:
@@ -91,6 +90,8 @@ def run(arguments: argparse.Namespace) -> int:
 
         diagnostics[0] = replace(diagnostics[0], fix=fix(repair.description, repair.before, repair.document, positions))
     if arguments.format == "json":
+        from amk.report.render import as_json
+
         print_json(_summary(schedule, verdict) | {"diagnostics": [as_json(d) for d in diagnostics]})
     else:
         _print_text(arguments, schedule, verdict, diagnostics)
@@ -131,7 +132,8 @@ def _summary(schedule: Schedule, verdict: Verdict) -> dict[str, Any]:
 def _print_text(
     arguments: argparse.Namespace, schedule: Schedule, verdict: Verdict, diagnostics: list[Diagnostic]
 ) -> None:
-    arguments.findings.tell(diagnostics)
+    if diagnostics:
+        arguments.findings.tell(diagnostics)
     stats = verdict.stats
     print(f"{verdict.status}  {schedule.model.name} on {schedule.target.name}, {schedule.launch.workers} workers")
     if verdict.safe:
@@ -148,7 +150,7 @@ def _print_text(
 def _emit_system(arguments: argparse.Namespace, schedule: Schedule) -> None:
     from amk.validator.export.flat_file import flat_file
     from amk.validator.export.promela import promela
-    from amk.validator.order.within_cta import NotComposable
+    from amk.validator.order.two_levels import NotComposable
     from amk.validator.program.system import from_json
     from amk.validator.program.trace import TooLarge
     from amk.validator.static.outside import check_outside

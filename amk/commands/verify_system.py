@@ -12,17 +12,15 @@ from typing import Any
 
 from amk.commands.output import print_json
 from amk.report.diagnostic import AmkError, Diagnostic, Exit, Where, because
-from amk.report.json_file import read_bytes
+from amk.report.json_file import MAX_FILE, Positions, read_bytes
 from amk.report.render import as_json
 from amk.schedule_ir.codec import located
-from amk.schedule_ir.positions import Positions
 from amk.systems.document import load_system
 from amk.systems.flat_certificate import certificate
 from amk.systems.loop_certificate import loop_certificate
 from amk.systems.loop_document import Read, canonical, load_loops
 from amk.systems.loop_program import judged_program
 from amk.systems.open_loop import LoopVerdict
-from amk.systems.recognition import MAX_FILE
 from amk.systems.verdict import Verdict, judged
 from amk.validator.export.certificate import NotSafe
 

@@ -2,7 +2,7 @@
 
 It shares the ops' `reference` with what it judges, and for tagged words alone, to know which of them a step awaits,
 their `accesses`; a read beyond these of a word with another tag is a fault. Counters are Python's integers here, so
-nothing is said about 32 bits. What no analysis covers (`outside.py`: waits for `==`, resets, locks, ...) is run as if
+nothing is said about 32 bits. What no analysis covers (`schedule.py`: waits for `==`, resets, locks, ...) is run as if
 it were not there.
 """
 

@@ -13,8 +13,7 @@ from amk.models.model_hf import model_from_hf_config, token_ids
 from amk.models.model_spec import ModelSpec, RopeScaling
 from amk.report.diagnostic import AmkError, Diagnostic, Where
 from amk.report.json_file import parse_json, read_bytes, read_json
-from amk.report.name import as_name, closest
-from amk.report.schema import schema_error
+from amk.report.schema import as_name, closest, schema_error
 
 __all__ = [
     "ModelSpec",

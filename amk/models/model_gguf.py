@@ -10,8 +10,7 @@ from amk.models.gguf_header import GgufArray, GgufHeader, Scalar, read_floats, r
 from amk.models.model_spec import ModelSpec, RopeScaling
 from amk.models.rope import llama3_divisors, rope_frequencies
 from amk.report.diagnostic import AmkError, Diagnostic, Where, because, shown
-from amk.report.name import as_name
-from amk.report.schema import quoted, schema_error
+from amk.report.schema import as_name, quoted, schema_error
 
 # GGUF stores Mistral as `llama`.
 ARCHITECTURES = ("llama", "qwen2", "qwen3")

@@ -1,16 +1,17 @@
 """A decoder as data: its shapes, its constants, and by its family the graph of its layers."""
 
-from collections.abc import Iterator, Mapping
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache, cached_property
+from importlib import import_module
 from math import prod
+from pkgutil import iter_modules
 from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from amk.models.families import families, graph_of
-from amk.models.graph import Activation, Graph, Tensor
-from amk.report.name import Name
-from amk.report.schema import unless
+from amk.models import families
+from amk.models.graph import Activation, Graph, Tensor, Variant
+from amk.report.schema import Name, unless
 
 # Wide enough for any dense decoder that one device could hold; narrow enough that no product overflows 64 bits.
 _Width = Annotated[int, Field(ge=1, le=1 << 20)]
@@ -18,6 +19,18 @@ _Count = Annotated[int, Field(ge=1, le=1 << 12)]
 _Positions = Annotated[int, Field(ge=1, le=1 << 24)]
 _Token = Annotated[int, Field(ge=0, lt=1 << 31)]
 _Factor = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
+
+
+@cache
+def known_families() -> tuple[str, ...]:
+    """Their names: every module of `families` is one."""
+    return tuple(info.name for info in iter_modules(families.__path__))
+
+
+def graph_of(family: str) -> Callable[[Variant], Graph]:
+    """What makes the graph of a model of the family."""
+    made: Callable[[Variant], Graph] = import_module(f"{families.__name__}.{family}").graph
+    return made
 
 
 class RopeScaling(BaseModel):
@@ -82,8 +95,8 @@ class ModelSpec(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.family not in families():
-            raise ValueError(f"no family of models is called {self.family} (known: {', '.join(families())})")
+        if self.family not in known_families():
+            raise ValueError(f"no family of models is called {self.family} (known: {', '.join(known_families())})")
         if self.heads % self.kv_heads:
             raise ValueError(f"heads ({self.heads}) must be a multiple of kv_heads ({self.kv_heads})")
         if self.head_dim % 2:

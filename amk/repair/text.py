@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from amk.report.diagnostic import Change, Fix
+from amk.report.json_file import Extent, Positions
 from amk.report.schema import json_pointer
-from amk.schedule_ir.positions import Extent, Positions
 
 Path = tuple[str | int, ...]
 

@@ -6,8 +6,7 @@ also `:` and `,`, because those end them.
 
 from collections.abc import Sequence
 
-from amk.report.diagnostic import Diagnostic, Severity, Where
-from amk.report.printable import printable
+from amk.report.diagnostic import Diagnostic, Severity, Where, printable
 
 _COMMAND = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "notice"}
 

@@ -7,13 +7,9 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, Literal, TextIO
+from typing import Any, TextIO
 
-from amk.report.diagnostic import Diagnostic, Fact, Severity, Where
-from amk.report.printable import printable as printable
-
-Format = Literal["full", "concise", "json", "sarif", "github"]
-FORMATS: tuple[Format, ...] = ("full", "concise", "json", "sarif", "github")
+from amk.report.diagnostic import Diagnostic, Fact, Format, Severity, Where, printable
 
 _COLOURS = {Severity.ERROR: "31", Severity.WARNING: "33", Severity.NOTE: "36"}
 

@@ -8,9 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
 
-from amk.report.codes import TITLES, advice, area, explanation
-from amk.report.diagnostic import Change, Diagnostic, Severity, Where
-from amk.report.printable import printable
+from amk.report.diagnostic import TITLES, Change, Diagnostic, Severity, Where, advice, area, explanation, printable
 from amk.version import __version__
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"

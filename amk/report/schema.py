@@ -1,15 +1,49 @@
-"""Documents that pydantic reads: fields left out at their default, and complaints as diagnostics.
+"""Documents that pydantic reads: names, fields left out at their default, and complaints as diagnostics.
 
 AMK006 for a number that is not finite, AMK008 for a name, AMK005 otherwise.
 """
 
+import difflib
+import re
 from collections.abc import Iterable
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import AfterValidator, Field, ValidationError
+from pydantic_core import ErrorDetails, PydanticCustomError
 
 from amk.report.diagnostic import AmkError, Diagnostic, Where, because, shown
+
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}", re.ASCII)
+
+
+def is_name(text: str) -> bool:
+    """ASCII, at most 64 characters, no path separators: safe in file names, CUDA comments and terminals."""
+    return NAME.fullmatch(text) is not None
+
+
+def _check(text: str) -> str:
+    if not is_name(text):
+        raise PydanticCustomError("amk_name", "a name matches [A-Za-z_][A-Za-z0-9_.-]{0,63}")
+    return text
+
+
+Name = Annotated[str, AfterValidator(_check)]
+
+
+def as_name(text: str, otherwise: str) -> str:
+    """The nearest allowed name: other characters become '-'; `otherwise` if nothing sensible is left."""
+    cut = re.sub(r"[^A-Za-z0-9_.-]+", "-", text, flags=re.ASCII).strip("-.")[:64]
+    return cut if is_name(cut) else otherwise
+
+
+def closest(text: str, known: Iterable[str]) -> str | None:
+    """A help line naming up to three known names that resemble `text`, ignoring case; None if none does."""
+    if len(text) > 200:
+        return None
+    by_folded = {name.lower(): name for name in known}
+    matches = difflib.get_close_matches(text.lower(), list(by_folded), n=3, cutoff=0.5)
+    return f"did you mean {' or '.join(by_folded[name] for name in matches)}?" if matches else None
+
 
 MAX_FINDINGS = 20  # a wrong file yields thousands; the first few say what is wrong
 

@@ -13,7 +13,7 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-from amk.report.printable import printable
+from amk.report.diagnostic import printable
 from amk.report.timeline import KINDS, Cell, Table, Timeline
 
 DIGITS = 4

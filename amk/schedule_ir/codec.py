@@ -15,10 +15,9 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from amk.report.diagnostic import AmkError, Diagnostic, Source, Where
+from amk.report.json_file import Positions as Positions
 from amk.report.json_file import parse_json, read_bytes
-from amk.report.name import is_name
-from amk.report.schema import schema_error
-from amk.schedule_ir.positions import Positions as Positions
+from amk.report.schema import is_name, schema_error
 from amk.schedule_ir.references import check_references
 from amk.schedule_ir.schedule import VERSION, Schedule
 

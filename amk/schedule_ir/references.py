@@ -11,8 +11,7 @@ from typing import get_args
 
 from amk.models.matrices import bias_buffer
 from amk.report.diagnostic import Diagnostic, Where, because
-from amk.report.name import closest
-from amk.report.schema import json_pointer
+from amk.report.schema import closest, json_pointer
 from amk.schedule_ir.expr import AGENT, CONST, WORKER, Expr, symbols
 from amk.schedule_ir.ops.base import BufferField, Op, multiplied
 from amk.schedule_ir.schedule import Loop, Node, Schedule, Signal, Step, Wait

@@ -5,6 +5,10 @@ role is named runs the step as one event: its waits hold, then its accesses happ
 over tokens has its count given at launch. Threshold and index expressions are affine in the loop variables:
 `t` in them counts tokens since the counters were zeroed (the epoch, which is device state); `l` counts layers from
 zero. Ops see `n`, the token's number within the launch.
+
+Other kernels synchronise in ways that the exact analysis does not cover, or that a rule of the memory model forbids. A
+schedule may say what it does even there: the verdict is then UNKNOWN or UNSAFE with the code of the first such
+operation. Fields that hold their default are left out of the text, so schedules without any are unchanged.
 """
 
 from __future__ import annotations
@@ -21,13 +25,31 @@ from amk.schedule_ir.expr import EPOCH, Expr, symbols
 from amk.schedule_ir.memory import Buffer, Counter, Frozen, Name, Stream
 from amk.schedule_ir.ops import AnyOp, Geometry
 from amk.schedule_ir.ops.begin import state_words
-from amk.schedule_ir.outside import Action, Compare, Pool, Stores, Touch
 from amk.schedule_ir.sampling import SEARCHES, Mode
 from amk.targets.target import Target
 
 VERSION: Final = 2
 MAX_BATCH: Final = 16
 MAX_ROWS: Final = 64
+
+Compare = Literal[">=", "==", "!=", "<"]
+"""How a wait looks at its counter; only >= stays true once it is."""
+Action = Literal["add", "reset", "exchange"]
+"""What a signal does: add; store `add` whatever the value was; take or free a lock by compare-and-swap."""
+Touch = Literal["strong", "weak", "wide"]
+"""The operation on a counter: a 32-bit atomic or strong load, a plain or volatile access, one of 64 bits. Only the
+first is a hand-off (rule M6); the others are a data race."""
+Stores = Literal["plain", "bulk", "mixed"]
+"""How an op's results reach global memory: plain stores; bulk stores of which only the reads are waited for before the
+step signals (breaks rule M8); reductions of several sizes or scopes, or beside plain stores (breaks rule M10)."""
+
+
+class Pool(Frozen):
+    """A resource that agents take and give back, and block for while too little is left."""
+
+    name: Name
+    kind: Literal["registers", "tensor_memory"]
+    units: int = Field(ge=1, le=2**20)
 
 
 class Wait(Frozen):

@@ -22,7 +22,7 @@ from amk.schedule_ir.ops import BarrierOp, Geometry, SignalOp, WaitOp, Work
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.schedule import Loop, Node, Program, Schedule, Wait
 from amk.simulator.probe import Probe
-from amk.validator.program.counter_events import Instances
+from amk.validator.program.handoffs import Instances
 from amk.validator.program.trace import Item, Path, unroll
 
 NO_WORK = Work(0, 0, 0, 0, 0)

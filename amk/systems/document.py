@@ -15,10 +15,9 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from amk.report.diagnostic import AmkError, Diagnostic, Where
-from amk.report.json_file import parse_json, read_bytes
+from amk.report.json_file import MAX_FILE, Positions, parse_json, read_bytes
 from amk.report.schema import schema_error
 from amk.schedule_ir.codec import located
-from amk.schedule_ir.positions import Positions
 from amk.systems.columns import Lifted, lifted, stand_ins
 from amk.systems.flat_judge import (
     BOXES,
@@ -33,7 +32,6 @@ from amk.systems.flat_judge import (
 )
 from amk.systems.flat_judge import FORMAT as COLUMNS_FORMAT
 from amk.systems.flat_system import SCOPES, SYS, FlatSystem, Given
-from amk.systems.recognition import MAX_FILE
 from amk.systems.rules import HIGHEST, Rules, mixed
 
 FORMAT: Final = "amk.flat/1"

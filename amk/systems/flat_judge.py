@@ -4,10 +4,8 @@ Nothing else here imports the validator, but `proof`, which takes the checker.
 """
 
 from amk.validator.evidence.witness import Slice, Witness, deadlock_witness, fault_witness, race_witness
-from amk.validator.memory.atoms import blocks, touches_of
-from amk.validator.memory.dataflow import Fault
 from amk.validator.memory.flat import Judgement, judge
-from amk.validator.memory.races import Race, find_races
+from amk.validator.memory.races import Fault, Race, blocks, find_races, touches_of
 from amk.validator.order.clocks import Clocks, ClocksTooLarge, must_clocks
 from amk.validator.order.greedy_run import BlockedHead, Deadlock, Run, diagnose, greedy
 from amk.validator.program.system import (

@@ -16,10 +16,9 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema, model_validator
 
 from amk.report.diagnostic import AmkError, Diagnostic, Where
-from amk.report.json_file import parse_json, read_bytes
+from amk.report.json_file import Positions, parse_json, read_bytes
 from amk.report.schema import schema_error
 from amk.schedule_ir.codec import located
-from amk.schedule_ir.positions import Positions
 from amk.systems.affine import MAX_PERIOD
 from amk.systems.loop_numbers import MAX_TEXT
 

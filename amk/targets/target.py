@@ -10,8 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.report.json_file import read_json
-from amk.report.name import Name, closest
-from amk.report.schema import schema_error
+from amk.report.schema import Name, closest, schema_error
 
 Feature = Literal["cp_async", "mma", "fp8", "bulk_copy", "cluster", "wgmma", "tcgen05"]
 """What code for the target may use.

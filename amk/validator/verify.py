@@ -29,19 +29,24 @@ from amk.validator.induction.tokens import check_epochs, check_wrap, one_follows
 from amk.validator.memory.composition import TOKENS, Composition, compose
 from amk.validator.memory.memory_model import check_constants, check_said, check_scopes, check_strong, weak_orders
 from amk.validator.order.clocks import ClocksTooLarge
-from amk.validator.order.within_cta import NotComposable
-from amk.validator.program.flag_words import check_tags
+from amk.validator.order.two_levels import NotComposable
 from amk.validator.program.footprint import Footprints, check_clashes
+from amk.validator.program.handoffs import check_tags
 from amk.validator.program.trace import TooLarge, last_items
-from amk.validator.smt import Obligation, Proof, Solver, prove
 from amk.validator.static.model_graph import check_model_graph
+from amk.validator.static.obligations import (
+    Obligation,
+    Proof,
+    Solver,
+    check_rings,
+    position_obligations,
+    prove,
+    ring_obligations,
+)
 from amk.validator.static.outside import check_outside
 from amk.validator.static.owners import check_owners, check_registers
-from amk.validator.static.position import position_obligations
-from amk.validator.static.resources import CompiledResources, check_resources
-from amk.validator.static.rings import check_rings, ring_obligations
+from amk.validator.static.resources import CompiledResources, check_resources, check_widths
 from amk.validator.static.structure import check_structure
-from amk.validator.static.widths import check_widths
 
 if TYPE_CHECKING:
     from amk.validator.evidence.confirm import Evidence

@@ -13,17 +13,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from amk.weights.weight_format import BLOCK as BLOCK
+from amk.weights.weight_format import whole_blocks as whole_blocks
+
 if TYPE_CHECKING:
     from amk.weights.bfloat import F32
 
-BLOCK = 64
 SMALLEST = 15
 """The least exponent (biased, as in a float's bits) that is told from smaller ones."""
-
-
-def whole_blocks(count: int) -> int:
-    """Blocks that `count` elements touch."""
-    return -(-count // BLOCK)
 
 
 def block_scales(values: NDArray[Any], run: int = 1) -> F32:

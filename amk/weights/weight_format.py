@@ -29,7 +29,14 @@ FormatName = Literal[
 FORMATS: tuple[FormatName, ...] = get_args(FormatName)
 Codes = Literal["bf16", "int8", "int4", "fp8"]
 Staged = Literal["bf16", "digits", "halves"]
-"""Layouts of the vector that a matrix multiplies: dtypes of its buffer."""
+"""Layouts of the vector that a matrix multiplies: dtypes of its buffer. digits, halves: `block_point.py`."""
+BLOCK = 64
+"""Elements of such a vector that share a scale."""
+
+
+def whole_blocks(count: int) -> int:
+    """Blocks that `count` elements touch."""
+    return -(-count // BLOCK)
 
 
 STAGED: dict[Codes, Staged] = {"bf16": "bf16", "int8": "digits", "int4": "digits", "fp8": "halves"}

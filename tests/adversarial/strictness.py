@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from amk.adversary.neighbourhood.account import kind_of, reason_of
-from amk.report.codes import TITLES
+from amk.report.diagnostic import TITLES
 
 NEEDLESS = (
     (

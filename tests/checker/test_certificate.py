@@ -39,7 +39,7 @@ from amk.schedule_ir.schedule import Schedule
 from amk.targets.target import load_target
 from amk.validator.export.certificate import NotSafe
 from amk.validator.export.of_schedule import certify_schedule, claims_of, run_times
-from amk.validator.static.rings import ring_obligations
+from amk.validator.static.obligations import ring_obligations
 from amk.validator.verify import verify
 from tests.validator.plans import MODELS, SMALL, from_document, small_plan
 

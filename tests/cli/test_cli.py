@@ -15,8 +15,7 @@ from amk.adversary.suite import folder
 from amk.commands import doctor, explain
 from amk.models.model import load_model
 from amk.planner.decode import plan
-from amk.report.codes import TITLES
-from amk.report.diagnostic import AmkError, Diagnostic, Exit
+from amk.report.diagnostic import TITLES, AmkError, Diagnostic, Exit
 from amk.schedule_ir.codec import save_schedule
 from amk.targets.target import load_target
 

@@ -37,19 +37,17 @@ print(json.dumps([code, loaded, used]), file=sys.stderr)
 NAMES_ONLY = {
     "amk": "what `import amk` offers",
     "amk.version": "the number",
-    "amk.report.codes": "titles of diagnostics",
     "amk.report.diagnostic": "what a finding is, even if there is none",
-    "amk.report.printable": "tables for people",
     "amk.schedule_ir.ranking": "how many rounds a search of a draw has",
-    "amk.systems": "what `import amk.systems` offers",
-    "amk.weights.block_point": "the size of a block",
 }
-MOST = {"llama3-8b": 90, "small": 89}
-"""Files with code on the path of a verdict SAFE, those of the ops that the schedule names among them."""
+MOST = 50
+"""Files with code on the path of a verdict SAFE, besides the files of the ops that the schedule names, one each."""
+SHARED = {"attention", "base", "precondition", "staging"}
+"""What files of ops have in common, beside them."""
 
 
 @pytest.mark.turns(2)
-@pytest.mark.parametrize("name", MOST)
+@pytest.mark.parametrize("name", ["llama3-8b", "small"])
 def test_a_verdict_loads_no_more_than_it_uses(name: str, tmp_path: Path) -> None:
     path = tmp_path / "schedule.json"
     if name == "small":
@@ -61,12 +59,12 @@ def test_a_verdict_loads_no_more_than_it_uses(name: str, tmp_path: Path) -> None
     code, loaded, used = json.loads(done.stderr.splitlines()[-1])
     assert code == Exit.SAFE
     assert set(loaded) - set(used) <= set(NAMES_ONLY)
-    assert len(loaded) <= MOST[name], (len(loaded), loaded)
     assert not [module for module in loaded if module.startswith(("amk.validator.evidence", "amk.validator.export"))]
     ops = {step["op"]["op"] for step in _steps(json.loads(path.read_text())["programs"])}
     files = {m.rpartition(".")[2] for m in loaded if m.startswith("amk.schedule_ir.ops.")}
-    others = {"attention", "base", "geometry", "precondition", "staging", "sync", "refill"}  # rings ask for refills
-    assert files - others <= ops
+    assert files - SHARED - {"sync", "refill"} <= ops  # rings ask for refills
+    rest = [module for module in loaded if module not in {f"amk.schedule_ir.ops.{file}" for file in files - SHARED}]
+    assert len(rest) <= MOST, (len(rest), rest)
 
 
 def _steps(node: object) -> list[dict[str, dict[str, str]]]:

@@ -23,7 +23,7 @@ from amk.lowering.kernel import build
 from amk.schedule_ir.codec import canonical_json, load_schedule, schedule_hash
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.export.of_schedule import certify_schedule
-from amk.validator.order.within_cta import NotComposable
+from amk.validator.order.two_levels import NotComposable
 from amk.validator.program.footprint import Footprints
 from amk.validator.verify import Verdict, verify
 from tests.engine.tiny import RandomTensors, reference_decoder

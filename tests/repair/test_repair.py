@@ -15,8 +15,8 @@ from amk.repair.scene import scene
 from amk.repair.search import candidates, find_repair
 from amk.repair.text import fix
 from amk.report.diagnostic import Change, Fix
+from amk.report.json_file import Positions
 from amk.schedule_ir.codec import canonical_json, load_schedule
-from amk.schedule_ir.positions import Positions
 from amk.validator.verify import verify
 from tests.cases import cases
 from tests.validator.plans import from_document, small_plan

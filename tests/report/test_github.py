@@ -6,8 +6,7 @@ from urllib.parse import unquote
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amk.report.diagnostic import Diagnostic, Severity, Source, Where, because
-from amk.report.printable import printable
+from amk.report.diagnostic import Diagnostic, Severity, Source, Where, because, printable
 from amk.report.render import render
 
 RACE = Diagnostic(

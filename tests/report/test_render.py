@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amk.report.diagnostic import AmkError, Diagnostic, Exit, Severity, Where, because, shown
-from amk.report.render import printable, render, wants_colour
+from amk.report.diagnostic import AmkError, Diagnostic, Exit, Severity, Where, because, printable, shown
+from amk.report.render import render, wants_colour
 
 DEADLOCK = Diagnostic(
     "AMK201",

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from amk.report.json_file import SHOWN, Positions
 from amk.report.schema import json_pointer
-from amk.schedule_ir.positions import SHOWN, Positions
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.text(max_size=8)
 TREES = st.recursive(

@@ -14,10 +14,8 @@ from collections.abc import Callable
 from amk.adversary.system_builder import SystemBuilder
 from amk.judges.flat_checker import check
 from amk.validator.export.certificate import make_certificate
-from amk.validator.memory.atoms import blocks, touches_of
-from amk.validator.memory.dataflow import find_faults
 from amk.validator.memory.flat import Judgement, judge
-from amk.validator.memory.races import find_races
+from amk.validator.memory.races import blocks, find_faults, find_races, touches_of
 from amk.validator.order.clocks import must_clocks
 from amk.validator.order.greedy_run import greedy
 from amk.validator.program.system import System

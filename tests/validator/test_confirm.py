@@ -24,9 +24,9 @@ from amk.validator.evidence.confirm import Confirmer, Place, _both_enabled, _con
 from amk.validator.evidence.explanation import _node, explain
 from amk.validator.evidence.flat_system import expand
 from amk.validator.memory.composition import Composition, compose
-from amk.validator.memory.dataflow import Fault
+from amk.validator.memory.races import Fault
 from amk.validator.order.greedy_run import greedy
-from amk.validator.order.within_cta import NotComposable
+from amk.validator.order.two_levels import NotComposable
 from amk.validator.program.system import WRITE, System
 from amk.validator.verify import STATIC, verify
 from tests.validator.one_edits import KINDS, buffer, moved

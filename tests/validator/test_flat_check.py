@@ -18,7 +18,7 @@ from amk.validator.evidence.flat_check import FlatCheck
 from amk.validator.evidence.flat_system import expand
 from amk.validator.memory.composition import compose
 from amk.validator.order.greedy_run import greedy
-from amk.validator.order.within_cta import NotComposable
+from amk.validator.order.two_levels import NotComposable
 from amk.validator.program.footprint import Footprints
 from amk.validator.program.system import I64
 from amk.validator.verify import verify

@@ -17,7 +17,6 @@ from amk.schedule_ir.ops import Access
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.memory.composition import groups_of
 from amk.validator.memory.position_abstraction import UNITS, PositionAbstraction, joined, steps_with_data
-from amk.validator.program.counter_events import Instances
 from amk.validator.program.footprint import (
     FAMILY_SHIFT,
     SHARED,
@@ -28,6 +27,7 @@ from amk.validator.program.footprint import (
     clash_of,
     code,
 )
+from amk.validator.program.handoffs import Instances
 from amk.validator.program.system import DONT_CARE, I64, READ, WRITE
 from amk.validator.program.trace import Item, Trace, trace
 from tests.validator.plans import MODELS, SMALL, small_plan

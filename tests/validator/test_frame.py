@@ -26,7 +26,7 @@ from amk.schedule_ir.references import buffer_fields
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.program.trace import all_sites
 from amk.validator.static.owners import KEPT, check_owners
-from amk.validator.static.widths import check_widths
+from amk.validator.static.resources import check_widths
 from amk.validator.verify import check_needs, verify
 
 FIELDS = {name: field for op in OPS.values() for name, field in buffer_fields(op).items()}

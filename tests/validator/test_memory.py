@@ -7,10 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from amk.adversary.system_builder import SystemBuilder
-from amk.validator.memory.atoms import blocks, touches_of
-from amk.validator.memory.dataflow import find_faults
 from amk.validator.memory.flat import Judgement, judge
-from amk.validator.memory.races import find_races
+from amk.validator.memory.races import blocks, find_faults, find_races, touches_of
 from amk.validator.program.system import ACCUMULATE_FLOAT, ACCUMULATE_INT, READ, WRITE
 
 

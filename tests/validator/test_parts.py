@@ -7,7 +7,7 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
-from amk.validator.memory.parts import DELTA, END, FIRST, HI, LO, TURN, Alike, pieces
+from amk.validator.memory.position_abstraction import DELTA, END, FIRST, HI, LO, TURN, Alike, pieces
 from amk.validator.program.system import DONT_CARE, I64, READ, WRITE
 
 Bytes = dict[tuple[int, int], list[tuple[int, int, int, int]]]

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amk.validator.program.per_run import Differ, PerRun, per_run
+from amk.validator.program.footprint import Differ, PerRun, per_run
 from amk.validator.program.system import I64
 
 

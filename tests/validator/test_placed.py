@@ -11,10 +11,9 @@ import pytest
 from amk.adversary.edits import apply
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.memory.composition import compose, groups_of
-from amk.validator.order.between_ctas import Group, InterCtaSystem
 from amk.validator.order.intervals import IntervalOrder
-from amk.validator.program.counter_events import Instances
-from amk.validator.program.flag_words import words
+from amk.validator.order.two_levels import Group, InterCtaSystem
+from amk.validator.program.handoffs import Instances, words
 from amk.validator.program.system import I64
 from tests.validator.one_edits import mutants, valid
 from tests.validator.plans import MODELS, SMALL, small_plan

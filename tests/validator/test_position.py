@@ -14,13 +14,11 @@ from amk.schedule_ir.codec import save_schedule, schedule_hash
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.ops import Access
 from amk.schedule_ir.ops.attention import active_splits, agent_positions, owns_position
-from amk.validator import smt
 from amk.validator.memory.position_abstraction import NO_DATA, PositionAbstraction
 from amk.validator.program.footprint import Footprints
 from amk.validator.program.trace import unroll
-from amk.validator.smt import obligation, prove
-from amk.validator.static.position import position_obligations
-from amk.validator.static.rings import ring_obligations
+from amk.validator.static import obligations
+from amk.validator.static.obligations import obligation, position_obligations, prove, ring_obligations
 from tests.validator.plans import SMALL, small_plan
 
 
@@ -135,12 +133,12 @@ def test_solvers_that_contradict_each_other_are_an_error(monkeypatch: pytest.Mon
         obligation("false", "AMK103", {"x": ""}, [], "(= x 0)"),
     ]
     assert [p.outcome for p in prove(items, solver="both")] == ["proved", "refuted"]
-    monkeypatch.setattr(smt, "_cvc5", lambda script, timeout_ms: ("refuted", ""))
+    monkeypatch.setattr(obligations, "_cvc5", lambda script, timeout_ms: ("refuted", ""))
     with pytest.raises(AmkError, match="AMK901"):
         prove(items, solver="both")
 
 
 def test_a_solver_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(smt, "find_spec", lambda name: None)
+    monkeypatch.setattr(obligations, "find_spec", lambda name: None)
     with pytest.raises(AmkError, match="AMK207"):
         prove([], solver="cvc5")

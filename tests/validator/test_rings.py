@@ -12,7 +12,7 @@ from amk.schedule_ir.ops.refill import RefillOp
 from amk.schedule_ir.schedule import Loop, Node, Schedule, Step, steps_of
 from amk.targets.target import load_target
 from amk.validator.memory.flat import judge
-from amk.validator.static.rings import check_rings
+from amk.validator.static.obligations import check_rings
 from tests.validator.plans import small_plan
 from tests.validator.ring_system import ring_system
 

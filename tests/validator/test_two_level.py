@@ -17,8 +17,8 @@ from amk.adversary.system_builder import SystemBuilder
 from amk.judges.explore import explore
 from amk.schedule_ir.codec import parse_schedule
 from amk.validator.memory.flat import judge
-from amk.validator.order import between_ctas as inter_cta
-from amk.validator.order.within_cta import LocalOrder
+from amk.validator.order import two_levels as inter_cta
+from amk.validator.order.two_levels import LocalOrder
 from amk.validator.program.system import I64, System
 from amk.validator.verify import verify
 from tests.validator.ring_system import ring_system

@@ -30,7 +30,7 @@ from amk.validator.memory.flat import Judgement, judge
 from amk.validator.memory.races import Race
 from amk.validator.order.greedy_run import greedy
 from amk.validator.order.intervals import IntervalOrder
-from amk.validator.order.within_cta import NotComposable
+from amk.validator.order.two_levels import NotComposable
 from amk.validator.program.system import I64, READ, Bools, System
 from amk.validator.static.resources import CompiledResources
 from amk.validator.static.structure import check_structure

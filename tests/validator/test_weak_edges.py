@@ -10,9 +10,8 @@ import pytest
 from amk.adversary.edits import Edit, apply
 from amk.adversary.subjects import subject, users
 from amk.validator.memory.composition import groups_of
-from amk.validator.order.between_ctas import InterCtaSystem
-from amk.validator.program.counter_events import Instances
-from amk.validator.program.flag_words import words
+from amk.validator.order.two_levels import InterCtaSystem
+from amk.validator.program.handoffs import Instances, words
 from amk.validator.verify import verify
 from tests.validator.plans import MODELS, SMALL, from_document, small_plan
 

@@ -6,7 +6,7 @@ from random import Random
 
 import numpy as np
 
-from amk.validator.order.within_cta import chains_of, group_chains, local_order, starts, warp_chains
+from amk.validator.order.two_levels import chains_of, group_chains, local_order, starts, warp_chains
 from amk.validator.program.trace import trace
 from tests.validator.two_level import random_two_level
 

@@ -14,8 +14,8 @@ from amk.schedule_ir.expr import Env
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.memory.composition import TOKENS, groups_of
 from amk.validator.memory.position_abstraction import touched
-from amk.validator.program.counter_events import Instances
 from amk.validator.program.footprint import Footprints
+from amk.validator.program.handoffs import Instances
 from amk.validator.program.system import I64, READ
 from amk.validator.program.trace import Item
 

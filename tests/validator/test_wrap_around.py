@@ -10,9 +10,9 @@ import pytest
 from amk.adversary.subjects import subject
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.induction.layers import reduce_layers
-from amk.validator.induction.wrap_around import LAG, check_lags
+from amk.validator.induction.tokens import LAG, check_lags
 from amk.validator.memory.composition import Composition, compose
-from amk.validator.program.flag_words import POISON
+from amk.validator.program.handoffs import POISON
 from amk.validator.program.system import I64
 from amk.validator.verify import verify
 from tests.validator.plans import small_plan

@@ -18,12 +18,11 @@ from amk.schedule_ir.codec import parse_schedule
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.evidence.flat_system import expand
 from amk.validator.memory.composition import groups_of
-from amk.validator.order.between_ctas import Group, InterCtaSystem
 from amk.validator.order.clocks import Clocks, must_clocks
 from amk.validator.order.greedy_run import greedy
 from amk.validator.order.intervals import IntervalOrder
-from amk.validator.program.counter_events import Instances
-from amk.validator.program.flag_words import words
+from amk.validator.order.two_levels import Group, InterCtaSystem
+from amk.validator.program.handoffs import Instances, words
 from amk.validator.program.system import System
 
 WARPS = 3

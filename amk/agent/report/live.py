@@ -18,7 +18,7 @@ from amk.agent.decide.headroom import foretold
 from amk.agent.journal.events import Asked
 from amk.agent.journal.state import State
 from amk.agent.report.standing import HEADER, standings
-from amk.report.render import printable
+from amk.report.diagnostic import printable
 
 LATEST = 8
 REFRESH = 4.0

@@ -16,7 +16,7 @@ from amk.agent.decide.headroom import speed_of_light
 from amk.agent.decide.ranking import ranking
 from amk.agent.journal.events import RunStarted
 from amk.agent.journal.state import State, Trial
-from amk.report.printable import printable
+from amk.report.diagnostic import printable
 from amk.simulator.kinds import error_of_kind, named_kind
 
 FILE = "results.tsv"

@@ -35,8 +35,7 @@ from amk.agent.tools.views import (
     trial_view,
 )
 from amk.planner.space import OutsideSpaceError, Space
-from amk.report.codes import TITLES, explanation, normalise
-from amk.report.diagnostic import AmkError
+from amk.report.diagnostic import TITLES, AmkError, explanation, normalise
 
 MOST_TRIALS: Final = 50
 

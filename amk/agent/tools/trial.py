@@ -19,9 +19,7 @@ from amk.agent.gate.candidate import Candidate, Workshop
 from amk.agent.gate.design import Design, read_edits
 from amk.agent.gate.isolation import die_with, first_to_be_killed, python_module, worker_environment
 from amk.agent.journal.events import RunStarted
-from amk.report.codes import TITLES, explanation
-from amk.report.diagnostic import AmkError
-from amk.report.printable import printable
+from amk.report.diagnostic import TITLES, AmkError, explanation, printable
 from amk.report.render import render
 
 SECONDS: Final = 240.0

@@ -11,7 +11,7 @@ from amk.agent.decide.feedback import fate
 from amk.agent.decide.headroom import foretold, speed_of_light
 from amk.agent.decide.neighbourhood import sentence
 from amk.agent.journal.state import START, State
-from amk.report.printable import printable
+from amk.report.diagnostic import printable
 
 WORDS = 600
 

@@ -15,7 +15,7 @@ from amk.engine.checkpoints.hub import fetch, is_hub_id
 from amk.engine.refusal import bad_weights
 from amk.models.model import only_gguf, shipped_models
 from amk.report.diagnostic import AmkError, Diagnostic
-from amk.report.name import closest
+from amk.report.schema import closest
 
 VARIABLE = "AMK_CHECKPOINTS"
 

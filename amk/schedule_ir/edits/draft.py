@@ -9,8 +9,7 @@ from typing import Any, NoReturn, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from amk.report.diagnostic import AmkError, Diagnostic
-from amk.report.name import closest
-from amk.report.schema import schema_error
+from amk.report.schema import closest, schema_error
 from amk.schedule_ir.edits.tree import Branch, Leaf, body, tree, walk
 from amk.schedule_ir.memory import Buffer, Counter, Stream
 from amk.schedule_ir.references import check_references

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field, TypeAdapter, ValidationInfo
 from pydantic_core import CoreSchema, PydanticKnownError, core_schema, to_json
 
+from amk.schedule_ir.memory import Access, Geometry
 from amk.schedule_ir.ops.base import Op, Work
-from amk.schedule_ir.ops.geometry import Access, Geometry
 from amk.schedule_ir.ops.sync import BarrierOp, SignalOp, WaitOp
 
 _FILES = frozenset(info.name for info in iter_modules(__path__))

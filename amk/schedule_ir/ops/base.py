@@ -16,11 +16,11 @@ from pydantic import Field
 
 from amk.models.matrices import ROWS_PER_GROUP, MatrixName, share_table
 from amk.schedule_ir.expr import WORKER, Env
+from amk.schedule_ir.memory import Access as Access
+from amk.schedule_ir.memory import BufferField as BufferField
 from amk.schedule_ir.memory import Frozen, Name
-from amk.schedule_ir.ops.geometry import Access as Access
-from amk.schedule_ir.ops.geometry import BufferField as BufferField
-from amk.schedule_ir.ops.geometry import Geometry as Geometry
-from amk.schedule_ir.ops.geometry import ValueKey as ValueKey
+from amk.schedule_ir.memory import Geometry as Geometry
+from amk.schedule_ir.memory import ValueKey as ValueKey
 from amk.schedule_ir.ops.precondition import Need
 
 F32 = NDArray[np.float32]

@@ -44,7 +44,7 @@ from amk.schedule_ir.ops.precondition import (
     staged_as,
 )
 from amk.schedule_ir.ops.staging import x_place
-from amk.weights.block_point import BLOCK, whole_blocks
+from amk.weights.weight_format import BLOCK, whole_blocks
 
 
 def staged_value(model: ModelSpec, name: MatrixName, layer: int) -> ValueKey:

@@ -18,8 +18,7 @@ import numpy as np
 
 from amk.models.matrices import MatrixName, scale_buffer, share_table
 from amk.schedule_ir.expr import Env
-from amk.schedule_ir.memory import Buffer
-from amk.schedule_ir.ops.geometry import Geometry
+from amk.schedule_ir.memory import Buffer, Geometry
 from amk.schedule_ir.ranking import LAST
 from amk.weights.weight_format import Chunk
 

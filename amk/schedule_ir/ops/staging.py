@@ -17,7 +17,7 @@ from amk.schedule_ir.expr import Env
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import Access, Geometry, Memory, Op, ValueKey, split
 from amk.schedule_ir.ops.precondition import AGENTS, ALONE, Need, Term, has, is_a, lacks, own, row, wide
-from amk.weights.block_point import BLOCK, block_scales, block_sums, whole_blocks
+from amk.weights.weight_format import BLOCK, whole_blocks
 
 I = TypeVar("I", int, NDArray[np.int64])  # noqa: E741
 
@@ -148,6 +148,8 @@ class Staging(Op):
             elif name is not None:
                 for a, b in x_places(lo, lo + values.size):
                     mem.write(name, geo.row(name, sequence) + a, values[x_place(np.arange(a, b)) - lo])
+        from amk.weights.block_point import block_scales, block_sums  # no footprint needs their numbers
+
         if self.scales is not None:
             mem.write(self.scales, lo // BLOCK, block_scales(filled, run))
         if self.sums is not None:

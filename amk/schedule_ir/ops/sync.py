@@ -8,7 +8,9 @@ from pydantic import Field
 
 from amk.report.schema import unless
 from amk.schedule_ir.ops.base import Op
-from amk.schedule_ir.outside import Meeting
+
+Meeting = Literal["sync", "arrive"]
+"""At a barrier a warp arrives and waits for the others, or goes on at once and has acquired nothing (breaks M11)."""
 
 
 class WaitOp(Op):

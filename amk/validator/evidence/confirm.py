@@ -22,13 +22,10 @@ import numpy as np
 from amk.validator.evidence.compact import GONE
 from amk.validator.evidence.flat_system import Flat, expand
 from amk.validator.evidence.witness import Witness, fault_witness, race_witness
-from amk.validator.memory.atoms import blocks, touches_of
 from amk.validator.memory.composition import Composition, Start
-from amk.validator.memory.dataflow import Fault, find_faults
-from amk.validator.memory.races import Race
-from amk.validator.order.between_ctas import Edges
+from amk.validator.memory.races import Fault, Race, blocks, find_faults, touches_of
 from amk.validator.order.greedy_run import Run, greedy
-from amk.validator.order.within_cta import NotComposable
+from amk.validator.order.two_levels import Edges, NotComposable
 from amk.validator.program.system import I64, READ, WRITE, Bools, System
 from amk.validator.program.trace import TooLarge, Trace
 

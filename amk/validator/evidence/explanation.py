@@ -28,11 +28,10 @@ from amk.validator.evidence.confirm import Clash, Confirmer, Evidence, Place, co
 from amk.validator.evidence.flat_system import Flat, expand
 from amk.validator.evidence.witness import deadlock_witness
 from amk.validator.memory.composition import Composition
-from amk.validator.memory.dataflow import Fault
-from amk.validator.memory.races import Race, RaceReport
-from amk.validator.order.between_ctas import Edges
+from amk.validator.memory.races import Fault, Race, RaceReport
 from amk.validator.order.greedy_run import BlockedHead, Deadlock, diagnose, greedy
 from amk.validator.order.intervals import Ordering
+from amk.validator.order.two_levels import Edges
 from amk.validator.program.footprint import family_name
 from amk.validator.program.system import I64, READ
 from amk.validator.program.trace import Trace

@@ -22,13 +22,12 @@ import numpy as np
 
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.evidence.flat_system import Flat, expand
-from amk.validator.memory.atoms import blocks, touches_of
 from amk.validator.memory.composition import LIMIT, TOKENS, Blocking, Composition, Start, accesses, groups_of
-from amk.validator.memory.dataflow import find_faults
-from amk.validator.order.between_ctas import Edges, Group
+from amk.validator.memory.races import blocks, find_faults, touches_of
 from amk.validator.order.clocks import Clocks, must_clocks
 from amk.validator.order.greedy_run import Run, greedy
-from amk.validator.program.counter_events import Instances
+from amk.validator.order.two_levels import Edges, Group
+from amk.validator.program.handoffs import Instances
 from amk.validator.program.system import I64, Bools, System
 
 EVENTS: Final = 120_000

@@ -1,11 +1,12 @@
 """The flat system: every warp of every worker is an agent, every access at its real position.
 
 Weight streams are taken whole: by the stream lemma a private self-refilled ring adds no edges between agents, so its
-chunks are never enumerated (`rings` proves the lemma's conditions and has the system with every copy as an event).
+chunks are never enumerated (`obligations` proves the lemma's conditions and has the system with every copy as an
+event).
 
 Edges: `block` and `wait` have every wait; `word` leaves out what orders nothing but itself (hints, relaxed
 operations: their signals still count, from an agent without a past); `fence` leaves out flag words too. See
-`between_ctas`. Tagged words make single events wait for single events, see `word_events`.
+`two_levels`. Tagged words make single events wait for single events, see `word_events`.
 
 A step that touches flag words is up to three events of a warp: its waits and the words that it writes, all else that it
 does, the words that it reads and its signals. Lanes of a warp store and find words one by one, so in `word` and `wait`
@@ -42,11 +43,9 @@ from amk.validator.evidence.compact import GONE, compact
 from amk.validator.evidence.word_events import MISSING, join_nodes
 from amk.validator.memory.composition import boundary_content
 from amk.validator.memory.position_abstraction import steps_with_data
-from amk.validator.order.between_ctas import Edges
-from amk.validator.order.within_cta import NotComposable
-from amk.validator.program.counter_events import CounterEvents, Instances
-from amk.validator.program.flag_words import tag_of, words
+from amk.validator.order.two_levels import Edges, NotComposable
 from amk.validator.program.footprint import CACHED, Footprints, code, flat_rows
+from amk.validator.program.handoffs import CounterEvents, Instances, tag_of, words
 from amk.validator.program.system import I64, WRITE, Bools, System, assemble
 from amk.validator.program.trace import BARRIERS, Item, TooLarge, Trace, trace
 

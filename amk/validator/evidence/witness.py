@@ -32,8 +32,7 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
-from amk.validator.memory.dataflow import Fault
-from amk.validator.memory.races import Race
+from amk.validator.memory.races import Fault, Race
 from amk.validator.order.greedy_run import Deadlock, Run, greedy
 from amk.validator.program.system import DONT_CARE, I64, READ, WRITE, Bools, System
 

@@ -17,7 +17,7 @@ from typing import Final
 
 import numpy as np
 
-from amk.validator.order.within_cta import NotComposable
+from amk.validator.order.two_levels import NotComposable
 from amk.validator.program.system import I64, WRITE
 
 MISSING: Final = -1

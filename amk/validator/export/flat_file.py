@@ -12,7 +12,7 @@ from typing import Any, Final
 from amk.schedule_ir.codec import schedule_hash
 from amk.schedule_ir.schedule import Node, Program, Schedule, Step
 from amk.validator.evidence.flat_system import Flat, expand
-from amk.validator.order.between_ctas import Edges
+from amk.validator.order.two_levels import Edges
 
 FORMAT: Final = "amk.flat/1"
 EDGES: Final[tuple[Edges, ...]] = ("block", "word", "fence")

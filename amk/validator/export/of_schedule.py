@@ -26,8 +26,7 @@ from amk.schedule_ir.schedule import Schedule
 from amk.validator.export.certificate import NotSafe, run_lengths
 from amk.validator.order.clocks import order_statistic
 from amk.validator.program.system import I64
-from amk.validator.static.position import position_obligations
-from amk.validator.static.rings import ring_obligations
+from amk.validator.static.obligations import position_obligations, ring_obligations
 
 ROUNDS: Final = 64
 

@@ -27,7 +27,21 @@ asks for the pairs of P and E: is the one before a step of I0 that each warp of 
 
 AMK203 if a condition fails: D below the growth of a threshold starves a later token; otherwise the verdict is
 UNKNOWN. AMK204 if a counter starts, or one signal adds, beyond what can be compared; what the sums allow is decided
-in `wrap_around`.
+below.
+
+Counters of 32 bits. How far a counter can be from a threshold while somebody compares the two.
+
+property: a wait computes (int32)(value - threshold) >= 0, which is right iff -2^31 <= value - threshold < 2^31. what
+counts is the sum of all that a counter gains, however small each signal is. with d = increments per token of an awaited
+instance, b = threshold relative to the token's start, n = most tokens of a launch, by the conditions above:
+  (l1) value - threshold >= -b when a wait begins to look, so b <= 2^31;
+  (l2) value - threshold <= d - b while the wait is pending, if it holds back all increments of the next token, and
+       <= n*d - b, the whole launch, if it does not.
+
+amk204, unsafe if (l1) fails and less than the missing 2^31 is there when the wait begins in some execution: it then
+passes at once. unknown if nothing but these bounds is known.
+
+cost: none beyond sums as long as a whole launch stays below 2^31; otherwise a flat system.
 """
 
 from __future__ import annotations
@@ -41,15 +55,87 @@ from amk.report.diagnostic import Diagnostic
 from amk.report.schema import finding
 from amk.schedule_ir.expr import coefficient
 from amk.schedule_ir.schedule import Schedule
-from amk.validator.induction.wrap_around import LAG, check_lags
 from amk.validator.memory.composition import TOKENS, Composition, races_of
 from amk.validator.memory.races import ByFirst
-from amk.validator.order.between_ctas import Group
+from amk.validator.order.clocks import must_clocks
+from amk.validator.order.greedy_run import greedy
 from amk.validator.order.intervals import Ordering, divided
-from amk.validator.program.flag_words import POISON
+from amk.validator.order.two_levels import Group
+from amk.validator.program.handoffs import POISON
 from amk.validator.program.system import I64
 from amk.validator.program.trace import Trace, all_sites
 from amk.validator.static.outside import reach
+
+LAG: Final = 2**31
+
+
+@dataclass(frozen=True)
+class Lags:
+    """early: waits that pass before what they wait for (UNSAFE). open: not decided (UNKNOWN)."""
+
+    early: tuple[Diagnostic, ...]
+    open: tuple[Diagnostic, ...]
+
+
+def check_lags(result: Composition, waits: I64, signals: I64) -> Lags:
+    """Rows are (worker, event, instance, threshold or amount, weak, token)."""
+    instances = result.instances
+    init, total = instances.init(), instances.total
+    first = signals[signals[:, 5] == 0]
+    gain = np.bincount(first[:, 2], first[:, 3], minlength=total).astype(np.int64)
+    asked = waits[waits[:, 5] == 0]
+    base = asked[:, 3] - init[asked[:, 2]]
+    launch = result.schedule.launch.max_tokens
+    early: list[Diagnostic] = []
+    open_: list[Diagnostic] = []
+    for instance in np.unique(asked[gain[asked[:, 2]] * launch - base >= LAG, 2]).tolist():
+        mine = asked[:, 2] == instance
+        most, least, gains = int(base[mine].max()), int(base[mine].min()), int(gain[instance])
+        behind, own = asked[mine & (base > LAG)], signals[signals[:, 2] == instance]
+        if len(behind):
+            found = early if _passes_early(result, behind, init[instance]) else open_
+            found.append(_lag_finding(result, instance, f"gains {gains:,} per token, a wait is for {most:,} of them"))
+        elif gains - least >= LAG or not _holds_back(result, asked[mine], own):
+            safe = max(0, LAG - 1 + least) // gains
+            message = f"gains {gains:,} per token, {launch:,} tokens a launch; {safe:,} tokens are safe"
+            open_.append(_lag_finding(result, instance, message))
+    return Lags(tuple(early[:8]), tuple(open_[:8]))
+
+
+def _holds_back(result: Composition, waits: I64, signals: I64) -> bool:
+    """Do all these waits of token 0 precede all increments of token 1?"""
+    order = result.hints or result.order
+    assert order is not None
+    late = signals[signals[:, 5] == 1]
+    before, after = (order.numbers(rows[:, 0], rows[:, 1]) for rows in (waits, late))
+    return bool(order.precedes(np.repeat(before, len(after)), np.tile(after, len(before))).all())
+
+
+def _passes_early(result: Composition, waits: I64, init: int) -> bool:
+    """Whether one of the waits may begin to look while more than 2^31 are missing."""
+    from amk.validator.evidence.flat_system import expand  # counters are mostly far from that
+
+    flat = expand(result.schedule, 0, result.tokens, "block", set())
+    system, clocks = flat.system, must_clocks(greedy(flat.system))
+    owner = np.repeat(np.arange(system.events), np.diff(system.signal_first))
+    for worker, event, instance, threshold, *_ in waits.tolist():
+        group = next(g for g in result.groups if g.first <= worker < g.first + g.count)
+        wait = int(flat.event_id[group.number][worker - group.first, event])
+        giving = system.signal_counter == instance
+        there = np.zeros(int(giving.sum()), bool)
+        if system.index_of[wait]:
+            there = (owner[giving] == wait - 1) | clocks.precedes(owner[giving], np.full(len(there), wait - 1))
+        if threshold - init - int(system.signal_amount[giving][there].sum()) > LAG:
+            return True
+    return False
+
+
+def _lag_finding(result: Composition, instance: int, message: str) -> Diagnostic:
+    counter, _ = result.instances.family(instance)
+    number = next(i for i, c in enumerate(result.schedule.counters) if c.name == counter.name)
+    reason = "32 bits are compared by the sign of the difference, which is wrong from a distance of 2^31 on"
+    return finding("AMK204", f"{result.instances.name(instance)} {message}", ("counters", number), reason)
+
 
 WORD: Final = 2**32
 

@@ -10,9 +10,9 @@ Assumptions: structure, positions and streams are checked elsewhere (barriers ar
 rows never cross workers, weight rings are private). Tokens beyond the second follow from `induction.tokens`;
 layers beyond the third from `induction.layers`.
 
-Algorithm (section 11 of the theory): one clock pass over one worker per program (`within_cta`), one over the
-interface nodes of all workers (`between_ctas`), intervals for everything between; then the race and reads-from passes
-of the flat check on the rows of the `position_abstraction`. Kinds of edges (see `between_ctas`) answer questions:
+Algorithm (section 11 of the theory): one clock pass over one worker per program (`two_levels`), one over the
+interface nodes of all workers, intervals for everything between; then the race and reads-from passes
+of the flat check on the rows of the `position_abstraction`. Kinds of edges (see `two_levels`) answer questions:
     block   does every agent finish?
     word    are conflicting accesses separated in time, and does every read find the value it expects?
     wait    like word, with hints: is a flag word kept until every reader has found it?
@@ -36,16 +36,12 @@ import numpy as np
 
 from amk.report.diagnostic import Diagnostic
 from amk.schedule_ir.schedule import Schedule
-from amk.validator.memory.atoms import blocks, touches_in
-from amk.validator.memory.dataflow import DataflowReport, find_faults
 from amk.validator.memory.position_abstraction import touched
-from amk.validator.memory.races import ByFirst, RaceReport, find_races
-from amk.validator.order.between_ctas import Edges, Group, InterCtaSystem
+from amk.validator.memory.races import ByFirst, DataflowReport, RaceReport, blocks, find_faults, find_races, touches_in
 from amk.validator.order.intervals import IntervalOrder, Ordering
-from amk.validator.order.within_cta import local_order
-from amk.validator.program.counter_events import CounterEvents, Instances
-from amk.validator.program.flag_words import FlagWords, words
+from amk.validator.order.two_levels import Edges, Group, InterCtaSystem, local_order
 from amk.validator.program.footprint import Clash, Footprints, code
+from amk.validator.program.handoffs import CounterEvents, FlagWords, Instances, words
 from amk.validator.program.system import I64, READ, Bools
 from amk.validator.program.trace import trace
 

@@ -10,9 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from amk.validator.memory.atoms import BLOCK, blocks, touches_of
-from amk.validator.memory.dataflow import DataflowReport, find_faults
-from amk.validator.memory.races import RaceReport, find_races
+from amk.validator.memory.races import BLOCK, DataflowReport, RaceReport, blocks, find_faults, find_races, touches_of
 from amk.validator.order.clocks import Clocks, must_clocks
 from amk.validator.order.greedy_run import Deadlock, Run, diagnose, greedy
 from amk.validator.program.system import System

@@ -9,9 +9,9 @@
     arrived
            at, changed tensor maps: a schedule can say so, to be refused by name (AMK508, AMK510, AMK511, AMK512)
     M9     nothing writes a buffer that is declared constant, because it is read by non-coherent loads (AMK509)
-    M13    flag words: see `words`
+    M13    flag words: see `handoffs`
 M1 and M4 (all writers before the release, all readers after the acquire) follow from the clocks over warps and
-barriers, and `explanation` names them; M7 is in `rings`.
+barriers, and `explanation` names them; M7 is in `obligations`.
 
 What relaxed operations order. A hint is a relaxed reduction and a relaxed poll (`signal_relaxed`, `wait_hint`), a
 flag word a relaxed store and a relaxed load: neither makes a synchronizes-with edge, so in the causality order of PTX
@@ -52,8 +52,8 @@ from amk.report.diagnostic import Diagnostic, Severity
 from amk.report.schema import finding
 from amk.schedule_ir.ops import BarrierOp
 from amk.schedule_ir.schedule import Schedule, Wait
-from amk.validator.order.between_ctas import Group
-from amk.validator.program.counter_events import Instances
+from amk.validator.order.two_levels import Group
+from amk.validator.program.handoffs import Instances
 from amk.validator.program.trace import all_sites
 
 UNEQUAL = "accesses that are not both strong and of one size are a data race: any value"

@@ -18,9 +18,9 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from amk.validator.order.between_ctas import Group, InterCtaSystem
 from amk.validator.order.clocks import Clocks
 from amk.validator.order.greedy_run import greedy
+from amk.validator.order.two_levels import Group, InterCtaSystem
 from amk.validator.program.system import I32, I64, Bools, System
 
 MAX_STEPS: Final = 1 << 22

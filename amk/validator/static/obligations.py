@@ -1,4 +1,9 @@
-"""Weight rings: proved once for any number of slots and laps, so that chunks are never enumerated.
+"""What holds for every lap of a ring and every position, as obligations that solvers decide.
+
+Obligations are SMT-LIB text, decided by z3, cvc5 or both; nothing else imports a solver. An obligation is valid iff its
+script is unsatisfiable; `unknown` and timeouts stay unknown.
+
+Rings. Proved once for any number of slots and laps, so that chunks are never enumerated.
 
 A ring slot in lap k lives through  issue(k) < complete(k) < waited(k) < drained(k) < issue(k+1): the owner warp waits
 for the copy, drains it, then issues the next one into the slot; slots do not interact. T is any time function.
@@ -11,22 +16,131 @@ Static side conditions: one copy per phase with all its bytes expected on it, sl
 ring, and the copy's alignment; nothing else is in those bytes (`owners`).
 
 The stream lemma (section 5 of the theory) then says that rings add no edges between agents.
+
+Positions. Proved for all of the context. H counts the KV heads of all sequences of a batch. `pos` is the position of
+any one of them: they stand at the same, or each at its own (`sequences`).
+
+With B = block, S = splits, A = attending warps, C = context, and for a position p:  split(p) = (p div B) mod S,
+warp(p) = the a with B*a div A <= p mod B < B*(a+1) div A. Claims, for all 0 <= p <= pos < C:
+    partition   exactly one (split, warp) reads p: warp(p) exists and is unique; split(p) is a function
+    bounds      cache rows ((l*H + h)*C + p) lie inside the cache
+    append      the split that appends pos is split(pos), the one that reads it
+    active      split s owns some p <= pos  iff  s < min(S, pos div B + 1): writers and readers of partials agree
+    stable      split(p) does not depend on pos, so a row written in one token is read by the same worker in all others
+Waits and signals never depend on the position, because expressions cannot name it.
+
+`agent_positions`, `owns_position` and `active_splits` of the attention ops are this arithmetic in Python; the tests
+compare them with it at every position.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from itertools import pairwise
+from typing import Literal
 
-from amk.report.diagnostic import Diagnostic
+from amk.report.diagnostic import AmkError, Diagnostic, Exit
 from amk.report.schema import finding
 from amk.schedule_ir.layout import stream_layout
 from amk.schedule_ir.memory import Buffer, Stream
+from amk.schedule_ir.ops.attend import AttendOp
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.ops.refill import RefillOp
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.program.trace import Item, all_sites, require_length, unroll
-from amk.validator.smt import Obligation, obligation
+
+Outcome = Literal["proved", "refuted", "unknown"]
+Solver = Literal["z3", "cvc5", "both"]
+
+
+@dataclass(frozen=True)
+class Obligation:
+    """name: what is claimed. code: the diagnostic if it fails. script: SMT-LIB, unsatisfiable iff the claim holds."""
+
+    name: str
+    code: str
+    script: str
+
+
+@dataclass(frozen=True)
+class Proof:
+    """The solver's answer; model: values of a counterexample, as text."""
+
+    obligation: Obligation
+    outcome: Outcome
+    model: str = ""
+
+
+def obligation(name: str, code: str, variables: dict[str, str], assume: list[str], claim: str) -> Obligation:
+    """Integer variables with their sort's condition as SMT-LIB terms, assumptions, and the claim to be proved."""
+    lines = ["(set-logic ALL)"]
+    lines += [f"(declare-const {v} Int)" for v in variables]
+    lines += [f"(assert {term})" for term in (*variables.values(), *assume) if term]
+    lines += [f"(assert (not {claim}))", "(check-sat)"]
+    return Obligation(name, code, "\n".join(lines) + "\n")
+
+
+def prove(obligations: list[Obligation], timeout_ms: int = 2000, solver: Solver = "z3") -> list[Proof]:
+    """Each obligation on its own, with a time limit each.
+
+    "both" asks z3 and cvc5: what one refutes or leaves open is not proved. Raises AMK901 if one proves what the
+    other refutes, AMK207 for a solver that is not installed.
+    """
+    if solver != "both":
+        ask = _z3 if solver == "z3" else _cvc5
+        if find_spec(solver) is None:
+            advice = f"pip install '{'amk[cvc5]' if solver == 'cvc5' else 'z3-solver'}'"
+            raise AmkError(Diagnostic("AMK207", f"{solver} is not installed", help=advice))
+        return [Proof(item, *ask(item.script, timeout_ms)) for item in obligations]
+    pairs = zip(prove(obligations, timeout_ms, "z3"), prove(obligations, timeout_ms, "cvc5"), strict=True)
+    return [_agreed(first, second) for first, second in pairs]
+
+
+def _agreed(first: Proof, second: Proof) -> Proof:
+    if {first.outcome, second.outcome} == {"proved", "refuted"}:
+        message = f"z3 says {first.outcome}, cvc5 says {second.outcome}: {first.obligation.name}"
+        raise AmkError(Diagnostic("AMK901", message), Exit.INTERNAL)
+    return second if first.outcome == "proved" else first
+
+
+_PROVED: set[str] = set()
+"""Scripts that z3 has proved in this process: a proof holds under any time limit, and schedules share most of them."""
+MOST_PROVED = 10_000
+
+
+def _z3(script: str, timeout_ms: int) -> tuple[Outcome, str]:
+    if script in _PROVED:
+        return "proved", ""
+    import z3
+
+    solver = z3.Solver()
+    solver.set("timeout", timeout_ms)
+    solver.from_string(script)
+    answer = solver.check()
+    if answer == z3.unsat:
+        if len(_PROVED) < MOST_PROVED:
+            _PROVED.add(script)
+        return "proved", ""
+    if answer == z3.sat:
+        return "refuted", str(solver.model())
+    return "unknown", str(solver.reason_unknown())
+
+
+def _cvc5(script: str, timeout_ms: int) -> tuple[Outcome, str]:
+    import cvc5
+
+    solver = cvc5.Solver(cvc5.TermManager())
+    solver.setOption("tlimit-per", str(timeout_ms))
+    parser = cvc5.InputParser(solver)
+    parser.setStringInput(cvc5.InputLanguage.SMT_LIB_2_6, script, "obligation")
+    said = ""
+    while not (command := parser.nextCommand()).isNull():
+        said += command.invoke(solver, parser.getSymbolManager())
+    outcomes: dict[str, Outcome] = {"unsat": "proved", "sat": "refuted"}
+    return outcomes.get(said.strip(), "unknown"), "" if said.strip() == "unsat" else f"cvc5: {said.strip()}"
+
 
 MBARRIER_BYTES = 8
 BULK_ALIGN = 16
@@ -154,3 +268,45 @@ def _drained(schedule: Schedule, stream: Stream, path: tuple[str | int, ...]) ->
         yield finding(
             "AMK103", f"the chunks of '{stream.name}' fill {need:,} bytes, '{stream.source}' has {have:,}", path
         )
+
+
+def position_obligations(schedule: Schedule) -> list[Obligation]:
+    """The claims for this schedule's numbers."""
+    kv, model = schedule.kv, schedule.model
+    b, s, c = kv.block, kv.splits, kv.context
+    within = {"pos": f"(and (<= 0 pos) (< pos {c}))", "p": "(and (<= 0 p) (<= p pos))"}
+    split = f"(mod (div p {b}) {s})"
+    active = f"(ite (< (+ (div pos {b}) 1) {s}) (+ (div pos {b}) 1) {s})"
+    found = [
+        obligation(
+            "rows of the current token and before lie inside the cache", "AMK103",
+            within | {"l": f"(and (<= 0 l) (< l {model.layers}))", "h": f"(and (<= 0 h) (< h {schedule.caches}))"}, [],
+            f"(let ((row (+ (* (+ (* l {schedule.caches}) h) {c}) p))) "
+            f"(and (<= 0 row) (< row {model.layers * schedule.caches * c})))",
+        ),
+        obligation(
+            "a split owns a position up to pos iff it is active", "AMK104",
+            within | {"s": f"(and (<= 0 s) (< s {s}))"}, [],
+            f"(and (=> (= {split} s) (< s {active})) "
+            f"(=> (< s {active}) (let ((q (* s {b}))) (and (<= q pos) (= (mod (div q {b}) {s}) s)))))",
+        ),
+        obligation(
+            "the split that appends a row is the one that reads it, in this token and later", "AMK104", within, [],
+            f"(exists ((k Int)) (and (<= 0 k) (= (div p {b}) (+ (mod (div p {b}) {s}) (* k {s}))) "
+            f"(<= 0 {split}) (< {split} {s})))",
+        ),
+    ]  # fmt: skip
+    sizes = {r.name: r.count for r in schedule.roles}
+    for agents in sorted(
+        {sizes[site.step.op.role] for site in all_sites(schedule) if isinstance(site.step.op, AttendOp)}
+    ):
+        edges = [b * a // agents for a in range(agents + 1)]
+        inside = [f"(and (<= {lo} r) (< r {hi}))" for lo, hi in pairwise(edges)]
+        count = " ".join(f"(ite {term} 1 0)" for term in inside)
+        found.append(
+            obligation(
+                f"exactly one of {agents} warps reads each position of a block", "AMK101",
+                {"p": f"(and (<= 0 p) (< p {c}))"}, [], f"(let ((r (mod p {b}))) (= (+ 0 {count}) 1))",
+            )
+        )  # fmt: skip
+    return found
