@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from amk.agent.journal.store import Journal
+from amk.agent.journal.store import Journal, read_state
 from amk.agent.run.interrupt import Interrupts
 from amk.commands.format_arguments import natural
 from amk.commands.planning import add_batch_choice
@@ -22,7 +22,7 @@ from amk.targets.target import load_target
 from amk.weights.weight_format import FORMATS
 
 if TYPE_CHECKING:
-    from amk.agent.journal.events import Limits
+    from amk.agent.journal.events import Limits, RunStarted
     from amk.agent.journal.state import State
     from amk.agent.propose.transfer import Lessons
     from amk.agent.report.live import View
@@ -33,8 +33,11 @@ PROPOSERS = (
     "portfolio", "knobs", "structure", "random", "local", "evolution", "beam", "surrogate", "llm", "replay"
 )  # fmt: skip
 DEFAULT_EVALS = 200
-PROBLEM: dict[str, object] = {"dtype": "bf16", "batch": 1}
-"""What else a run is about, with its default: `--resume` looks for model, GPU and seed."""
+PROBLEM: dict[str, object] = {
+    "model": None, "gpu": None, "dtype": "bf16", "batch": 1, "start": "fast", "max_context": 8192,
+    "proposer": "portfolio", "seed": 0, "no_prior": False,
+}  # fmt: skip
+"""What a run is about, with what asks for nothing: a run that is resumed stays what it is."""
 LIMITS = {
     "minutes": "minutes",
     "evals": "evals",
@@ -117,7 +120,6 @@ def _run(arguments: argparse.Namespace, interrupts: Interrupts) -> int:
         folder, limits = None, moved.limits
     plan = moved or _plan(arguments, limits)
     with runs.create(plan) if folder is None else Journal(folder) as journal:
-        _same_problem(arguments, journal)
         if lessons:
             transfer.keep(journal.folder, lessons)
         if moved is not None:
@@ -224,7 +226,8 @@ def _chosen(arguments: argparse.Namespace) -> Path | None:
         return None
     if arguments.resume != NEWEST:
         return runs.find(arguments.resume)
-    newest = runs.newest(load_model(arguments.model).name, load_target(arguments.gpu).name, arguments.seed)
+    load_model(arguments.model)
+    newest = runs.newest(arguments.model, load_target(arguments.gpu).name, arguments.seed)
     if newest is None:
         message = f"no run of {arguments.model} on {arguments.gpu} with seed {arguments.seed} to resume"
         raise AmkError(Diagnostic("AMK701", message, help="`amk runs` lists the runs"))
@@ -233,14 +236,16 @@ def _chosen(arguments: argparse.Namespace) -> Path | None:
 
 def _moved(arguments: argparse.Namespace, folder: Path) -> Plan | None:
     """What a simulated run that is resumed where the card is becomes: a run of its own, because simulated and measured
-    times do not mix."""
-    from amk.agent.journal.store import read_state
+    times do not mix. AMK701 if the run is not about what was asked for."""
     from amk.agent.run import session
     from amk.agent.run.runs import Plan
 
     state = read_state(folder)
     run = state.run
-    if run is None or not run.simulated or arguments.ray is not None or not session.is_here(load_target(run.target)):
+    if run is None:
+        return None
+    _same_problem(arguments, folder.name, run)
+    if not run.simulated or arguments.ray is not None or not session.is_here(load_target(run.target)):
         return None
     return Plan(
         model=run.model, target=run.target, context=run.context, start=run.start, seed=run.seed, proposer=run.proposer,
@@ -253,7 +258,6 @@ def _to_measure(arguments: argparse.Namespace, journal: Journal) -> None:
     """The candidates of the simulated run go before all that the new one proposes."""
     from amk.agent.decide.headroom import candidates
     from amk.agent.journal.inbox import INBOX, SIMULATED, Inbox
-    from amk.agent.journal.store import read_state
 
     folder = _chosen(arguments)
     assert folder is not None
@@ -268,15 +272,15 @@ def _to_measure(arguments: argparse.Namespace, journal: Journal) -> None:
 
 
 def _plan(arguments: argparse.Namespace, limits: Limits) -> Plan:
-    from amk.agent.run.runs import Plan
+    from amk.agent.run.runs import Plan, model_named
     from amk.models.model import load_model
 
     model = load_model(arguments.model)
     if arguments.max_context < 2:
         raise AmkError(Diagnostic("AMK005", "--max-context: at least 2 positions are needed"))
     return Plan(
-        model=arguments.model, target=load_target(arguments.gpu).name, start=arguments.start, seed=arguments.seed,
-        context=min(arguments.max_context, model.max_context), proposer=arguments.proposer,
+        model=model_named(arguments.model), target=load_target(arguments.gpu).name, start=arguments.start,
+        seed=arguments.seed, context=min(arguments.max_context, model.max_context), proposer=arguments.proposer,
         llm_model=arguments.llm_model, limits=limits, dtype=arguments.dtype, prior=not arguments.no_prior,
         batch=arguments.batch,
     )  # fmt: skip
@@ -296,7 +300,8 @@ def _limits(arguments: argparse.Namespace, old: Limits | None) -> Limits:
         return budget.merged(old or Limits(), given)
     except ValidationError as error:
         detail = error.errors(include_url=False)[0]
-        raise AmkError(Diagnostic("AMK005", f"--{detail['loc'][0]}: {detail['msg']}")) from error
+        option = next(option for option, name in LIMITS.items() if name == detail["loc"][0])
+        raise AmkError(Diagnostic("AMK005", f"--{option.replace('_', '-')}: {detail['msg']}")) from error
 
 
 def _over(journal: Journal, limits: Limits) -> bool:
@@ -314,13 +319,25 @@ def _pairs(old: Limits, new: Limits) -> list[tuple[float | None, float | None]]:
     return [(getattr(old, name), getattr(new, name)) for name in LIMITS.values()]
 
 
-def _same_problem(arguments: argparse.Namespace, journal: Journal) -> None:
+def _same_problem(arguments: argparse.Namespace, name: str, run: RunStarted) -> None:
     """AMK701 if a run is resumed that is not about what was asked for; what is left at its default asks for nothing."""
-    run = journal.state.run
-    for name, default in PROBLEM.items() if run is not None else ():
-        asked, known = getattr(arguments, name), getattr(run, name)
-        if asked not in (default, known):
-            message = f"run {journal.folder.name} is of --{name} {known}, not {asked}"
+    from amk.agent.run.runs import model_named
+    from amk.models.model import load_model
+
+    given = {option: getattr(arguments, option) for option in PROBLEM}
+    most = load_model(run.model).max_context
+    given |= {
+        "model": model_named(arguments.model), "gpu": load_target(arguments.gpu).name,
+        "max_context": min(arguments.max_context, most),
+    }  # fmt: skip
+    known = {option: getattr(run, option, None) for option in PROBLEM}
+    known |= {
+        "model": model_named(run.model), "gpu": run.target, "max_context": run.context, "no_prior": not run.prior,
+    }  # fmt: skip
+    for option, default in PROBLEM.items():
+        if given[option] not in (default, known[option]):
+            words = f"--{option.replace('_', '-')} {known[option]}, not {given[option]}"
+            message = f"run {name} is of {words}"
             raise AmkError(Diagnostic("AMK701", message, help="`amk runs` lists the runs; --resume RUN names one"))
 
 
@@ -345,7 +362,6 @@ def _lessons(arguments: argparse.Namespace) -> Lessons | None:
 def _recorded(arguments: argparse.Namespace) -> tuple[dict[str, Any], ...]:
     if arguments.replay_run is None:
         return ()
-    from amk.agent.journal.store import read_state
     from amk.agent.run import runs, session
 
     return session.recorded_points(read_state(runs.find(arguments.replay_run)))

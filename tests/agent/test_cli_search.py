@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -20,6 +21,7 @@ from amk.agent.propose import beam, structure
 from amk.agent.run import reports, session
 from amk.agent.run.lanes import Lane
 from amk.agent.run.loop import Loop
+from amk.models.model import models_directory
 from amk.planner.settings import STARTS
 from amk.planner.space import Space
 from amk.schedule_ir.codec import load_schedule
@@ -116,7 +118,45 @@ def test_a_limit_that_is_not_given_stays_what_it_was(data: Path, capsys: pytest.
         assert all(line in err for line in changed)
     code, out, _ = run([*SEARCH, "--resume", folder.name, "--max-dollars", "7"], capsys)
     assert code == 0 and "is finished" in out and read_state(folder).evals == 4
-    assert run([*SEARCH, "--resume", folder.name, "--max-dollars", "-1"], capsys)[0] == 2
+    code, _, err = run([*SEARCH, "--resume", folder.name, "--max-dollars", "-1"], capsys)
+    assert code == 2 and "--max-dollars: " in err
+
+
+@pytest.mark.turns(2)
+def test_a_run_that_is_resumed_stays_what_it_is(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is asked for beside a run must be what the run is of; what is left at its default asks for nothing."""
+    assert run([*SEARCH, "--evals", "1", "--seed", "3"], capsys)[0] == 0
+    (folder,) = (data / "runs").iterdir()
+    before = (folder / MIRROR).read_bytes()
+    resumed = ["autoresearch", "--resume", folder.name, "--evals", "2", "--gpu", "h200", "--model", "smollm2-135m"]
+    for asked in (
+        ("--model", "llama3-8b"), ("--gpu", "l4"), ("--start", "phased"), ("--proposer", "structure"), ("--seed", "4"),
+        ("--batch", "2"), ("--dtype", "int8"), ("--max-context", "1024"), ("--no-prior",),
+    ):  # fmt: skip
+        code, _, err = run([*resumed, *asked], capsys)
+        assert (
+            code == 2 and "AMK701" in err and f"is of {asked[0]} " in err and (folder / MIRROR).read_bytes() == before
+        )
+    assert run(resumed, capsys)[0] == 0 and read_state(folder).evals == 2
+
+
+@pytest.mark.turns(2)
+def test_a_run_of_a_file_is_found_again(
+    data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By any of the names that lead to the model, from wherever."""
+    place = data / ("a" * 90)
+    place.mkdir()
+    shutil.copy(models_directory() / "smollm2-135m.json", place / "small.json")
+    monkeypatch.chdir(place)
+    words = ["autoresearch", "--gpu", "h200", "--start", "naive", "--max-context", "2048", "--model"]
+    for _ in range(2):
+        assert run([*words, "small.json", "--evals", "1"], capsys)[0] == 0
+    assert len({each.name[-4:] for each in (data / "runs").iterdir()}) == 2, "a long path ends no name"
+    monkeypatch.chdir(data)
+    assert run([*words, f"{'a' * 90}/small.json", "--resume", "--evals", "2"], capsys)[0] == 0
+    assert run([*words, "SmolLM2-135M", "--evals", "1"], capsys)[0] == 0
+    assert run([*words, "smollm2-135m", "--resume", "--evals", "2"], capsys)[0] == 0
 
 
 @pytest.mark.turns(2)
@@ -232,6 +272,7 @@ def test_runs_are_replayed_from_another(data: Path, capsys: pytest.CaptureFixtur
         ([*SEARCH, "--evals", "0"], "AMK005"),
         ([*SEARCH, "--minutes", "-1"], "AMK005"),
         ([*SEARCH, "--max-dollars", "nan"], "AMK005"),
+        ([*SEARCH, "--batch", "99"], "AMK011"),
         ([*SEARCH, "--max-context", "1"], "AMK005"),
         ([*SEARCH, "--proposer", "llm"], "AMK706"),
         ([*SEARCH, "--proposer", "llm", "--llm-model", "mystery", "--max-dollars", "1"], "AMK706"),

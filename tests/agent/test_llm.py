@@ -167,7 +167,7 @@ def test_each_trial_is_told_as_a_change_to_its_parent_with_its_gain_over_it(make
         made = loop.gate.workshop.make(loop.settings_of(index))
         return float(np.mean([math.log(ms) for ms in backend.times(job, Ready(made, b"", Judgement("SAFE")))]))
 
-    measured = kept = slower = 0
+    measured = kept = slower = single = 0
     for trial in loop.state.trials:
         told = fate(loop.state, trial)
         base, mine = loop.settings_of(told.parent), loop.settings_of(trial.index)
@@ -177,12 +177,15 @@ def test_each_trial_is_told_as_a_change_to_its_parent_with_its_gain_over_it(make
             true = cost(told.parent) - cost(trial.index)
             assert abs(told.gain - true) < max(3 * told.error, 0.02), told.text
             assert told.ms and told.gain_text in text
+            one = all(len(each.log_ratios) == 1 for each in trial.measured.values())
+            assert ("in one round" in told.gain_text) is one, "one round shows no spread"
+            single += one
         if told.outcome == "kept":
             kept += 1
             assert told.edit and told.gain is not None and told.gain > 0, "what was kept is told as what it changed"
         if told.outcome == "unsafe":
             assert "AMK507" in told.text
-    assert measured >= 10 and kept and slower
+    assert measured >= 10 and kept and slower and single
 
 
 @pytest.mark.turns(6)

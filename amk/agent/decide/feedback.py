@@ -19,6 +19,8 @@ from amk.agent.journal.state import START, State, Trial
 
 SPREAD = 2.576 * 1.2533 * 1.4826
 """Of a median of n values with median absolute deviation d, SPREAD * d / sqrt(n) is the half width at 99%."""
+UNKNOWN = 1.0
+"""The half width where a screen ended in its first round, which shows no spread."""
 
 
 @dataclass(frozen=True)
@@ -41,10 +43,11 @@ class Fate:
 
     @property
     def gain_text(self) -> str:
-        """Such as "+1.20% ± 0.11%"; "" where nothing was measured."""
+        """Such as "+1.20% ± 0.11%", or "-4.79% in one round"; "" where nothing was measured."""
         if self.gain is None or self.error is None:
             return ""
-        return f"{100 * (exp(self.gain) - 1):+.2f}% ± {100 * self.error:.2f}%"
+        spread = "in one round" if self.error >= UNKNOWN else f"± {100 * self.error:.2f}%"
+        return f"{100 * (exp(self.gain) - 1):+.2f}% {spread}"
 
     @property
     def text(self) -> str:
@@ -105,6 +108,6 @@ def _last(trial: Trial) -> Measured | None:
 def _error(measured: Measured) -> float:
     ratios = measured.log_ratios
     if len(ratios) < 2:
-        return 1.0
+        return UNKNOWN
     middle = median(ratios)
     return SPREAD * median(abs(ratio - middle) for ratio in ratios) / sqrt(len(ratios))

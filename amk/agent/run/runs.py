@@ -23,6 +23,7 @@ from amk.agent.journal.inbox import write_whole
 from amk.agent.journal.state import State
 from amk.agent.journal.store import Journal, exists, is_busy, read_state
 from amk.agent.run import manifest
+from amk.models.model import shipped_models
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.simulator.floor import simulated_floor_ms
 from amk.version import __version__
@@ -56,10 +57,20 @@ class Plan:
 
 
 def create(plan: Plan, root: Path | None = None) -> Journal:
-    """The folder and the empty journal of a new run."""
+    """The folder and the empty journal of a new run. AMK011, and nothing is written, if its start cannot be planned."""
+    workshop = workshop_of(plan)
+    made = workshop.make(workshop.space(plan.start).start)
+    if isinstance(made, Impossible):
+        raise AmkError(Diagnostic("AMK011", f"the schedule to start from cannot be planned: {made.detail}"))
     base = root or runs_directory()
-    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{plan.model}-{plan.target}-{secrets.token_hex(2)}"
-    return Journal(base / re.sub(r"[^A-Za-z0-9_.-]", "-", name)[:80])
+    name = f"{workshop.model.name[:40]}-{plan.target}-{secrets.token_hex(2)}"
+    return Journal(base / f"{time.strftime('%Y%m%d-%H%M%S')}-{re.sub(r'[^A-Za-z0-9_.-]', '-', name)}")
+
+
+def model_named(name_or_path: str) -> str:
+    """How a run names its model, whatever it was called: the shipped name, or the whole path."""
+    shipped = (name for name in shipped_models() if name.lower() == name_or_path.lower())
+    return next(shipped, None) or str(Path(name_or_path).absolute())
 
 
 def start(journal: Journal, plan: Plan, backends: Sequence[Backend]) -> None:
@@ -146,7 +157,7 @@ def newest(model: str, target: str, seed: int | None, root: Path | None = None) 
         if isinstance(state, AmkError) or state.run is None:
             continue
         run = state.run
-        if (run.model, run.target) == (model, target) and (seed is None or run.seed == seed):
+        if (model_named(run.model), run.target) == (model_named(model), target) and (seed is None or run.seed == seed):
             same.append((state.finished is not None, folder))
     return min(same, key=lambda pair: pair[0])[1] if same else None
 
