@@ -64,3 +64,56 @@ def test_an_empty_pattern_is_stood_or_refused(tmp_path: Path) -> None:
         assert len(open_tokenizer(tmp_path).encode("ab")) < 1 << 24
     except AmkError as error:
         assert error.diagnostics[0].code in ("AMK012", "AMK013")
+
+
+def added(found: dict[str, Any], text: str) -> None:
+    token = {"id": len(found["model"]["vocab"]) + len(found["added_tokens"]), "content": text, "normalized": True}
+    found["added_tokens"].append({**token, "special": False, "single_word": False, "lstrip": False, "rstrip": False})
+
+
+def bomb(found: dict[str, Any]) -> None:
+    """Its normaliser multiplies an added token when the file is read."""
+    found["normalizer"] = json.loads(
+        normalizers.Sequence([normalizers.Replace("a", "a" * 16)] * 9).__getstate__().decode()
+    )
+    added(found, "aaaa")
+
+
+def panic(found: dict[str, Any]) -> None:
+    found["normalizer"] = {"type": "Precompiled", "precompiled_charsmap": "////fwEB"}
+
+
+@pytest.mark.turns(2)
+@pytest.mark.parametrize("spoil", [bomb, panic])
+def test_a_tokenizer_that_is_hostile_when_it_is_read_is_read_elsewhere(tmp_path: Path, spoil: Any) -> None:
+    path = hf_directory(tmp_path) / "tokenizer.json"
+    record = json.loads(path.read_text())
+    spoil(record)
+    path.write_text(json.dumps(record))
+    began = time.monotonic()
+    tokenizer = open_tokenizer(tmp_path)
+    assert tokenizer.size and time.monotonic() - began < 5
+    process = TokenizerProcess(tokenizer.backend, tmp_path, 3.0, 1 << 30, tokenizer.normalizer)
+    with pytest.raises(AmkError, match="AMK012"):
+        process.encode("ab", special=True)
+
+
+def test_a_normaliser_is_applied_to_texts_and_to_added_tokens(tmp_path: Path) -> None:
+    """As by the package itself, though the process that asks has none."""
+    path = hf_directory(tmp_path) / "tokenizer.json"
+    record = json.loads(path.read_text())
+    record["normalizer"] = {"type": "Lowercase"}
+    added(record, "BA")
+    path.write_text(json.dumps(record))
+    itself, tokenizer = Backend.from_file(str(path)), open_tokenizer(tmp_path)
+    assert tokenizer.backend.normalizer is None
+    for text in ("AB ab", "xBAy ba", "ba"):
+        assert tokenizer.encode(text) == itself.encode(text).ids, text
+
+
+def test_one_key_twice_is_refused(tmp_path: Path) -> None:
+    """Readers disagree about which of two counts, and a normaliser could hide behind another."""
+    path = hf_directory(tmp_path) / "tokenizer.json"
+    path.write_text(path.read_text().rstrip()[:-1] + ', "normalizer": {"type": "Lowercase"}}')
+    with pytest.raises(AmkError, match="AMK013"):
+        open_tokenizer(tmp_path)

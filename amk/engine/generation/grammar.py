@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from amk.engine.tokenizers.tokenizer import Tokenizer
+from amk.engine.tokenizers.tokenizer_process import whole
 from amk.models.model_spec import ModelSpec
 from amk.report.diagnostic import AmkError, Diagnostic
 
@@ -63,7 +64,8 @@ class Grammars:
 
         with self._once:
             if self._known is None:
-                text, eos = self._tokenizer.backend.to_str(), list(self.spec.eos) or None
+                self._tokenizer.encode("")  # what the process with limits does not stand is refused there
+                text, eos = whole(self._tokenizer.backend, self._tokenizer.normalizer), list(self.spec.eos) or None
                 try:
                     self._known = LLTokenizer(text, n_vocab=self.spec.vocab, eos_token=eos)
                 except ValueError as error:

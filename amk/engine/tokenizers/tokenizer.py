@@ -29,10 +29,12 @@ class Tokenizer:
     prefix: tuple[int, ...] = ()
     chat_template: str | None = None
     special: Mapping[str, str] = field(default_factory=dict)
+    normalizer: Any = None
+    """Of a tokenizer.json. `backend` is without it, because it comes with the weights and is not trusted."""
 
     @cached_property
     def process(self) -> TokenizerProcess:
-        return TokenizerProcess(self.backend, self.path)
+        return TokenizerProcess(self.backend, self.path, normalizer=self.normalizer)
 
     def encode(self, text: str) -> list[int]:
         """Tokens of a plain prompt, with the BOS token if the model wants one."""

@@ -36,10 +36,15 @@ def main() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (first["memory_bytes"], first["memory_bytes"]))
     from tokenizers import Tokenizer
 
-    backend = Tokenizer.from_str(first["tokenizer"])
-    backend.encode_special_tokens = first["split_special"]
+    wrong = ""
+    try:
+        backend = Tokenizer.from_str(first["tokenizer"])
+        backend.encode_special_tokens = first["split_special"]
+    except BaseException as error:  # noqa: BLE001  a panic of the package is no Exception
+        backend, wrong = None, f"{type(error).__name__}: {error}"[:500]
     for line in sys.stdin:
-        sys.stdout.write(json.dumps(answered(backend, json.loads(line))) + "\n")
+        answer = {"error": wrong} if wrong else answered(backend, json.loads(line))
+        sys.stdout.write(json.dumps(answer) + "\n")
         sys.stdout.flush()
 
 

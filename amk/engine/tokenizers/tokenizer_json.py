@@ -1,5 +1,6 @@
 """The tokenizer of a Hugging Face directory: `tokenizer.json`, and what `tokenizer_config.json` adds to it."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ def tokenizer_from_directory(path: Path, vocab: int | None) -> Tokenizer:
             "there is no tokenizer.json in this directory",
             help="save the fast tokenizer of the model there; a sentencepiece file alone is not enough",
         )
-    backend = _backend(read_bytes(file, MAX_TOKENIZER_BYTES), file)
+    backend, normalizer = _backend(read_bytes(file, MAX_TOKENIZER_BYTES), file)
     config_file = path / "tokenizer_config.json"
     config = read_json(config_file, MAX_CONFIG_BYTES) if config_file.is_file() else {}
     if not isinstance(config, dict):
@@ -34,7 +35,7 @@ def tokenizer_from_directory(path: Path, vocab: int | None) -> Tokenizer:
     special = {key: text for key in _SPECIAL if (text := _token_text(config.get(key))) is not None}
     _add_tokens(backend, config, vocab)
     backend.encode_special_tokens = config.get("split_special_tokens") is True
-    return Tokenizer(backend, path, (), _template(path, config), special)
+    return Tokenizer(backend, path, (), _template(path, config), special, normalizer)
 
 
 def _add_tokens(backend: Backend, config: Mapping[str, Any], vocab: int | None) -> None:
@@ -67,16 +68,31 @@ def _added(text: str, token: Any, special: bool) -> AddedToken:
     return AddedToken(text, special=special, **flags)
 
 
-def _backend(content: bytes, file: Path) -> Backend:
-    """A tokenizer.json in memory; AMK013 when the package does not accept it."""
+def _backend(content: bytes, file: Path) -> tuple[Backend, Any]:
+    """A tokenizer.json in memory without its normaliser, and that; AMK013 when the package does not accept it.
+
+    A normaliser is applied to the added tokens as soon as both are there, and may take for ever or panic, so only the
+    process with limits has it.
+    """
     try:
+        record = json.loads(content, object_pairs_hook=_unique)
+        normalizer = record.get("normalizer")
+        if normalizer is not None:
+            content = json.dumps(record | {"normalizer": None}).encode()
         backend = Backend.from_buffer(content)
     except Exception as error:  # the package raises plain Exception for anything wrong with the file
         raise bad_weights(file, "the tokenizer cannot be read", str(error)[:500]) from error
     # What a file stores of these are the settings of whoever trained with it; a prompt is neither cut nor filled up.
     backend.no_truncation()
     backend.no_padding()
-    return backend
+    return backend, normalizer
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        raise ValueError("a key appears twice in one object")
+    return fields
 
 
 def _token_text(value: Any) -> str | None:

@@ -33,7 +33,10 @@ MAX_ANSWER = 256 << 20
 class TokenizerProcess:
     """Serves several threads in turn. AMK012 from a request that it does not stand; all later ones fail."""
 
-    def __init__(self, backend: Backend, path: Path, seconds: float = SECONDS, memory: int = MEMORY_BYTES) -> None:
+    def __init__(
+        self, backend: Backend, path: Path, seconds: float = SECONDS, memory: int = MEMORY_BYTES, normalizer: Any = None
+    ) -> None:
+        """normalizer: as a tokenizer.json has it, if `backend` is without."""
         self._path, self._seconds, self._failed, self._one = path, seconds, "", threading.Lock()
         # -I and -S: neither the user's environment nor site packages decide what the child imports.
         command = [sys.executable, "-I", "-S", str(Path(tokenizer_child.__file__))]
@@ -44,7 +47,7 @@ class TokenizerProcess:
         weakref.finalize(self, _end, self._popen)
         path_of_child = [*standard_library(), *package_directories("tokenizers")]
         self._first: dict[str, Any] | None = {
-            "path": path_of_child, "memory_bytes": memory, "tokenizer": backend.to_str(),
+            "path": path_of_child, "memory_bytes": memory, "tokenizer": whole(backend, normalizer),
             "split_special": backend.encode_special_tokens,  # a setting that is not part of its text
         }  # fmt: skip
 
@@ -110,6 +113,12 @@ class TokenizerProcess:
 
     def _refused(self, reason: str) -> AmkError:
         return unsupported(self._path, f"the tokenizer of this model cannot be used: {reason}")
+
+
+def whole(backend: Backend, normalizer: Any) -> str:
+    """The text of a tokenizer with what normalises its texts."""
+    text = backend.to_str()
+    return text if normalizer is None else json.dumps(json.loads(text) | {"normalizer": normalizer})
 
 
 def _end(popen: subprocess.Popen[bytes]) -> None:
