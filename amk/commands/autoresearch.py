@@ -46,6 +46,8 @@ LIMITS = {
     "max_calls": "calls",
 }
 """Options and the limits that they set."""
+READERS = {"llm_model": "llm", "llm_price": "llm", "llm_replay": "llm", "program": "llm", "replay_run": "replay"}
+"""Options that one proposer alone reads."""
 NEWEST = ""
 SHOWN = 5
 PROGRAM, PROGRAM_BYTES = "program.md", 16_384
@@ -112,7 +114,8 @@ def _run(arguments: argparse.Namespace, interrupts: Interrupts) -> int:
     limits = _limits(arguments, None)
     lessons = _lessons(arguments)
     folder = _chosen(arguments)
-    if folder is None and arguments.proposer == "llm":
+    if folder is None:
+        _check_read(arguments, arguments.proposer)
         _check_llm(arguments, limits)
     arguments.advice = _program(arguments.program)
     moved = None if folder is None else _moved(arguments, folder)
@@ -206,10 +209,22 @@ def _program(path: Path | None) -> str:
     return "\n".join(printable(line) for line in text.splitlines())
 
 
+def _check_read(arguments: argparse.Namespace, proposer: str) -> None:
+    """AMK005 for what nobody would look at, and for a replay of nothing."""
+    for option, reader in READERS.items():
+        if getattr(arguments, option) and proposer != reader:
+            message = f"--{option.replace('_', '-')} is for --proposer {reader}, and {proposer} proposes"
+            raise AmkError(Diagnostic("AMK005", message))
+    if proposer == "replay" and arguments.replay_run is None:
+        raise AmkError(Diagnostic("AMK005", "--proposer replay needs --replay-run RUN"))
+
+
 def _check_llm(arguments: argparse.Namespace, limits: Limits) -> None:
     """AMK706 before anything is written, if the language model cannot be used as asked."""
     from amk.agent.propose.prices import price_of
 
+    if arguments.proposer != "llm":
+        return
     if arguments.llm_model is None or (limits.dollars <= 0 and not arguments.llm_replay):
         raise AmkError(Diagnostic("AMK706", "the proposer llm needs --llm-model and --max-dollars"))
     if arguments.llm_turns < 1 or arguments.llm_talks < 1:
@@ -245,6 +260,7 @@ def _moved(arguments: argparse.Namespace, folder: Path) -> Plan | None:
     if run is None:
         return None
     _same_problem(arguments, folder.name, run)
+    _check_read(arguments, run.proposer)
     if not run.simulated or arguments.ray is not None or not session.is_here(load_target(run.target)):
         return None
     return Plan(

@@ -276,6 +276,9 @@ def test_runs_are_replayed_from_another(data: Path, capsys: pytest.CaptureFixtur
         ([*SEARCH, "--max-context", "1"], "AMK005"),
         ([*SEARCH, "--proposer", "llm"], "AMK706"),
         ([*SEARCH, "--proposer", "llm", "--llm-model", "mystery", "--max-dollars", "1"], "AMK706"),
+        ([*SEARCH, "--llm-model", "claude-haiku-4-5", "--max-dollars", "1"], "AMK005"),
+        ([*SEARCH, "--program", "README.md"], "AMK005"),
+        ([*SEARCH, "--proposer", "replay"], "AMK005"),
         (["autoresearch", "--model", "nope", "--gpu", "h200"], "AMK010"),
     ],
 )

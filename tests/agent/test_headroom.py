@@ -73,7 +73,8 @@ def test_a_simulated_run_is_gone_on_with_on_the_card(
     listed = candidates(read_state(folder))
     assert "to measure: " in printed.out and "headroom: " in printed.err and "METRIC speedup=" in printed.out
     lines = (folder / results.FILE).read_text().splitlines()
-    assert lines[0] + "\n" == results.HEADER and len(lines) == 1 + len(read_state(folder).trials)
+    assert lines[0] + "\n" == results.HEADER and len(lines) == 2 + len(read_state(folder).trials)
+    assert lines[1].split("\t")[0] == "start" and lines[1].split("\t")[3] == "keep"
     assert {line.split("\t")[3] for line in lines[1:]} <= {"keep", "discard", "crash", "checks_failed"}
     assert all(0 < float(line.split("\t")[1]) <= 1 for line in lines[1:] if line.split("\t")[1])
 

@@ -1,12 +1,13 @@
 """`results.tsv` and METRIC lines: a run in the form that scripts around autoresearch loops read.
 
 A row is a closed proposal: id (of its kernel, as the commit elsewhere), score (floor over time, so 1 is the speed of
-light), ms per token, status (keep, discard, crash, checks_failed) and a description. The start is row 0.
+light), ms per token, status (keep, discard, crash, checks_failed) and a description. The first row is the start's.
 """
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp
 from pathlib import Path
@@ -35,21 +36,37 @@ def row(state: State, trial: Trial) -> str:
     reason = " ".join((*ending.codes, ending.reason))
     words = f"#{trial.index} {trial.proposed.proposer}: {edit or 'no change'}; {ending.why}; {reason}"
     return "\t".join((
-        (trial.key or "-")[:ID], "" if score is None else f"{score:.4f}", " ".join(f"{ms:.4f}" for ms in ending.ms),
+        (trial.key or "-")[:ID], "" if score is None else f"{score:.4f}", _times(ending.ms),
         STATUS.get(ending.outcome, "checks_failed"), printable(words, 400),
     )) + "\n"  # fmt: skip
 
 
+def first_row(state: State) -> str:
+    """What the search starts from, as it was measured first."""
+    run, ms = state.run, state.calibrations[0].incumbent_ms
+    assert run is not None
+    score = speed_of_light(run.floor_ms, ms)
+    words = printable(f"the start: plan {run.start} of {run.model} on {run.target}", 400)
+    return "\t".join(("start", "" if score is None else f"{score:.4f}", _times(ms), "keep", words)) + "\n"
+
+
+def _times(ms: Sequence[float]) -> str:
+    return " ".join(f"{each:.4f}" for each in ms)
+
+
 @dataclass
 class Results:
-    """Writes rows as proposals are closed, in their order; a new session writes those before anew."""
+    """Writes rows as proposals are closed, in their order, once the start was measured; a new session writes those
+    before anew."""
 
     path: Path
     _said: int = 0
 
     def show(self, state: State) -> None:
-        lines = [] if self._said else [HEADER]
+        if not state.calibrations:
+            return
         first = self._said
+        lines = [] if first else [HEADER, first_row(state)]
         for trial in state.trials[first:]:
             if not trial.closed:
                 break
