@@ -7,6 +7,7 @@ import contextlib
 import json
 import math
 import os
+import shutil
 import sys
 from functools import partial
 from pathlib import Path
@@ -75,7 +76,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--replay-run", help="run whose proposals --proposer replay repeats")
     parser.add_argument("--llm-model", help="language model for --proposer llm")
     parser.add_argument("--llm-price", metavar="IN/OUT", help="its price in dollars per million tokens")
-    parser.add_argument("--llm-replay", action="store_true", help="answer from the run's record only, never call")
+    record = "answer from the record of RUN only, never call; with --resume from that of the run itself"
+    parser.add_argument("--llm-replay", nargs="?", const=NEWEST, metavar="RUN", help=record)
     parser.add_argument("--llm-turns", type=int, default=24, metavar="N", help="turns of a conversation (default: 24)")
     parser.add_argument("--llm-talks", type=int, default=2, metavar="N", help="conversations at once (default: 2)")
     parser.add_argument(
@@ -107,17 +109,14 @@ def _run(arguments: argparse.Namespace, interrupts: Interrupts) -> int:
     from amk.agent.propose import transfer
     from amk.agent.run import runs
 
-    if arguments.gpus is not None and arguments.gpus < 1:
-        raise AmkError(Diagnostic("AMK005", f"--gpus {arguments.gpus}: at least one is needed"))
-    if arguments.jobs is not None and arguments.jobs < 1:
-        raise AmkError(Diagnostic("AMK005", f"--jobs {arguments.jobs}: at least one is needed"))
+    _check_counts(arguments)
     limits = _limits(arguments, None)
     lessons = _lessons(arguments)
     folder = _chosen(arguments)
     if folder is None:
         _check_read(arguments, arguments.proposer)
         _check_llm(arguments, limits)
-    arguments.advice = _program(arguments.program)
+    arguments.advice, tape = _program(arguments.program), _tape(arguments)
     moved = None if folder is None else _moved(arguments, folder)
     if moved is not None:
         folder, limits = None, moved.limits
@@ -125,6 +124,8 @@ def _run(arguments: argparse.Namespace, interrupts: Interrupts) -> int:
     with runs.create(plan) if folder is None else Journal(folder) as journal:
         if lessons:
             transfer.keep(journal.folder, lessons)
+        if tape is not None:
+            shutil.copyfile(tape, journal.folder / tape.name)
         if moved is not None:
             _to_measure(arguments, journal)
         if journal.state.run is not None:
@@ -165,7 +166,7 @@ def _session(
         name = journal.state.run.proposer
         model = arguments.llm_model or journal.state.run.llm_model
         options = session.LlmOptions(
-            model, arguments.llm_price, arguments.llm_replay, arguments.advice, arguments.llm_turns,
+            model, arguments.llm_price, arguments.llm_replay is not None, arguments.advice, arguments.llm_turns,
             arguments.llm_talks,
         )  # fmt: skip
         proposer = session.proposer_for(name, journal, options, _recorded(arguments))
@@ -209,14 +210,24 @@ def _program(path: Path | None) -> str:
     return "\n".join(printable(line) for line in text.splitlines())
 
 
+def _check_counts(arguments: argparse.Namespace) -> None:
+    """AMK005 for a number that is given and below one."""
+    for option in ("gpus", "jobs", "llm_turns", "llm_talks"):
+        number = getattr(arguments, option)
+        if number is not None and number < 1:
+            raise AmkError(Diagnostic("AMK005", f"--{option.replace('_', '-')} {number}: at least one is needed"))
+
+
 def _check_read(arguments: argparse.Namespace, proposer: str) -> None:
     """AMK005 for what nobody would look at, and for a replay of nothing."""
     for option, reader in READERS.items():
-        if getattr(arguments, option) and proposer != reader:
+        if getattr(arguments, option) is not None and proposer != reader:
             message = f"--{option.replace('_', '-')} is for --proposer {reader}, and {proposer} proposes"
             raise AmkError(Diagnostic("AMK005", message))
     if proposer == "replay" and arguments.replay_run is None:
         raise AmkError(Diagnostic("AMK005", "--proposer replay needs --replay-run RUN"))
+    if arguments.llm_replay is not None and (arguments.llm_replay == NEWEST) is (arguments.resume is None):
+        raise AmkError(Diagnostic("AMK005", "--llm-replay names a RUN in a new run, and none in one that is resumed"))
 
 
 def _check_llm(arguments: argparse.Namespace, limits: Limits) -> None:
@@ -225,10 +236,8 @@ def _check_llm(arguments: argparse.Namespace, limits: Limits) -> None:
 
     if arguments.proposer != "llm":
         return
-    if arguments.llm_model is None or (limits.dollars <= 0 and not arguments.llm_replay):
+    if arguments.llm_model is None or (limits.dollars <= 0 and arguments.llm_replay is None):
         raise AmkError(Diagnostic("AMK706", "the proposer llm needs --llm-model and --max-dollars"))
-    if arguments.llm_turns < 1 or arguments.llm_talks < 1:
-        raise AmkError(Diagnostic("AMK005", "--llm-turns and --llm-talks: at least one is needed"))
     price_of(arguments.llm_model, arguments.llm_price)
 
 
@@ -373,6 +382,18 @@ def _lessons(arguments: argparse.Namespace) -> Lessons | None:
     from amk.agent.propose.transfer import read
 
     return read(arguments.transfer)
+
+
+def _tape(arguments: argparse.Namespace) -> Path | None:
+    """The record that a new run answers from. AMK005 if the run that is named has none."""
+    if not arguments.llm_replay:
+        return None
+    from amk.agent.run import runs, session
+
+    tape = runs.find(arguments.llm_replay) / session.CASSETTE
+    if not tape.is_file():
+        raise AmkError(Diagnostic("AMK005", f"no language model answered in run {tape.parent.name}"))
+    return tape
 
 
 def _recorded(arguments: argparse.Namespace) -> tuple[dict[str, Any], ...]:

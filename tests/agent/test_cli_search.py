@@ -18,6 +18,7 @@ from amk.agent.journal.copies import DATABASE, MIRROR
 from amk.agent.journal.events import Limits
 from amk.agent.journal.store import read_state
 from amk.agent.propose import beam, structure
+from amk.agent.propose.talk import Cassette
 from amk.agent.run import reports, session
 from amk.agent.run.lanes import Lane
 from amk.agent.run.loop import Loop
@@ -27,6 +28,7 @@ from amk.planner.space import Space
 from amk.schedule_ir.codec import load_schedule
 from amk.targets.target import load_target
 from tests.agent.conftest import fences_kept
+from tests.agent.llm_stub import message, uses
 from tests.agent.searches import summed_up
 
 ABLATIONS = Path(__file__).parents[1] / "records/speed/h200-ablations.json"
@@ -261,6 +263,28 @@ def test_runs_are_replayed_from_another(data: Path, capsys: pytest.CaptureFixtur
     run([*SEARCH, "--evals", "4", "--proposer", "replay", "--replay-run", name], capsys)
     rows = json.loads(run(["runs", "--format", "json"], capsys)[1])["runs"]
     assert len(rows) == 2 and rows[0]["best"] == rows[1]["best"]
+
+
+@pytest.mark.turns(2)
+def test_answers_of_another_run_are_replayed(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In a new run; the tools run again, and nobody is called."""
+    pytest.importorskip("anthropic")
+    llm = [*SEARCH, "--proposer", "llm", "--llm-model", "claude-haiku-4-5"]
+    assert run([*SEARCH, "--evals", "1"], capsys)[0] == 0
+    (folder,) = (data / "runs").iterdir()
+    assert "no language model answered" in run([*llm, "--llm-replay", folder.name], capsys)[2]
+    assert "names a RUN" in run([*llm, "--llm-replay"], capsys)[2]
+    _, _, submitted, _ = uses(("submit_proposal", {"changes": {"wide_epilogue": 16}, "why": "w", "parent": -1}))
+    tape = Cassette(folder / session.CASSETTE, replay=False)
+    for turn, answer in enumerate((submitted, message("done")), 1):
+        tape.record(1, turn, "-", answer)
+    assert run([*llm, "--llm-replay", folder.name, "--evals", "4"], capsys)[0] == 0
+    (new,) = set((data / "runs").iterdir()) - {folder}
+    state = read_state(new)
+    assert state.asked[0].outcome == "answered" and state.calls == 0
+    assert [t.proposed.settings["wide_epilogue"] for t in state.trials if t.proposed.proposer == "llm"] == [16]
+    code, _, err = run([*llm, "--resume", new.name, "--llm-replay", folder.name], capsys)
+    assert code == 2 and "none in one that is resumed" in err
 
 
 @pytest.mark.parametrize(
