@@ -1,5 +1,6 @@
 """The report: self-contained, labelled, and safe against what models and schedules can put into it."""
 
+import io
 import json
 import re
 import time
@@ -10,20 +11,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from amk.agent.decide.feedback import fate
+from amk.agent.decide.headroom import left
 from amk.agent.decide.ranking import TOLD, misleads
 from amk.agent.gate import candidate
 from amk.agent.gate.candidate import Candidate
 from amk.agent.gate.design import Design
 from amk.agent.journal.events import Decided, Gated, LlmReserved, LlmSettled, Proposed
-from amk.agent.journal.state import START
+from amk.agent.journal.state import START, State
 from amk.agent.journal.store import read_state
+from amk.agent.propose.local import Local
 from amk.agent.propose.structure import advised
 from amk.agent.report.bounds import bounds
 from amk.agent.report.html import render
 from amk.agent.report.kept import kept_report
-from amk.agent.report.live import View, line
+from amk.agent.report.live import BLOCKS, View, board, curve, line
 from amk.agent.report.result import ablated
 from amk.agent.report.results import metrics
 from amk.agent.run.reports import candidate_of, report_of, write_report
@@ -202,6 +206,29 @@ def test_the_plain_view_says_simulated_on_every_line(make_loop: MakeLoop, tmp_pa
         loop.run()
     lines = (tmp_path / "out").read_text().splitlines()
     assert len(lines) == 4 and all(text.startswith("simulated") for text in lines)
+
+
+def test_the_live_view_shows_how_far_the_search_is(make_loop: MakeLoop) -> None:
+    """Limits, distance to the floor, what the device is at, and the way from the start to the best."""
+    loop, seen = make_loop(Local(), evals=8), list[str]()
+
+    def watch(state: State) -> None:
+        stream = io.StringIO()
+        Console(file=stream, width=200).print(board(state))
+        seen.append(stream.getvalue())
+
+    run = loop.state.run
+    assert run is not None
+    loop.state.run = run.model_copy(update={"floor_ms": (0.1,) * len(run.positions)})
+    loop.watch = watch
+    loop.run()
+    assert "of 8 evaluations" in seen[0] and "calibrate of the start" in "".join(seen)
+    assert "now: screen of #0" in "".join(seen) and "8 of 8 evaluations" in seen[-1] and "now:" not in seen[-1]
+    above = left(loop.state)
+    assert above is not None and f"{100 * (1 - above):.1f}% of the speed of light" in seen[-1]
+    drawn = curve(loop.state)
+    assert loop.state.best >= 0 and len(drawn) == loop.state.evals and drawn[-1] == BLOCKS[-1] and drawn in seen[-1]
+    assert list(drawn) == sorted(drawn) and not curve(State())
 
 
 def test_what_was_measured_says_how_the_simulator_ranked(make_loop: MakeLoop) -> None:

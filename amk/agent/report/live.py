@@ -13,15 +13,17 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from amk.agent.decide.feedback import name
 from amk.agent.decide.feedback import outcome as verdict
-from amk.agent.decide.headroom import foretold
+from amk.agent.decide.headroom import foretold, left
 from amk.agent.journal.events import Asked
-from amk.agent.journal.state import State
+from amk.agent.journal.state import START, State
 from amk.agent.report.standing import HEADER, standings
 from amk.report.diagnostic import printable
 
 LATEST = 8
 REFRESH = 4.0
+CURVE, BLOCKS = 72, "\u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588"
 
 
 @dataclass
@@ -93,16 +95,44 @@ def asked_line(state: State, asked: Asked) -> str:
 def board(state: State) -> Group:
     run = state.run
     assert run is not None
-    name = f"{run.model} on {run.target}" + (" (simulated)" if run.simulated else "")
-    speed = f"{exp(-state.best_score):.3f}x the start"
-    top = (
-        f"{name}: {state.evals} evaluations, {len(state.trials)} proposals, {state.elapsed / 60:.1f} min, best {speed}"
-    )
-    grid = Table(title=printable(top, 200), title_justify="left", box=None, show_header=False)
+    above = left(state)
+    share = "" if above is None else f", {100 * (1 - above):.1f}% of the speed of light"
+    what = f"{run.model} on {run.target}" + (" (simulated)" if run.simulated else "")
+    lines = [f"{what}: best {exp(-state.best_score):.3f}x the start{share}", progress(state)]
+    head = Group(*(Text(printable(each, 200)) for each in (*lines, curve(state)) if each))
+    grid = Table(box=None, show_header=False)
     closed = [t.index for t in state.trials if t.closed][-LATEST:]
     for index in closed:
         grid.add_row(Text(line(state, index)))
     people = Table(*HEADER, box=None, title="", show_edge=False)
     for each in standings(state):
         people.add_row(*(Text(printable(cell, 120)) for cell in each.cells))
-    return Group(grid, people)
+    return Group(head, grid, people)
+
+
+def progress(state: State) -> str:
+    """How much of the run's limits is used, and what the devices are at."""
+    limits = state.limits
+    evals = f"{state.evals}" if limits.evals is None else f"{state.evals} of {limits.evals}"
+    minutes = (
+        f"{state.elapsed / 60:.1f}" if limits.minutes is None else f"{state.elapsed / 60:.1f} of {limits.minutes:g}"
+    )
+    now = ", ".join(f"{lease.phase} of {name(lease.index)}" for lease in state.leases.values() if lease.index >= START)
+    spent = f", ${state.dollars:.2f} of ${state.limits.dollars:.2f}" if state.limits.dollars else ""
+    words = f"{evals} evaluations, {minutes} minutes{spent}, {len(state.trials)} proposals"
+    return f"{words}; now: {now}" if now else words
+
+
+def curve(state: State) -> str:
+    """The best so far after each evaluation, from the start to the best; "" before anything was kept."""
+    best, scores = 0.0, list[float]()
+    for trial in state.trials:
+        if trial.evaluated and trial.closed:
+            if trial.decided is not None and trial.decided.outcome == "kept" and trial.score is not None:
+                best = max(best, -trial.score)
+            scores.append(best)
+    if not best:
+        return ""
+    shown = [scores[at * len(scores) // min(CURVE, len(scores))] for at in range(min(CURVE, len(scores)))]
+    shown[-1] = scores[-1]
+    return "".join(BLOCKS[round((len(BLOCKS) - 1) * score / best)] for score in shown)
