@@ -7,8 +7,10 @@ import contextlib
 import json
 import math
 import os
+import shlex
 import shutil
 import sys
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -135,20 +137,34 @@ def _run(arguments: argparse.Namespace, interrupts: Interrupts) -> int:
             _say_best(journal)
             return int(Exit.SAFE)
         try:
-            _session(arguments, journal, plan, limits, interrupts)
+            with _reported(journal, interrupts):
+                _session(arguments, journal, plan, limits)
         except KeyboardInterrupt:
-            words = f"amk autoresearch --model {arguments.model} --gpu {arguments.gpu} --resume {journal.folder.name}"
+            words = ["--model", arguments.model, "--gpu", arguments.gpu, "--resume", journal.folder.name]
             with contextlib.suppress(OSError):  # a terminal that has gone
-                print(f"interrupted; go on with: {words}", file=sys.stderr)
+                print(f"interrupted; go on with: amk autoresearch {printable(shlex.join(words))}", file=sys.stderr)
             return interrupts.code
         _say_best(journal)
     return int(Exit.SAFE)
 
 
-def _session(
-    arguments: argparse.Namespace, journal: Journal, plan: Plan, limits: Limits, interrupts: Interrupts
-) -> None:
-    """One session, report included, however it ends."""
+@contextlib.contextmanager
+def _reported(journal: Journal, interrupts: Interrupts) -> Iterator[None]:
+    """Leaves a report of what was written, whatever ends it."""
+    from amk.agent.run import reports
+
+    before = 0 if journal.repairs else journal.state.events
+    try:
+        yield
+    except BaseException:
+        if journal.state.run is not None and journal.state.events > before:
+            with interrupts.held():
+                reports.write_report(journal.folder, journal.state, whole=False)
+        raise
+
+
+def _session(arguments: argparse.Namespace, journal: Journal, plan: Plan, limits: Limits) -> None:
+    """One session, with its report where nothing ends it before."""
     from amk.agent.gate.pool import jobs_of
     from amk.agent.report.live import View
     from amk.agent.report.results import FILE, Results
@@ -178,17 +194,11 @@ def _session(
         begun = journal.state.session
         for words in (*journal.repairs, *(begun.changed if begun is not None else ())):
             print(printable(f"{journal.folder.name}: {words}"), file=sys.stderr)
-        whole = False
-        try:
-            with View(sys.stderr) as view:
-                loop.watch = partial(_watch, view, Results(journal.folder / FILE))
-                loop.run()
-            whole = True
-        finally:
-            with interrupts.held():
-                reports.write_report(journal.folder, journal.state, whole=False)
-        if whole:
-            reports.write_report(journal.folder, journal.state, workshop=loop.gate.workshop)
+        with View(sys.stderr) as view:
+            loop.watch = partial(_watch, view, Results(journal.folder / FILE))
+            loop.run()
+        reports.write_report(journal.folder, journal.state, whole=False)
+        reports.write_report(journal.folder, journal.state, workshop=loop.gate.workshop)
 
 
 def _watch(view: View, results: Results, state: State) -> None:

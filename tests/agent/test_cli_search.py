@@ -6,6 +6,7 @@ import shutil
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ from amk.agent.journal.events import Limits
 from amk.agent.journal.store import read_state
 from amk.agent.propose import beam, structure
 from amk.agent.propose.talk import Cassette
-from amk.agent.run import reports, session
+from amk.agent.run import reports, runs, session
 from amk.agent.run.lanes import Lane
 from amk.agent.run.loop import Loop
 from amk.models.model import models_directory
@@ -172,17 +173,22 @@ def test_a_run_of_which_nothing_is_left_is_not_begun_anew(data: Path, capsys: py
 
 
 @pytest.mark.turns(2)
-def test_an_interrupted_search_says_how_to_go_on(
-    data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("place", [(Loop, "_take"), (session, "proposer_for"), (runs, "begin")])
+def test_an_interrupted_search_leaves_a_report_and_says_how_to_go_on(
+    place: tuple[Any, str], data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(self: Loop, lane: Lane) -> None:
+    """Wherever it was."""
+
+    def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Loop, "_take", interrupted)
+        patch.setattr(*place, interrupted)
         code, _, err = run([*SEARCH, "--evals", "2"], capsys)
     (line,) = [line for line in err.splitlines() if line.startswith("interrupted")]
     assert code == 130 and "Traceback" not in err
+    (folder,) = (data / "runs").iterdir()
+    assert "smollm2-135m" in (folder / reports.REPORT).read_text()
     code, out, _ = run(line.partition("amk ")[2].split(), capsys)
     assert code == 0 and "after 2 evaluations" in out
 
