@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from amk.agent.journal.store import Journal, read_state
+from amk.agent.report.kept import REPORT
 from amk.agent.run.interrupt import Interrupts
 from amk.commands.format_arguments import natural
 from amk.commands.planning import add_batch_choice
@@ -123,22 +124,19 @@ def _run(arguments: argparse.Namespace, interrupts: Interrupts) -> int:
     if moved is not None:
         folder, limits = None, moved.limits
     plan = moved or _plan(arguments, limits)
-    with runs.create(plan) if folder is None else Journal(folder) as journal:
-        if lessons:
-            transfer.keep(journal.folder, lessons)
-        if tape is not None:
-            shutil.copyfile(tape, journal.folder / tape.name)
-        if moved is not None:
-            _to_measure(arguments, journal)
-        if journal.state.run is not None:
-            limits = _limits(arguments, journal.state.limits)
-        if _over(journal, limits):
-            print(f"run {journal.folder.name} is finished")
-            _say_best(journal)
-            return int(Exit.SAFE)
+    with interrupts.held():
+        opened = runs.create(plan) if folder is None else Journal(folder)
+    with opened as journal:
         try:
             with _reported(journal, interrupts):
-                _session(arguments, journal, plan, limits)
+                interrupts.check()
+                if lessons:
+                    transfer.keep(journal.folder, lessons)
+                if tape is not None:
+                    shutil.copyfile(tape, journal.folder / tape.name)
+                if moved is not None:
+                    _to_measure(arguments, journal)
+                _go_on(arguments, journal, plan, limits)
         except KeyboardInterrupt:
             words = ["--model", arguments.model, "--gpu", arguments.gpu, "--resume", journal.folder.name]
             with contextlib.suppress(OSError):  # a terminal that has gone
@@ -148,17 +146,27 @@ def _run(arguments: argparse.Namespace, interrupts: Interrupts) -> int:
     return int(Exit.SAFE)
 
 
+def _go_on(arguments: argparse.Namespace, journal: Journal, plan: Plan, limits: Limits) -> None:
+    """A session, unless the run is finished."""
+    if journal.state.run is not None:
+        limits = _limits(arguments, journal.state.limits)
+    if _over(journal, limits):
+        print(f"run {journal.folder.name} is finished")
+    else:
+        _session(arguments, journal, plan, limits)
+
+
 @contextlib.contextmanager
 def _reported(journal: Journal, interrupts: Interrupts) -> Iterator[None]:
     """Leaves a report of what was written, whatever ends it."""
-    from amk.agent.run import reports
-
-    before = 0 if journal.repairs else journal.state.events
+    before, there = journal.state.events, (journal.folder / REPORT).exists()
     try:
         yield
     except BaseException:
-        if journal.state.run is not None and journal.state.events > before:
+        if journal.state.run is not None and (not there or journal.state.events > before):
             with interrupts.held():
+                from amk.agent.run import reports
+
                 reports.write_report(journal.folder, journal.state, whole=False)
         raise
 

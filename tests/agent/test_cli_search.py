@@ -1,8 +1,10 @@
 """The commands of the search, end to end on the simulator."""
 
 import json
+import os
 import re
 import shutil
+import signal
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -15,8 +17,10 @@ from amk.agent.device.devices import LocalGpu, local_gpus, matching, same_model,
 from amk.agent.device.simulated import SimulatedBackend
 from amk.agent.gate.candidate import Candidate
 from amk.agent.gate.gate import Gate, not_compiled
+from amk.agent.journal import store
 from amk.agent.journal.copies import DATABASE, MIRROR
 from amk.agent.journal.events import Limits
+from amk.agent.journal.state import State
 from amk.agent.journal.store import read_state
 from amk.agent.propose import beam, structure
 from amk.agent.propose.talk import Cassette
@@ -202,6 +206,26 @@ class Card(SimulatedBackend):
     @property
     def device(self) -> str:
         return f"card {self.number}"
+
+
+@pytest.mark.turns(2)
+def test_a_signal_while_the_journal_is_opened_is_answered_with_a_report(
+    data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run([*SEARCH, "--evals", "1"], capsys)[0] == 0
+    (folder,) = (data / "runs").iterdir()
+    (folder / reports.REPORT).unlink()
+    opened, read = store.folded, store.read_state(folder)
+
+    def told_to_end(*given: Any) -> State:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return opened(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("amk.commands.autoresearch.read_state", lambda folder: read)
+        patch.setattr(store, "folded", told_to_end)
+        assert run([*SEARCH, "--resume", folder.name, "--evals", "2"], capsys)[0] == 128 + signal.SIGTERM
+    assert (folder / reports.REPORT).is_file() and read_state(folder).evals == 1
 
 
 @pytest.mark.turns(6)

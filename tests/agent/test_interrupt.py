@@ -13,11 +13,14 @@ def test_every_signal_interrupts_what_is_not_held(signum: int, capfd: pytest.Cap
     before = [signal.getsignal(each) for each in SIGNALS]
     written = []
     with Interrupts() as interrupts:
+        interrupts.check()
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signum)
         with interrupts.held():
             os.kill(os.getpid(), signum)
             written.append("report")
+        with pytest.raises(KeyboardInterrupt):
+            interrupts.check()
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signum)
     assert interrupts.count == 3 and interrupts.code == 128 + signum and written == ["report"]

@@ -1,7 +1,7 @@
 """Ctrl-C, SIGTERM and SIGHUP end a session, and each leaves a report.
 
 The first says so at once and ends the search, however it is at work; a second one ends what the first still waits for.
-While the report is written, which takes a moment, both only count.
+While the journal is opened or the report is written, which takes a moment, both only count.
 """
 
 from __future__ import annotations
@@ -52,6 +52,11 @@ class Interrupts:
             yield
         finally:
             self._held = False
+
+    def check(self) -> None:
+        """KeyboardInterrupt if a signal came while all were held."""
+        if self.count:
+            raise KeyboardInterrupt
 
     def _take(self, signum: int, frame: FrameType | None) -> None:
         self.count, self.last = self.count + 1, signum
