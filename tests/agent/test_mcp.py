@@ -1,6 +1,7 @@
 """The MCP server through the SDK's own client: reads everything, suggests, decides nothing."""
 
 import asyncio
+import json
 import os
 import shutil
 import sys
@@ -21,6 +22,7 @@ from mcp.client.stdio import stdio_client
 from mcp.shared.exceptions import MCPError
 
 from amk.agent.gate.candidate import Workshop, workshop_of
+from amk.agent.gate.design import in_words
 from amk.agent.journal.state import State
 from amk.agent.remote import limits, mcp_server
 from amk.agent.remote.limits import Searches
@@ -29,6 +31,7 @@ from amk.agent.tools import calls
 from amk.agent.tools.trial import Asked, Trial
 from amk.schedule_ir.schedule import Schedule
 from tests.agent.conftest import MakeLoop, looped
+from tests.agent.test_design import GONE
 
 OF_A_RUN = {tool.name for tool in calls.ALL}
 OF_THE_SERVER = {"list_runs", "check_settings", "start_run", "stop_run", "follow_run", "export_best"}
@@ -191,6 +194,20 @@ def test_settings_are_judged_as_they_are_asked_for(finished: Run) -> None:
     for more in ({"dtype": "int8"}, {"batch": 2, "start": "naive"}):
         call("check_settings", server, model="smollm2-135m", gpu="h200", changes={}, **more)
     assert "int8" in planned(asked[-2]).model_dump_json() and planned(asked[-1]).batch == 2
+
+
+@pytest.mark.turns(4)
+def test_a_design_is_looked_at_in_a_process_of_its_own(finished: Run) -> None:
+    """A verdict and a simulated time; of several edits those that the refusal is about; what is no schedule."""
+    slots = {"do": "set", "of": "stream", "name": "weights", "field": "slots", "value": 3}
+    early = {"do": "remove", "node": "decode/t/l/wait.qkv"}
+    told = call("try_design", run="run", edits=[slots], parent=-1).structured_content
+    assert told["verdict"] == "SAFE" and len(told["simulated_ms"]) == 4 and told["matters"] == []
+    told = call("try_design", run="run", edits=[slots, early], parent=-1).structured_content
+    assert told["verdict"] == "UNSAFE" and "AMK302" in told["told"] and told["explained"]
+    assert told["matters"] == in_words([json.dumps(early)])
+    told = call("try_design", run="run", edits=[GONE, slots], parent=-1).structured_content
+    assert told["verdict"] == "IMPOSSIBLE" and told["matters"] == in_words([json.dumps(GONE)])
 
 
 def submit(changes: dict[str, Any]) -> Any:

@@ -121,9 +121,9 @@ class Desk:
         parent: int | None = None,
         compile: bool = False,
     ) -> TryView:
-        """Look at a design without an evaluation: verdict with witness and explanation, simulated time, and with
-        `compile` registers, shared memory and spills. changes: knob values, edits: typed edits of the schedule, both
-        made to `parent` (the best if none is named, -1 for the start)."""
+        """Look at a design without an evaluation: verdict with witness and explanation, of several edits those that it
+        is refused for, simulated time, and with `compile` registers, shared memory and spills. changes: knob values,
+        edits: typed edits of the schedule, both made to `parent` (the best if none is named, -1 for the start)."""
         design = self._changed(changes, edits, parent)
         run = self.state_of().run
         assert run is not None

@@ -10,20 +10,26 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from amk.agent.gate.candidate import Candidate, Workshop
-from amk.agent.gate.design import Design, read_edits
+from amk.agent.gate.design import Design, edit_of, read_edits
 from amk.agent.gate.isolation import die_with, first_to_be_killed, python_module, worker_environment
 from amk.agent.journal.events import RunStarted
 from amk.report.diagnostic import TITLES, AmkError, explanation, printable
 from amk.report.render import render
+from amk.schedule_ir.edits.apply import said
+from amk.schedule_ir.edits.kinds import Edit
+from amk.schedule_ir.edits.shrink import shrunk
 
 SECONDS: Final = 240.0
 VERDICT_SECONDS: Final = 120.0
+MATTERS_SECONDS: Final = 20.0
+"""Of the processor, for finding which edits matter."""
 TEXT: Final = 4000
 PROCESS: Final = python_module("amk.agent.tools.trial")
 
@@ -42,7 +48,8 @@ class Asked(BaseModel):
 class Trial(BaseModel):
     """verdict: SAFE, UNSAFE, UNKNOWN, or IMPOSSIBLE where there is no such schedule. told: the diagnostics in full,
     with the witness. explained: what the first code means and what helps. repaired: what was mended after the edits.
-    simulated_ms: at each position of the run; empty where nobody may ask the simulator, or it cannot tell. registers to
+    matters: of several edits those without which the first code would not be there. simulated_ms: at each position of
+    the run; empty where nobody may ask the simulator, or it cannot tell. registers to
     spilled_bytes: of the compiled kernel; refused: why it may not run with them. All but the verdict may be absent."""
 
     model_config = ConfigDict(extra="forbid")
@@ -52,6 +59,7 @@ class Trial(BaseModel):
     told: str = ""
     explained: str = ""
     repaired: list[str] = []
+    matters: list[str] = []
     key: str = ""
     simulated_ms: list[float] = []
     registers: int | None = None
@@ -87,10 +95,12 @@ def looked_at(asked: Asked, workshop: Workshop) -> Trial:
     except ValueError as error:
         return Trial(verdict="IMPOSSIBLE", told=printable(str(error), TEXT))
     if not isinstance(made, Candidate):
-        return Trial(verdict="IMPOSSIBLE", codes=list(made.codes), told=printable(made.detail, TEXT),
-                     explained=_explained(made.codes))  # fmt: skip
+        found = Trial(verdict="IMPOSSIBLE", codes=list(made.codes), told=printable(made.detail, TEXT),
+                      explained=_explained(made.codes))  # fmt: skip
+        return found.model_copy(update={"matters": _matters(found, asked, workshop)})
     found = Trial(verdict="UNKNOWN", repaired=list(made.repaired[:20]), key=made.key)
     _verdict(found, made)
+    found.matters = _matters(found, asked, workshop)
     if asked.run.prior:
         _simulated(found, made, asked.run.positions)
     if asked.compile and found.verdict == "SAFE":
@@ -111,6 +121,30 @@ def _verdict(found: Trial, candidate: Candidate) -> None:
     found.codes = list(dict.fromkeys(d.code for d in diagnostics))[:8]
     found.told = "\n".join(printable(line) for line in render(diagnostics[:3]).splitlines())[:TEXT]
     found.explained = _explained(found.codes)
+
+
+def _matters(found: Trial, asked: Asked, workshop: Workshop) -> list[str]:
+    """A part of the edits that is refused with the same first code, and none of which can be left out; more of them
+    where looking took too long."""
+    edits = tuple(map(edit_of, asked.edits))
+    if found.verdict == "SAFE" or not found.codes or len(edits) < 2:
+        return []
+    settings, until = workshop.space(asked.run.start).parse(asked.settings), time.process_time() + MATTERS_SECONDS
+
+    def refused_so(part: Sequence[Edit]) -> bool:
+        if time.process_time() > until:
+            return False
+        made, again = workshop.make(Design.of(settings, part)), Trial(verdict="UNKNOWN")
+        if isinstance(made, Candidate):
+            _verdict(again, made)
+        else:
+            again.codes = list(made.codes)
+        return again.codes[:1] == found.codes[:1]
+
+    try:
+        return [said(edit) for edit in shrunk(edits, refused_so)]
+    except ValueError:  # it took too long at once
+        return []
 
 
 def _explained(codes: Sequence[str]) -> str:

@@ -78,6 +78,7 @@ class TryView(BaseModel):
     told: str
     explained: str
     repaired: list[str]
+    matters: list[str]
     simulated_ms: list[float]
     simulated_gain: float | None
     registers: int | None
