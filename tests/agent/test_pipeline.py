@@ -40,10 +40,10 @@ class Pool(Gate):
         return super().submit(index, candidate)
 
 
-def loop_in(folder: Path, workshop: Workshop, begun: list[tuple[AnyEvent, float]]) -> Loop:
+def loop_in(folder: Path, workshop: Workshop, begun: list[tuple[AnyEvent, float]], evals: int = EVALS) -> Loop:
     """A run that goes on after the events `begun`, if any."""
     journal, device = Journal(folder), SimulatedBackend("h200", 5, noise=Noise("quiet"))
-    limits = Limits(evals=EVALS)
+    limits = Limits(evals=evals)
     for event, _ in begun:
         journal.append(event)
     if begun:
@@ -99,3 +99,19 @@ def test_a_run_that_was_cut_off_anywhere_goes_on_as_it_would_have(
         loop.run()
         assert isinstance(loop.gate, Pool) and loop.gate.begun[0] == fold(written[:cut]).best, "nothing waits longer"
         assert fates(loop.state) == fates(fold(written)), f"after {written[cut - 1][0].kind}"
+
+
+@pytest.mark.turns(3)
+def test_a_limit_that_was_lowered_holds_and_what_waits_is_taken_up_by_a_higher_one(
+    whole: Path, tmp_path: Path, workshop: Workshop
+) -> None:
+    written = events(whole)
+    states = ((cut, fold(written[:cut])) for cut in range(len(written)))
+    cut, begun = next((n, s) for n, s in states if s.evals >= 2 and s.committed >= s.evals + 2 and not s.leases)
+    loop = loop_in(tmp_path / "run", workshop, written[:cut], begun.evals)
+    assert f"{begun.evals} evaluations" in loop.run() and loop.state.evals == begun.evals
+    assert len([t for t in loop.state.open_trials if not t.evaluated]) >= 2
+    loop.journal.close()
+    loop = loop_in(tmp_path / "again", workshop, events(tmp_path / "run"))
+    loop.run()
+    assert fates(loop.state) == fates(fold(written))

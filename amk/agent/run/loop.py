@@ -126,7 +126,7 @@ class Loop:
                     self._take(lane)
                 self._assign()  # the device does not wait for the look
                 self._look_around()
-            elif self._late or not self.pipeline.futures:
+            elif self._late or self._full or not self.pipeline.futures:
                 return self._stop_reason() or "the proposer has nothing new"
 
     def _stop_reason(self) -> str | None:
@@ -139,6 +139,12 @@ class Loop:
     @property
     def _late(self) -> bool:
         return budget.out_of_time(self.state.limits, self.journal.elapsed) is not None
+
+    @property
+    def _full(self) -> bool:
+        """Whether as many were evaluated as may be. A limit that was lowered leaves open what waits."""
+        limit = self.state.limits.evals
+        return limit is not None and self.state.evals >= limit
 
     def _look_around(self, last: bool = False) -> None:
         """Write down, once for every best, that nothing near it is open; at last, what is."""
@@ -265,7 +271,7 @@ class Loop:
         """
         others = any(other.busy for other in self._lanes if other is not lane)
         for trial in waiting:
-            if trial.measured:
+            if trial.measured or (self._full and not trial.evaluated):
                 continue
             if self.pipeline.pending(trial.index):
                 if others and not self.pipeline.done(trial.index):
