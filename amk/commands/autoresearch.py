@@ -203,6 +203,7 @@ def _session(arguments: argparse.Namespace, journal: Journal, plan: Plan, limits
         for words in (*journal.repairs, *(begun.changed if begun is not None else ())):
             print(printable(f"{journal.folder.name}: {words}"), file=sys.stderr)
         with View(sys.stderr) as view:
+            view.go_on(journal.state)
             loop.watch = partial(_watch, view, Results(journal.folder / FILE))
             loop.run()
         reports.write_report(journal.folder, journal.state, whole=False)

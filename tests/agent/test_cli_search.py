@@ -90,7 +90,9 @@ def test_search_runs_report_export_resume(data: Path, capsys: pytest.CaptureFixt
     assert run(["check-certificate", str(best), str(data / "best.schedule.certificate.json")], capsys)[0] == 0
     code, out, _ = run([*SEARCH, "--resume"], capsys)
     assert code == 0 and "is finished" in out and "ended: 8 evaluations" in out
-    assert run([*SEARCH, "--resume", name, "--evals", "10"], capsys)[0] == 0
+    code, _, err = run([*SEARCH, "--resume", name, "--evals", "10"], capsys)
+    assert code == 0 and "goes on after 8 evaluations" in err
+    assert not re.search(r"#[0-7] ", err) and "#8 " in err, "what was shown before is not shown again"
     (row,) = json.loads(run(["runs", "--format", "json"], capsys)[1])["runs"]
     assert row["evaluations"] == 10
     table = data / "lessons.json"

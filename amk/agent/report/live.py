@@ -53,6 +53,15 @@ class View:
         if self._live is not None:
             self._live.stop()
 
+    def go_on(self, state: State) -> None:
+        """What an earlier session has shown is not shown again; one line says how far it came."""
+        self._asked = len(state.asked)
+        self._said = next((t.index for t in state.trials if not t.closed), len(state.trials))
+        if state.trials:
+            words = f"goes on after {state.evals} evaluations, best {exp(-state.best_score):.3f}x the start"
+            label = "simulated  " if state.run is not None and state.run.simulated else ""
+            self._console.print(Text(label + words), soft_wrap=True)
+
     def show(self, state: State) -> None:
         if not self._foretold and state.calibrations:
             self._foretold = True
