@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter
 
 from amk.weights.weight_format import FormatName
 
-Text = Annotated[str, Field(max_length=4000)]
+
+def _unicode(text: object) -> object:
+    """What others wrote may hold half of a character, which no file can."""
+    return text.encode("utf-8", "replace").decode() if isinstance(text, str) else text
+
+
+Text = Annotated[str, BeforeValidator(_unicode), Field(max_length=4000)]
 Ratios = tuple[float, ...]
 NOTE_CHARACTERS: Final = 2000
 Phase = Literal["calibrate", "screen", "race", "confirm"]
@@ -217,7 +223,7 @@ class Noted(Event):
 
     kind: Literal["noted"] = "noted"
     author: Text
-    text: Annotated[str, Field(max_length=NOTE_CHARACTERS)]
+    text: Annotated[Text, Field(max_length=NOTE_CHARACTERS)]
     evals: int = 0
     handle: Text | None = None
 

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from pydantic import TypeAdapter
+
 from amk.agent.journal.events import NOTE_CHARACTERS
 from amk.report.diagnostic import AmkError, Diagnostic
 
@@ -27,6 +29,7 @@ MOST_SUBMITTED = 2000
 """Suggestions from outside, in all sessions of a run."""
 MOST_NOTES = 200
 """Notes of a run."""
+_JOURNALED: TypeAdapter[Any] = TypeAdapter(Any)
 
 
 @dataclass(frozen=True)
@@ -111,9 +114,10 @@ class Inbox:
 
 
 def _record(path: Path) -> dict[str, Any]:
-    """{} if there is none to be read."""
+    """{} if there is none to be read, or one that the journal cannot hold."""
     try:
         record = json.loads(path.read_text(encoding="utf-8")) if path.stat().st_size <= INBOX_BYTES else {}
+        _JOURNALED.dump_json([path.stem, [[[[record]]]]])
     except (OSError, ValueError, RecursionError):
         return {}
     return record if isinstance(record, dict) else {}

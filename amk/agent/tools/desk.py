@@ -143,6 +143,7 @@ class Desk:
         """Suggest a design, as `try_design` takes it; it goes through the same gate as every proposal, and is measured
         if it passes. Refused at once: what was proposed before or waits already, what cannot be planned, and more than
         may wait or be submitted."""
+        _unicode(why)
         design = self._changed(changes, edits, parent)
         point = dict(self._space().point(design.settings))
         made = [json.loads(text) for text in design.edits]
@@ -164,6 +165,7 @@ class Desk:
 
     def write_note(self, text: str) -> str:
         """Write into the lab book of the run what should outlast this conversation: what was learned, and why."""
+        _unicode(text)
         if not text.strip() or len(text) > NOTE_CHARACTERS:
             raise RefusedError(f"a note has 1 to {NOTE_CHARACTERS} characters")
         if len(self.state_of().notes) >= letters.MOST_NOTES:
@@ -273,6 +275,14 @@ class Desk:
             return "it is the kernel of the start"
         known = state.by_key.get(made.key)
         return None if known is None else f"it is the kernel of proposal {known}: {self._known(made.key)}"
+
+
+def _unicode(text: str) -> None:
+    """RefusedError for a text that no file can hold."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise RefusedError(f"character {error.start + 1} of the text is half a character") from error
 
 
 READING = (
