@@ -9,6 +9,7 @@ from torch import Tensor
 
 from amk.engine.backends.cuda_engine import CudaEngine
 from amk.schedule_ir.launch_needs import host_buffers
+from amk.schedule_ir.schedule import Schedule
 
 DTYPES = {"bf16": torch.bfloat16, "f32": torch.float32, "i32": torch.int32, "fp8": torch.float8_e4m3fn}
 """By the type of a buffer."""
@@ -24,9 +25,14 @@ class _Span:
 
 
 def view(engine: CudaEngine, name: str) -> Tensor:
-    """A global buffer, in the shape that the host knows it in; it must not be used after the engine was freed."""
-    buffer = next(each for each in engine.schedule.buffers if each.name == name)
-    span = _Span(engine.buffers[name].address, buffer.bytes)
-    raw: Tensor = torch.as_tensor(span, device=torch.device("cuda", engine.device.ordinal))
-    _, shape = host_buffers(engine.schedule).get(name, (buffer.role, buffer.shape))
-    return raw.view(DTYPES[buffer.dtype]).view(shape)
+    """A global buffer, as `shaped` says; it must not be used after the engine was freed."""
+    nbytes = next(each.bytes for each in engine.schedule.buffers if each.name == name)
+    span = _Span(engine.buffers[name].address, nbytes)
+    return shaped(engine.schedule, name, torch.as_tensor(span, device=torch.device("cuda", engine.device.ordinal)))
+
+
+def shaped(schedule: Schedule, name: str, memory: Tensor) -> Tensor:
+    """The bytes of a constant or state, u8 [bytes], in its type, and in the shape that the host knows it in; no copy."""
+    buffer = next(each for each in schedule.buffers if each.name == name)
+    _, shape = host_buffers(schedule).get(name, (buffer.role, buffer.shape))
+    return memory.view(DTYPES[buffer.dtype]).view(shape)

@@ -17,33 +17,12 @@ from amk.emulator.ptx.program import assemble
 from amk.interpreter.packing import packed_arrays
 from amk.lowering.compile import compile_ptx
 from amk.models.matrices import scale_buffer
-from amk.models.model_spec import ModelSpec
-from amk.planner.formats import Formats, formats
 from amk.prefill.device_matrices import KERNEL, SOURCE, WARPS, argument
 from amk.schedule_ir.layout import matrix_places
 from amk.schedule_ir.schedule import Schedule
 from amk.weights.bfloat import to_bf16_bits
-from tests.engine.tiny import NEOX, RandomTensors, tiny_model, tiny_plan
-from tests.prefill.rows import stored_rows
-
-WIDE = {"workers": 5, "warps": 8, "chunk_bytes": 1024}
-CASES: dict[str, tuple[ModelSpec, Formats, dict[str, Any]]] = {
-    "bf16, ragged": (tiny_model(hidden=96, heads=3, kv_heads=1, ffn=160), formats("bf16"), {}),
-    "bf16, down in two parts": (tiny_model(ffn=128), formats("bf16"), {"act_parts": 2, "workers": 5, "warps": 8}),
-    "bf16, six tiles a chunk": (
-        tiny_model(hidden=192, heads=6, ffn=192),
-        formats("bf16"),
-        WIDE | {"chunk_bytes": 4096},
-    ),
-    "int8": (tiny_model(qkv_bias=True, ffn=160), formats("int8"), WIDE),
-    "int8, rows of 360 bytes": (tiny_model(ffn=180), formats("int8"), WIDE),
-    "int8 in groups": (tiny_model(ffn=160), formats("int8-g64"), WIDE),
-    "int4": (tiny_model(ffn=160), formats("int4-g64"), WIDE),
-    "int4 with zeros": (tiny_model(), formats("int4-g128-zp"), WIDE),
-    "fp8": (tiny_model(ffn=160), formats("fp8"), WIDE),
-    "fp8, scales apart": (tiny_model(ffn=160), formats("fp8"), WIDE | {"scales_apart": True}),
-    "without a gate": (tiny_model(**NEOX), formats("bf16"), {}),
-}
+from tests.engine.tiny import RandomTensors, tiny_plan
+from tests.prefill.rows import PACKED, stored_rows
 
 
 @pytest.fixture(scope="module")
@@ -52,9 +31,9 @@ def program() -> Any:
 
 
 @pytest.mark.turns(2)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", PACKED)
 def test_chunks_become_the_rows_that_they_stand_for(name: str, program: Any) -> None:
-    model, wanted, settings = CASES[name]
+    model, wanted, settings = PACKED[name]
     source, schedule = RandomTensors(model), tiny_plan(model, wanted=wanted, **settings)
     packed, scales = packed_arrays(schedule, source)
     for (matrix_name, layer), places in matrix_places(schedule, schedule.streams[0]).items():
