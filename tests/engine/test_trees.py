@@ -413,6 +413,21 @@ class Ways:
         return [right, other] if self.asked % 2 else [other, right]
 
 
+def counted_passes(model: amk.LanguageModel) -> list[None]:
+    """Grows by one with every pass of the model."""
+    passes: list[None] = []
+    backend: Any = model._backend
+    of, name = (backend.engine, "step") if isinstance(backend, RowsBackend) else (backend._forward, "read")
+    run = getattr(of, name)
+
+    def counting(*asked: Any) -> Any:
+        passes.append(None)
+        return run(*asked)
+
+    setattr(of, name, counting)
+    return passes
+
+
 @pytest.mark.turns(3)
 @pytest.mark.parametrize("drawn", [{}, {"temperature": 0.8, "top_k": 20, "seed": 11}, {"logprobs": 1}], ids=str)
 @pytest.mark.parametrize("device", ["cpu", "interpreter"])
@@ -442,6 +457,10 @@ def test_whichever_way_is_right_the_text_is_that_of_one_token_at_a_time(
             assert usage.accepted_tokens > len(found.tokens) // 3, "both ways are accepted"
         for one, other in zip(wanted.logprobs or (), found.logprobs or (), strict=True):
             assert abs(one.logprob - other.logprob) < 1e-3
+        passes = counted_passes(guessing)
+        found = guessing.generate(prompt, **asked | {"max_tokens": 20})
+        assert found.tokens == wanted.tokens[:20]
+        assert len(passes) == found.usage.steps, "what is read again is read beside guesses"
 
 
 def test_lookup_knows_several_ways() -> None:

@@ -40,8 +40,9 @@ class Part:
     """What a pass reads of one text: tokens behind it, to which they are appended.
 
     wanted: of how many of the last rows something is returned, logits or, with `states`, what lm_head is multiplied
-    with. parents: the tokens are the nodes of a tree and are not appended: of each the number of one before it, or -1
-    for a node that follows the text; each sees the text, those on its path and itself.
+    with. parents: the tokens are the nodes of a tree: of each the number of one before it, or -1 for a node that
+    follows the text; each sees the text, those on its path and itself. Those are appended that follow each other from
+    the first on.
     """
 
     text: TextCache
@@ -49,6 +50,12 @@ class Part:
     wanted: int
     states: bool = False
     parents: Sequence[int] | None = None
+
+    @property
+    def appended(self) -> int:
+        """Tokens that are part of the text from now on."""
+        behind = range(-1, len(self.tokens) - 1) if self.parents is None else self.parents
+        return next((node for node, parent in enumerate(behind) if parent != node - 1), len(self.tokens))
 
     def places(self) -> tuple[NDArray[np.int64], NDArray[np.bool_] | None]:
         """Positions of the tokens, and what they do not see: see `TextCache.attended`."""
@@ -98,7 +105,7 @@ class ForwardPass:
             for n, rows in zip(heads, np.split(logits, list(accumulate(counts))[:-1]), strict=True):
                 found[n] = rows
         for part in parts:
-            part.text.length += len(part.tokens) if part.parents is None else 0
+            part.text.length += part.appended
         return found
 
     def embeddings(self, tokens: Sequence[Token]) -> F32:

@@ -40,10 +40,19 @@ class _Ask(Ask):
     def part(self, text: TextCache) -> Part:
         """What comes next of it."""
         at = text.length
-        if at == len(self.text):
-            return Part(text, self.tree[0], len(self.tree[0]), parents=self.tree[1])
-        tokens = self.text[at : at + BLOCK]
-        return Part(text, tokens, max(0, min(len(tokens), at + len(tokens) - self.first)), self.states)
+        tokens, end = self.text[at : at + BLOCK], min(at + BLOCK, len(self.text))
+        wanted = max(0, min(len(tokens), end - self.first))
+        nodes, parents = self.tree
+        if end < len(self.text) or not nodes:
+            return Part(text, tokens, wanted, self.states)
+        last = len(tokens) - 1  # what is left of the text is the trunk of the tree
+        behind = [*range(-1, last), *(last if parent < 0 else len(tokens) + parent for parent in parents)]
+        return Part(text, [*tokens, *nodes], wanted + len(nodes), parents=behind)
+
+    @property
+    def whole(self) -> list[Token]:
+        """The text, and the nodes behind it."""
+        return [*self.text, *self.tree[0]]
 
 
 class ForwardBackend(Seats[_Ask]):
@@ -98,6 +107,6 @@ class ForwardBackend(Seats[_Ask]):
             self._texts[seat.number].length = len(seat.read)
         parts = [ask.part(self._texts[seat.number]) for seat, ask in zip(busy, asks, strict=True)]
         for seat, ask, rows in zip(busy, asks, self._forward.read(parts), strict=True):
-            seat.read = ask.text[: self._texts[seat.number].length]
+            seat.read = ask.whole[: self._texts[seat.number].length]
             if len(rows):
                 ask.rows.append(rows)

@@ -98,11 +98,13 @@ class Guesses(NamedTuple):
 
 class Speculation:
     """Of one text. Where a pass takes the longer the more it reads, one guess more is made than was accepted the last
-    time, `most` at most. branches: ways in which a pass may go on."""
+    time, `most` at most. branches: ways in which a pass may go on. The cache keeps the first way; what was accepted of
+    another one is read again, in the place of guesses."""
 
     def __init__(self, backend: Verifier, drafter: Drafter, most: int, branches: int = 1) -> None:
         self._backend, self._drafter, self._branches = backend, drafter, branches
         self._most = self._next = most if backend.rows is None else min(most, backend.rows - 1)
+        self._again = 0
 
     def guessed(self, tokens: Sequence[Token], most: int, sampling: Sampling) -> Guesses:
         """The text for a pass that gives at most `most` tokens."""
@@ -117,7 +119,8 @@ class Speculation:
             return None
         depth = min(most - 1, self._backend.context - len(tokens), self._next)
         ways = self._drafter.ways(tokens, depth, self._branches) if depth > 0 else []
-        nodes = min(self._most, depth * len(ways))
+        rows = self._most if self._backend.rows is None else self._backend.rows - 1
+        nodes = min(self._most, rows - self._again, depth * len(ways))
         share = nodes // max(len(ways), 1)
         first = nodes - share * (len(ways) - 1)
         return PrefixTree(way[: share if number else first] for number, way in enumerate(ways))
@@ -129,9 +132,11 @@ class Speculation:
         tokens were."""
         found: list[Chosen] = []
         node: int | None = ROOT
+        self._again = 0
         while node is not None:
             found.append(choose(node, [token for token, _ in found]))
             node = None if found[-1][0] in eos else tree.behind(node, found[-1][0])
+            self._again += node is not None and node != len(found) - 1
         if tree.tokens and self._backend.rows is None:
             self._next = min(len(found), self._most)
         return found
