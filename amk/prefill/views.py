@@ -32,7 +32,7 @@ def view(engine: CudaEngine, name: str) -> Tensor:
 
 
 def shaped(schedule: Schedule, name: str, memory: Tensor) -> Tensor:
-    """The bytes of a constant or state, u8 [bytes], in its type, and in the shape that the host knows it in; no copy."""
+    """The bytes of a constant or state, u8 [bytes], in its type and the shape that the host knows it in; no copy."""
     buffer = next(each for each in schedule.buffers if each.name == name)
     _, shape = host_buffers(schedule).get(name, (buffer.role, buffer.shape))
     return memory.view(DTYPES[buffer.dtype]).view(shape)

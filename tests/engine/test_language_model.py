@@ -210,11 +210,59 @@ def test_bias_and_mask(model: amk.LanguageModel) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"max_tokens": 0}, {"logprobs": 21}, {"stop": ""}, {"temperature": -1.0}, {"top_p": 0.0}]
+    "options",
+    [
+        *({"max_tokens": value} for value in (0, 2.5, None, True)),
+        *({"logprobs": value} for value in (21, True, 1.0)),
+        *({"stop": value} for value in ("", 5, None, ["a", 5], {"a"})),
+        *({"temperature": value} for value in (-1.0, "hot", None)),
+        *({"top_p": value} for value in (0.0, "most")),
+        *({"top_k": value} for value in (-1, 2.5)),
+        *({"seed": value} for value in (-1, None, "one")),
+        *({"logit_bias": value} for value in ([5], {"5": 1.0}, {5: "much"}, {5: float("nan")}, {5: float("inf")})),
+    ],
+    ids=str,
 )
 def test_options_outside_their_range_are_refused(model: amk.LanguageModel, options: dict[str, Any]) -> None:
     with pytest.raises(AmkError, match="AMK015"):
         model.generate(PROMPT, **options)
+
+
+def test_options_may_be_numbers_of_numpy(model: amk.LanguageModel) -> None:
+    options = {"max_tokens": np.int64(3), "temperature": np.float32(0.5), "seed": np.uint32(7)}
+    assert model.generate(PROMPT, **options) == model.generate(PROMPT, max_tokens=3, temperature=0.5, seed=7)
+    bias = {np.int64(20): np.float64(90.0), 21: float("-inf")}
+    assert model.generate(PROMPT, max_tokens=2, logit_bias=bias).tokens == (20, 20)
+    assert model.generate(PROMPT, max_tokens=2, mask=lambda _: [token == 22 for token in range(99)][: model.spec.vocab])
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        *(None, 7, 1.5, b"AB", ["A", "B"], [1.5], [3, True], np.array([1.5, 2.0]), np.zeros((2, 2, 2)), [[3, 4]]),
+        *({"role": "user", "content": "A"}, [{"role": "user", "content": "A"}, 5], [5, {"content": "A"}]),
+    ],
+    ids=str,
+)
+def test_what_is_no_prompt_is_refused(model: amk.LanguageModel, prompt: Any) -> None:
+    """Nothing of it is rounded, or left out without a word."""
+    for ask in (model.generate, model.logits, model.hidden):
+        with pytest.raises(AmkError, match="AMK014"):
+            ask(prompt)
+    if not isinstance(prompt, np.ndarray) and prompt not in (["A", "B"], [[3, 4]]):
+        with pytest.raises(AmkError, match="AMK014"):
+            model.score("A", [prompt])
+
+
+def test_tokens_may_be_any_whole_numbers(model: amk.LanguageModel) -> None:
+    wanted = model.generate([3, 4, 5], max_tokens=3)
+    for prompt in (range(3, 6), (3, 4, 5), np.array([3, 4, 5], np.int32), iter([3, 4, 5])):
+        assert model.generate(prompt, max_tokens=3).tokens == wanted.tokens
+
+
+def test_embeddings_that_are_no_numbers_are_refused(model: amk.LanguageModel) -> None:
+    with pytest.raises(AmkError, match=r"AMK015.*finite"):
+        model.generate(np.full((2, model.spec.hidden), np.nan, np.float32))
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
+from typing import Any
 
 from amk.report.diagnostic import AmkError, Diagnostic, because
 
@@ -33,3 +35,15 @@ def check_room(prompt: Sequence[Token], vocab: int, context: int, hidden: int | 
                 help="ask for a larger --max-context, or shorten the prompt",
             )
         )
+
+
+def tokens_of(prompt: Any) -> list[int]:
+    """Numbers of tokens, whatever kind of whole numbers they are. AMK014 for anything else."""
+    try:
+        parts = [*prompt]
+        if isinstance(prompt, bytes) or any(isinstance(part, bool) for part in parts):
+            raise TypeError(f"{str(prompt)[:80]} has no numbers of tokens")
+        return [operator.index(part) for part in parts]
+    except TypeError as error:
+        message = f"the prompt is neither a text, tokens, nor messages with role and content: {error}"
+        raise AmkError(Diagnostic("AMK014", message)) from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral, Real
 from typing import Any, Literal
 
 import numpy as np
@@ -23,6 +24,14 @@ Mask = Callable[[Sequence[int]], NDArray[np.bool_] | None]
 MOST_LOGPROBS = 20
 
 
+_KINDS = (
+    *((name, Integral, "a whole number") for name in ("max_tokens", "top_k", "seed", "logprobs")),
+    *((name, Real, "a number") for name in ("temperature", "top_p")),
+    ("stop", Sequence, "a text, or several"), ("logit_bias", Mapping, "a number for each of some tokens"),
+)  # fmt: skip
+"""Fields of `Options`, what their values are, and that in words."""
+
+
 @dataclass(frozen=True)
 class Options:
     """How a request decodes. Without any option the most probable token is taken, up to 128 of them.
@@ -36,7 +45,7 @@ class Options:
     regex, one that this expression matches; grammar, one of this grammar in Lark's syntax; choices, one of these. The
     first three need `amk[grammar]`.
 
-    AMK015 for a value outside its range.
+    AMK015 for a value outside its range, or of another kind.
     """
 
     max_tokens: int = 128
@@ -55,6 +64,17 @@ class Options:
     choices: Sequence[str] = ()
 
     def __post_init__(self) -> None:
+        for name, kind, told in _KINDS:
+            value = getattr(self, name)
+            if isinstance(value, bool) or not (isinstance(value, kind) or (name == "logprobs" and value is None)):
+                raise AmkError(Diagnostic("AMK015", f"{name} is {value!r}, it must be {told}"))
+        if not all(isinstance(stop, str) for stop in self.stops):
+            raise AmkError(Diagnostic("AMK015", f"stop is {self.stop!r}, it must be a text, or several"))
+        for token, bias in self.logit_bias.items():
+            if not isinstance(token, Integral) or not isinstance(bias, Real) or not bias < math.inf:
+                raise AmkError(
+                    Diagnostic("AMK015", f"logit_bias of {token!r} is {bias!r}, it must add a number to a token")
+                )
         if self.max_tokens < 1:
             raise AmkError(Diagnostic("AMK015", f"max_tokens is {self.max_tokens}, it must be at least 1"))
         if self.logprobs is not None and not 0 <= self.logprobs <= MOST_LOGPROBS:
@@ -180,6 +200,7 @@ def biased(logits: F32, options: Options, answer: Sequence[int]) -> F32:
         out[token] = out[token] + bias if bias > -100 else -float("inf")
     allowed = options.mask(answer) if options.mask is not None else None
     if allowed is not None:
+        allowed = np.asarray(allowed)
         if allowed.shape != out.shape:
             raise AmkError(Diagnostic("AMK015", f"the mask has shape {list(allowed.shape)}, not [{len(out)}]"))
         out[~allowed.astype(bool)] = -float("inf")

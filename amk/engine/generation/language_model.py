@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from amk.engine.backends.backend import Backend
 from amk.engine.backends.choice import choose, log_softmax
-from amk.engine.backends.room import Token
+from amk.engine.backends.room import Token, tokens_of
 from amk.engine.generation.answer_stream import Found, Stream
 from amk.engine.generation.completion import Completion, Options, Perplexity, Piece, Score, TokenLogprob, biased
 from amk.engine.generation.conversation import Chat
@@ -77,13 +77,20 @@ class LanguageModel:
         return self.tokenizer.path
 
     def encode(self, prompt: Prompt) -> list[Token]:
-        """Tokens of a prompt. AMK012 for a conversation where the model has no chat template."""
+        """Tokens of a prompt. AMK012 for a conversation where the model has no chat template, AMK014 for what is no
+        prompt."""
         if isinstance(prompt, str):
             return [*self.tokenizer.encode(prompt)]
         if isinstance(prompt, np.ndarray) and prompt.ndim == 2:
+            if not np.isfinite(prompt).all():
+                raise AmkError(Diagnostic("AMK015", "the embeddings of the prompt are not all finite"))
             return [row.tobytes() for row in prompt.astype(np.float32)]
-        messages = [each for each in prompt if isinstance(each, Mapping)]
-        return [*self.tokenizer.encode_chat(messages)] if messages else [int(each) for each in prompt]  # type: ignore[arg-type]
+        parts: Any = prompt
+        if isinstance(prompt, Iterable) and not isinstance(prompt, bytes | Mapping):
+            parts = [*prompt]
+            if parts and all(isinstance(part, Mapping) for part in parts):
+                return [*self.tokenizer.encode_chat(parts)]
+        return [*tokens_of(parts)]
 
     def generate(self, prompt: Prompt, **options: Any) -> Completion:
         """The answer to a prompt; options are the fields of `Options`.
@@ -149,7 +156,7 @@ class LanguageModel:
         """
         texts = [continuations] if isinstance(continuations, str) else continuations
         begin = self.encode(prompt)
-        tokens = [self._plain(each) if isinstance(each, str) else [int(token) for token in each] for each in texts]
+        tokens = [self._plain(each) if isinstance(each, str) else tokens_of(each) for each in texts]
         with self._lock:
             self._check_open()
             return scores_of(self._backend, self.spec, begin, tokens)
@@ -167,7 +174,7 @@ class LanguageModel:
 
         AMK014 for fewer than two tokens or an unknown one, AMK015 for a window or stride that cannot be.
         """
-        tokens = [int(token) for token in (self.tokenizer.encode(text) if isinstance(text, str) else text)]
+        tokens = self.tokenizer.encode(text) if isinstance(text, str) else tokens_of(text)
         with self._lock:
             self._check_open()
             return perplexity_of(self._backend, self.spec, tokens, window, stride)
