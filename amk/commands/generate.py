@@ -27,11 +27,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--system", metavar="TEXT", help="the system message before the prompt")
     parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end the answer before this text")
     parser.add_argument("--logprobs", type=int, metavar="N", help="with --json: N alternatives of every token, 0 to 20")
-    parser.add_argument("--json", action="store_true", help="print one JSON object for each answer instead of text")
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print one JSON object for each answer instead of text, as --format json does",
+    )
     parser.add_argument("--max-tokens", type=positive, default=128, help="stop after so many tokens (default: 128)")
 
 
 def run(arguments: argparse.Namespace) -> int:
+    arguments.json |= arguments.format == "json"
+    if arguments.logprobs is not None and not arguments.json:
+        raise AmkError(Diagnostic("AMK005", "--logprobs are told with --json"))
     said = texts(arguments)
     sampling_of(arguments)
     device = choose_device(arguments)

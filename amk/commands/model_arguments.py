@@ -127,7 +127,8 @@ def opened(arguments: argparse.Namespace, device: Device, files: Files, longest:
                 speculate=arguments.speculate, draft_tokens=arguments.draft_tokens, draft_steps=arguments.draft_steps,
                 draft_branches=arguments.draft_branches, draft=arguments.draft, batch=batch,
             )  # fmt: skip
-    arguments.findings.tell(model.notes)
+    if model.notes:
+        arguments.findings.tell(model.notes)
     return model
 
 

@@ -59,6 +59,15 @@ def test_an_answer_as_json(smollm2_path: Path, capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.turns(6)
+def test_the_form_json_has_the_answer_in_it(smollm2_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["generate", "--model", str(smollm2_path), "--prompt", "What is the capital of France?", "--device", "cpu"]
+    assert main([*words, "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["text"] == "The capital of France is Paris."
+    assert main([*words, "--logprobs", "2"]) == 2
+    assert "--logprobs are told with --json" in capsys.readouterr().err
+
+
+@pytest.mark.turns(6)
 def test_a_conversation_of_two_turns(
     smollm2_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -45,6 +45,7 @@ def test_health_and_metrics(running: Running) -> None:
         (b'{"model": "tiny", "prompt": []}', 400),
         (b'{"model": "tiny", "prompt": ""}', 400),
         (b'{"model": "tiny", "prompt": "A", "logit_bias": {"999": 1}}', 400),
+        (b'{"model": "tiny", "prompt": "A", "logit_bias": {"999": 1}, "stream": true}', 400),
         (b'{"model": "tiny", "prompt": "A", "stop": [""]}', 400),
         (b'{"model": "other", "prompt": "A"}', 404),
     ],

@@ -190,13 +190,11 @@ class Perplexity:
 
 
 def biased(logits: F32, options: Options, answer: Sequence[int]) -> F32:
-    """The logits with the bias and the mask of a request; AMK015 where none is left or a token is not known."""
+    """The logits with the bias and the mask of a request; AMK015 where no token is left."""
     if not options.logit_bias and options.mask is None:
         return logits
     out = logits.copy()
     for token, bias in options.logit_bias.items():
-        if not 0 <= token < len(out):
-            raise AmkError(Diagnostic("AMK015", f"logit_bias is for token {token}, the vocabulary has {len(out):,}"))
         out[token] = out[token] + bias if bias > -100 else -float("inf")
     allowed = options.mask(answer) if options.mask is not None else None
     if allowed is not None:

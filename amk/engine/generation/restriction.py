@@ -19,6 +19,9 @@ def restricted(options: Options, grammars: Grammars, tokens_of: Callable[[str], 
 
     tokens_of: a text's tokens, without special ones. AMK015 for what cannot be used.
     """
+    vocab = grammars.spec.vocab
+    if (unknown := next((token for token in options.logit_bias if not 0 <= token < vocab), None)) is not None:
+        raise AmkError(Diagnostic("AMK015", f"logit_bias is for token {unknown}, the vocabulary has {vocab:,}"))
     own = _mask(options, grammars, tokens_of)
     if own is None:
         return options
