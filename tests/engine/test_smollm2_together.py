@@ -1,4 +1,4 @@
-"""The real checkpoint on the device cpu: several texts at once, and guesses of drafts made of it, against the clock.
+"""The real checkpoint on the device cpu: several texts at once, guesses of drafts made of it, and in several ways.
 
 There is no smaller checkpoint with its tokens at hand, so the drafts are made of the model itself: its first layers,
 and its weights in four bits again. What they accept says what such a draft is worth, not what a trained one is.
@@ -26,7 +26,7 @@ from amk.engine.generation.draft import Draft
 from amk.engine.generation.speculation import speculating
 from amk.weights.quantised import dequantised, nearest
 from amk.weights.weight_format import weight_format
-from tests.engine.test_smollm2_evidence import TASKS
+from tests.engine.test_smollm2_evidence import ANSWER_WITH_GUESSES, TASKS
 from tests.prompts import PROMPTS
 
 pytestmark = [pytest.mark.checkpoint, pytest.mark.long]
@@ -117,3 +117,46 @@ def test_drafts(model: amk.LanguageModel, name: str, drawn: bool, smollm2_path: 
         told["tokens_a_pass"] = str(round(usage.completion_tokens / usage.steps, 2))
         told["times_as_fast"] = str(round(plain / (middle - before), 2))
         record_property(task, told)
+
+
+class WithRows(ForwardBackend):
+    """Guesses as for a schedule whose step reads so many rows whether they are asked for or not."""
+
+    def __init__(self, forward: ForwardPass, rows: int | None) -> None:
+        super().__init__(forward)
+        self.rows = rows  # type: ignore[assignment, misc]
+
+
+@pytest.mark.parametrize(
+    ("rows", "drawn"),
+    [(8, False), (16, False), (16, True), (None, False)],
+    ids=["8 rows, greedy", "16 rows, greedy", "16 rows, drawn", "device cpu, greedy"],
+)
+def test_branches(model: amk.LanguageModel, rows: int | None, drawn: bool, record_property: Record) -> None:
+    """Tokens a pass of guesses by lookup in one way, in two and in three, of as many rows; None: as on the device cpu,
+    where a pass of fewer rows takes less time, with tokens a second of processor time. The texts are equal."""
+    backend = WithRows(model._backend._forward, rows)  # type: ignore[attr-defined]
+    options: dict[str, Any] = {"max_tokens": ANSWER_WITH_GUESSES, "ignore_eos": True}
+    options |= {"temperature": 0.8, "top_p": 0.95, "seed": 7} if drawn else {}
+    steps, total = dict.fromkeys((1, 2, 3), 0), 0
+    for task, text in TASKS.items():
+        prompt, told, texts = model.encode(text), dict[str, Any](), set[tuple[int, ...]]()
+        for branches in steps:
+            guesses = speculating(backend, "lookup", 7 if rows is None else rows - 1, branches=branches)
+            guessing = amk.LanguageModel(model.spec, model.tokenizer, backend, speculating=guesses)
+            guessing.generate(prompt, max_tokens=1)
+            before = time.process_time()
+            found = guessing.generate(prompt, **options)
+            rate = round(ANSWER_WITH_GUESSES / (time.process_time() - before), 1)
+            texts.add(found.tokens)
+            usage, steps[branches] = found.usage, steps[branches] + found.usage.steps
+            told[f"{branches} ways"] = {
+                "tokens_a_pass": round(usage.completion_tokens / usage.steps, 2),
+                "accepted_of_drafted": f"{usage.accepted_tokens} of {usage.drafted_tokens}",
+            } | ({"tokens_per_processor_second": rate} if rows is None else {})
+        if rows is None:
+            texts.add(model.generate(prompt, **options).tokens)
+        (answer,) = texts
+        total += len(answer)
+        record_property(task, told)
+    record_property("tokens_a_pass", {f"{ways} ways": round(total / count, 2) for ways, count in steps.items()})

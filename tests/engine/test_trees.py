@@ -470,6 +470,9 @@ def test_lookup_knows_several_ways() -> None:
     assert lookup.ways(text, 2, 2) == [[4, 9], [5, 8]]
     assert lookup.ways(text, 2, 1) == [lookup.guess(text, 2)]
     assert lookup.ways([1, 2, 1, 2], 2, 3) == [[1, 2]], "ways differ in their first token"
+    often = [1, 2, 3, 1, 2, 4, 1, 2, 4, 1, 2, 5, 1, 2]
+    assert lookup.ways(often, 1, 3) == [[5], [4], [3]], "of equal tokens the latest place first"
+    assert lookup.ways([*often[:-2], 3, 1, 2], 1, 3) == [[3], [5], [4]], "learned as the text grows"
 
 
 @pytest.mark.parametrize(

@@ -113,16 +113,17 @@ class Speculation:
         return Guesses(tokens, found)
 
     def tree(self, tokens: Sequence[Token], most: int) -> PrefixTree | None:
-        """Guesses in several ways for a pass that gives at most `most` tokens, in equal shares but for the first way;
-        None where there is one way."""
+        """Guesses in several ways for a pass that gives at most `most` tokens, an eighth of them in each way but the
+        first; None where there is one way."""
         if self._branches == 1 or not isinstance(self._drafter, Branching):
             return None
         depth = min(most - 1, self._backend.context - len(tokens), self._next)
         ways = self._drafter.ways(tokens, depth, self._branches) if depth > 0 else []
         rows = self._most if self._backend.rows is None else self._backend.rows - 1
         nodes = min(self._most, rows - self._again, depth * len(ways))
-        share = nodes // max(len(ways), 1)
-        first = nodes - share * (len(ways) - 1)
+        others = len(ways) - 1
+        share = min(max(nodes // 8, 1), max(nodes - 1, 0) // max(others, 1))
+        first = nodes - share * others
         return PrefixTree(way[: share if number else first] for number, way in enumerate(ways))
 
     def followed(
