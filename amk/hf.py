@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from amk.api.loading import load
+from amk.engine.backends.room import check_room
 from amk.engine.generation.language_model import LanguageModel
 from amk.report.diagnostic import AmkError, Diagnostic
 
@@ -28,8 +29,9 @@ def decode(source: LanguageModel | str | Path, *, streamer: Any = None, **option
     their texts again at every step. The function returns what `generate` returns: tokens i64 [sequences, length], or
     with return_dict_in_generate an object with `sequences`.
 
-    It raises AMK012 for another model, AMK015 for beam search, assisted decoding, guidance, and for scores,
-    attentions or hidden states.
+    It raises AMK012 for another model, AMK014 where the cache is full before transformers ends the text, AMK015 for
+    embeddings in the place of tokens, beam search, assisted decoding, guidance, and for scores, attentions or hidden
+    states.
     """
     model = source if isinstance(source, LanguageModel) else load(source, **options)
 
@@ -37,6 +39,8 @@ def decode(source: LanguageModel | str | Path, *, streamer: Any = None, **option
         theirs: Any, input_ids: Any, logits_processor: Any, stopping_criteria: Any, generation_config: Any, **more: Any
     ) -> Any:
         _check(model, theirs, generation_config)
+        if more.get("inputs_embeds") is not None:
+            raise AmkError(Diagnostic("AMK015", "decoding for transformers does not do inputs_embeds"))
         mask = more.get("attention_mask")
         seen = [True] * len(input_ids) if mask is None else mask.bool()
         prompts = [ids[where].reshape(-1).tolist() for ids, where in zip(input_ids, seen, strict=True)]
@@ -79,7 +83,8 @@ class _Request:
             for piece in stream:
                 ids = self._longer(ids, [piece.token])
                 if bool(self._criteria(ids, None).all()):
-                    break
+                    return ids
+        check_room([*prompt, *ids[0, -room:].tolist()], self._model.spec.vocab, self._model.context)
         return ids
 
     def _chosen_there(self, ids: Any, texts: list[list[int]]) -> Any:

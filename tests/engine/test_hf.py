@@ -95,3 +95,22 @@ def test_what_is_refused(pair: tuple[Any, amk.LanguageModel]) -> None:
     other = transformers.LlamaForCausalLM(transformers.LlamaConfig(**config))
     with pytest.raises(AmkError, match="AMK012"):
         other.generate(PROMPTS[:1], max_new_tokens=2, custom_generate=decode)
+
+
+@pytest.mark.parametrize("drawn", [False, True])
+def test_a_text_longer_than_the_cache_is_not_cut(pair: tuple[Any, amk.LanguageModel], drawn: bool) -> None:
+    """Nobody would know that the answer has not ended."""
+    theirs, ours = pair
+    answer = ours.generate(PROMPTS[0].tolist(), max_tokens=200, ignore_eos=True).tokens
+    never = next(token for token in range(ours.spec.vocab) if token not in answer)
+    asked = {"max_new_tokens": 200, "pad_token_id": 0, "eos_token_id": never, "do_sample": drawn}
+    asked |= {"suppress_tokens": [never]} if drawn else {}
+    with pytest.raises(AmkError, match="AMK014"):
+        theirs.generate(PROMPTS[:1], **asked, custom_generate=amk.hf.decode(ours))
+
+
+def test_embeddings_in_the_place_of_tokens_are_refused(pair: tuple[Any, amk.LanguageModel]) -> None:
+    theirs, ours = pair
+    given = theirs.get_input_embeddings()(PROMPTS[:1])
+    with pytest.raises(AmkError, match=r"AMK015.*inputs_embeds"):
+        theirs.generate(inputs_embeds=given, max_new_tokens=2, custom_generate=amk.hf.decode(ours))
