@@ -12,7 +12,7 @@ from amk.api.card import on_the_cpu, target_of, usable_card
 from amk.engine.backends.backend import Backend
 from amk.engine.backends.forward import ForwardPass
 from amk.engine.backends.forward_backend import ForwardBackend
-from amk.engine.checkpoints.checkpoint import Checkpoint
+from amk.engine.checkpoints.checkpoint import Checkpoint, unread
 from amk.engine.checkpoints.locate import find_checkpoint
 from amk.engine.checkpoints.open_checkpoint import open_checkpoint
 from amk.engine.generation.draft import Draft, check_same_tokens
@@ -123,7 +123,7 @@ def load(
     cannot, AMK602 without a usable GPU.
     """
     files = model if isinstance(model, Files) else open_files(model)
-    notes = list(unheeded(files.path))
+    notes = [*unheeded(files.path), *unread(files.checkpoint)]
     if device is None:
         device, gpu, about_device = chosen(gpu, schedule is not None)
         notes += about_device

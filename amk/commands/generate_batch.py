@@ -11,6 +11,7 @@ from amk.commands.sampling import sampling_of
 from amk.engine.admission.admission import admit
 from amk.engine.backends.cuda_engine import CudaEngine
 from amk.engine.backends.session import Session, check_prompt
+from amk.engine.checkpoints.checkpoint import unread
 from amk.engine.generation.generation_config import unheeded
 from amk.engine.load import DeviceName, load, rounding
 from amk.prefill.reader import prompts_of
@@ -32,7 +33,9 @@ def run_batch(arguments: argparse.Namespace, device: Device, files: Files, promp
         wanted = plan_wanted(arguments, files, longest, len(prompts))
         schedule = planned(files.checkpoint, device, arguments.gpu, wanted)
     require(mode_of(schedule), sampling_of(arguments))
-    arguments.findings.tell((*unheeded(files.path), *rounding(schedule, files.checkpoint)))
+    notes = *unheeded(files.path), *unread(files.checkpoint), *rounding(schedule, files.checkpoint)
+    if notes:
+        arguments.findings.tell(notes)
     if device != "cuda":  # there it is verified as it is loaded
         admit(schedule)
     for prompt in prompts:

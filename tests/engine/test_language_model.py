@@ -362,6 +362,10 @@ def test_what_the_files_ask_for_is_named(directory: Path, tmp_path: Path) -> Non
         assert [note.code for note in loaded.notes] == ["AMK015"]
         assert loaded.suggested == {"temperature": 0.5, "top_k": 7, "top_p": 1.0}
         assert loaded.generate(PROMPT, max_tokens=2, **loaded.suggested).tokens
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps(config | {"num_hidden_layers": config["num_hidden_layers"] - 1}))
+    with amk.load(path, device="cpu") as loaded:
+        assert [note.code for note in loaded.notes] == ["AMK015", "AMK013"], "a layer of the file is left out"
 
 
 @pytest.mark.parametrize(

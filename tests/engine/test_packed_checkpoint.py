@@ -73,6 +73,7 @@ CONFIGS = [AWQ, GPTQ, GPTQ | {"checkpoint_format": "gptq_v2", "sym": True}]
 def test_rows_are_what_the_layout_defines(config: dict[str, Any], tmp_path: Path) -> None:
     expected = write(tmp_path / "tiny", config)
     checkpoint = open_checkpoint(tmp_path / "tiny")
+    assert checkpoint.unread == ()
     for name, array in expected.items():
         np.testing.assert_array_equal(checkpoint.tensor(name), array.astype(np.float32), err_msg=name)
         np.testing.assert_array_equal(checkpoint.tensor(name, slice(3, 21)), array[3:21].astype(np.float32))

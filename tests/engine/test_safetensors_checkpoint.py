@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.numpy
 
+from amk.engine.checkpoints.checkpoint import unread
 from amk.engine.checkpoints.open_checkpoint import open_checkpoint
 from amk.report.diagnostic import AmkError, Diagnostic, Exit
 from tests.engine import tiny_model
@@ -181,3 +183,24 @@ def test_pickled_weights_are_named_and_not_read(tmp_path: Path) -> None:
     (path / "pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'false'\ntR.")
     found = refused(path)
     assert any("never read" in fact.text for fact in found.facts)
+
+
+def test_tensors_that_the_configuration_hides_are_named(tmp_path: Path) -> None:
+    """Layers behind the last one, biases and adapters are a part of some model; what follows from a configuration is
+    none of any."""
+    whole = tiny_model.write_single(tmp_path / "whole", tiny_model.weights())
+    assert open_checkpoint(whole).unread == () == unread(open_checkpoint(whole))
+    file = whole / "model.safetensors"
+    own = safetensors.numpy.load_file(file)
+    derived = {"model.layers.0.self_attn.rotary_emb.inv_freq": np.ones(8, np.float32)}
+    safetensors.numpy.save_file(own | derived, file)
+    assert open_checkpoint(whole).unread == ()
+    bias = {"model.layers.0.self_attn.q_proj.bias": np.ones(64, np.float32)}
+    safetensors.numpy.save_file(own | bias, file)
+    (told,) = unread(open_checkpoint(whole))
+    assert told.code == "AMK013" and told.severity == "warning" and next(iter(bias)) in str(told.facts)
+    fewer = tiny_model.write_single(tmp_path / "fewer", tiny_model.weights(), num_hidden_layers=tiny_model.LAYERS - 1)
+    names = open_checkpoint(fewer).unread
+    assert names and all(name.startswith(f"model.layers.{tiny_model.LAYERS - 1}.") for name in names)
+    (told,) = unread(open_checkpoint(fewer))
+    assert f"and {len(names) - 4} more" in str(told.facts)

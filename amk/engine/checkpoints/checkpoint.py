@@ -15,10 +15,12 @@ import numpy.typing as npt
 
 from amk.engine.refusal import bad_weights
 from amk.models.model import ModelSpec
+from amk.report.diagnostic import Diagnostic, Severity, Where, shown
 
 Floats = npt.NDArray[np.float32]
 Shape = tuple[int, ...]
 
+MOST_NAMED = 4
 CHUNK = 1 << 20  # elements converted at a time, so that converting needs little more memory than the result
 
 
@@ -39,6 +41,7 @@ class Checkpoint(ABC):
     """The weights of one model. `path` is None for weights that come from no file.
 
     stored_as: how the file stores a logical tensor, in the words of its format ('BF16', 'F16', 'Q4_K', 'int4-g128-zp').
+    unread: tensors of the file that the model of its configuration does not have.
     """
 
     def __init__(self, spec: ModelSpec, path: Path | None) -> None:
@@ -46,6 +49,7 @@ class Checkpoint(ABC):
         self.path = path
         self.shapes = tensor_shapes(spec)
         self.stored_as: dict[str, str] = {}
+        self.unread: tuple[str, ...] = ()
 
     def shape(self, name: str) -> Shape:
         """Shape of a logical tensor; KeyError when the model has none of that name."""
@@ -87,6 +91,17 @@ class Checkpoint(ABC):
             row, *column = (int(index[0]) for index in np.nonzero(~np.isfinite(block)))
             place = ", ".join(str(index) for index in (first + row, *column))
             raise bad_weights(self.path, f"{name}[{place}] is {block[row, *column]}", "weights must be finite numbers")
+
+
+def unread(checkpoint: Checkpoint) -> tuple[Diagnostic, ...]:
+    """A warning that names tensors which are not read: they may be a part of the model that its configuration hides."""
+    names = checkpoint.unread
+    if not names:
+        return ()
+    told = ", ".join(names[:MOST_NAMED]) + (f" and {len(names) - MOST_NAMED:,} more" if len(names) > MOST_NAMED else "")
+    message = f"{len(names):,} tensor(s) of the file are not part of the model of its configuration, and not read"
+    where = Where(file=str(checkpoint.path))
+    return (Diagnostic("AMK013", message, severity=Severity.WARNING, where=where, facts=(shown(told),)),)
 
 
 def check_shape(path: Path, name: str, stored: str, found: Shape | None, expected: Shape) -> None:

@@ -23,6 +23,8 @@ from amk.report.json_file import read_json
 INDEX = "model.safetensors.index.json"
 MAX_INDEX_BYTES = 64 << 20
 _SHARD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,200}\.safetensors", re.ASCII)
+_DERIVED = re.compile(r"\.rotary_emb\.inv_freq$|\.attention\.(masked_)?bias$")
+"""Tensors that old files have of what follows from the configuration: frequencies, a causal mask."""
 _DTYPES: dict[str, np.dtype[Any]] = {
     "F32": np.dtype("<f4"),
     "F16": np.dtype("<f2"),
@@ -49,9 +51,12 @@ class SafetensorsCheckpoint(Checkpoint):
         stored = {name: tensor for file in sorted(set(files.values())) for name, tensor in _directory(file).items()}
         self._maps: dict[Path, npt.NDArray[np.uint8]] = {}
         self._values: dict[str, npt.NDArray[np.generic]] = {}
+        self._found = set[str]()
         for name, shape in self.shapes.items():
             self._open(name, shape, stored)
         head = self.spec.graph.tensor("lm_head")[1]
+        left = stored.keys() - self._found - {head}
+        self.unread = tuple(sorted(name for name in left if not _DERIVED.search(name)))
         self._check_tied(head, stored.get(head))
 
     def _open(self, name: str, shape: Shape, stored: dict[str, Stored]) -> None:
@@ -63,6 +68,7 @@ class SafetensorsCheckpoint(Checkpoint):
         check_shape(self.path, name, hf_name, tensor.shape if tensor else None, whole)
         if tensor is None:
             return
+        self._found.add(hf_name)
         if tensor.dtype not in _DTYPES:
             known = ", ".join(sorted(_DTYPES))
             raise unsupported(tensor.file, f"tensor {hf_name!r} is stored as {tensor.dtype}", f"amk reads {known}")
