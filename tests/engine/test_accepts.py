@@ -17,7 +17,7 @@ import pytest
 from numpy.typing import NDArray
 
 from amk.adversary.edits import Edit, apply, steps
-from amk.adversary.neighbourhood.bases import CONTEXT, SMALLEST, TAGGED
+from amk.adversary.neighbourhood.bases import TAGGED
 from amk.checker.certificate import check_certificate
 from amk.engine.backends.cpu_engine import CpuEngine
 from amk.judges.emulated_run import EmulatedKernel
@@ -29,17 +29,16 @@ from amk.judges.replay import replay
 from amk.judges.request import Shown
 from amk.lowering.kernel import build
 from amk.models.model_spec import ModelSpec
-from amk.planner.decode import plan
 from amk.planner.settings import PHASED, Settings
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.codec import canonical_json, schedule_hash
 from amk.schedule_ir.ops.select import REJECTED
 from amk.schedule_ir.sampling import GREEDY, Sampling
 from amk.schedule_ir.schedule import Schedule
-from amk.targets.target import load_target
 from amk.validator.export.of_schedule import certify_schedule
 from amk.validator.verify import verify
 from tests.cases import cases
+from tests.engine.guesses import guessed, small_plan
 from tests.engine.test_draft import enumerated
 from tests.engine.test_forward import Arrays
 from tests.engine.tiny import RandomTensors, tiny_model, tiny_plan
@@ -66,10 +65,7 @@ def planned(name: str, **changes: Any) -> Schedule:
 
 
 def small(settings: Settings = PHASED, rows: int = 2, **more: Any) -> Schedule:
-    """Of two workers and a context of a few steps."""
-    changed = replace(settings, warps=2, rows=rows, accepts=True, kv_block=4, max_tokens=12, max_ring_bytes=16384)
-    model = SMALLEST.model_copy(update={"layers": 1} | more)
-    return plan(model, load_target("h200"), settings=changed, workers=2, max_context=CONTEXT)
+    return small_plan(settings, more, rows=rows, accepts=True)
 
 
 def sampling_of(name: str, seed: int = 5) -> Sampling:
@@ -103,10 +99,7 @@ def test_every_way_of_accepting_gives_the_text_of_one_token_at_a_time(name: str)
     right, engine = plain_text(name, PROMPT[:1], sampling), CpuEngine(planned(name), RandomTensors(model))
     each, steps = (range(1, rows + 1), 3) if rows < 4 else ((1, rows - 1, rows), 2)
     for counts in product(each, repeat=steps):
-        guesses, at = [*right], 0
-        for count in counts:
-            at += count
-            guesses[at] = guesses[at] if count == rows else (right[at] + 1) % model.vocab
+        guesses, _ = guessed(right, counts, rows, model.vocab)
         engine.request(guesses, sampling=sampling, start=0, given=1)
         found = tokens_of(engine.step(steps))
         assert tuple(map(len, found)) == counts

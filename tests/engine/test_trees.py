@@ -18,7 +18,7 @@ import pytest
 
 import amk
 from amk.adversary.edits import Edit, apply, find
-from amk.adversary.neighbourhood.bases import CONTEXT, SMALLEST, TAGGED
+from amk.adversary.neighbourhood.bases import TAGGED
 from amk.api.loading import Device
 from amk.checker.certificate import check_certificate
 from amk.emulator.decode import EmulatedEngine
@@ -36,20 +36,19 @@ from amk.judges.oracle.judge import rule
 from amk.judges.request import Request, Shown, tree_words
 from amk.lowering.kernel import build
 from amk.models.model_spec import ModelSpec
-from amk.planner.decode import plan
 from amk.planner.settings import PHASED, Settings
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.codec import canonical_json, schedule_hash
 from amk.schedule_ir.sampling import Sampling
 from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.tree import tree_words as words_of
-from amk.targets.target import load_target
 from amk.validator.export.of_schedule import certify_schedule
 from amk.validator.together import apart
 from amk.validator.verify import verify
 from amk.weights.bfloat import F32
 from tests.cases import cases
 from tests.engine import tiny_chat
+from tests.engine.guesses import small_plan
 from tests.engine.tiny import NEOX, RandomTensors, tiny_model, tiny_plan
 from tests.validator.plans import from_document
 
@@ -238,10 +237,7 @@ def test_the_judge_notices_a_chain_in_place_of_the_tree() -> None:
 
 
 def small(settings: Settings = PHASED, rows: int = 4) -> Schedule:
-    """Of two workers and a context of a few steps."""
-    changed = replace(settings, warps=2, rows=rows, tree=True, kv_block=4, max_tokens=12, max_ring_bytes=16384)
-    model = SMALLEST.model_copy(update={"layers": 1})
-    return plan(model, load_target("h200"), settings=changed, workers=2, max_context=CONTEXT)
+    return small_plan(settings, rows=rows, tree=True)
 
 
 @pytest.mark.turns(2)

@@ -21,6 +21,7 @@ from amk.schedule_ir.sampling import GREEDY, Sampling
 from amk.schedule_ir.schedule import mode_of
 from amk.targets.target import Target
 from tests.engine import tiny_chat
+from tests.engine.guesses import check_same_answers, guessed
 from tests.gpu.test_sampling import allowed
 from tests.tiny import PLAIN, RAGGED
 
@@ -82,10 +83,7 @@ def test_every_way_of_accepting_gives_the_same_text(subject: Any) -> None:
     for sampling in wishes(subject):
         right = one_by_one(subject, start + STEPS * rows + 1, sampling)
         for counts in ways(rows):
-            guesses, at = [*right, 0], start
-            for count in counts:
-                at += count
-                guesses[at] = guesses[at] if count == rows else (right[at] + 1) % vocab
+            guesses, at = guessed([*right, 0], counts, rows, vocab, start)
             shown = launched(subject, guesses, start, len(PROMPT), sampling, STEPS)
             assert tuple(map(len, shown)) == counts, sampling
             assert [*chain(*shown)] == right[len(PROMPT) : at + 1]
@@ -133,17 +131,10 @@ def test_a_launch_of_several_steps_is_several_launches_of_one(subject: Any) -> N
 
 @pytest.mark.parametrize("steps", [2, 4])
 def test_draft_steps_change_no_answer(torch_gpu: Device, gpu: Target, tmp_path: Path, steps: int) -> None:
-    """Through the Python API, greedy and drawn, up to the end of the context, and in a second turn."""
     options: dict[str, Any] = {"gpu": gpu.name, "max_context": 64, "prefill": "kernel"}
     directory, prompt = tiny_chat.write(tmp_path / "tiny"), "ABABAB WAS ABABAB"
     with (
         amk.load(directory, **options) as plain,
         amk.load(directory, **options, speculate="lookup", draft_tokens=3, draft_steps=steps) as guessing,
     ):
-        for drawn in ({}, {"temperature": 0.8, "top_k": 20, "seed": 11}, {"logprobs": 1}):
-            asked = {"max_tokens": 100, "ignore_eos": True} | drawn
-            wanted, answer = plain.generate(prompt, **asked), guessing.generate(prompt, **asked)
-            assert answer.tokens == wanted.tokens
-            assert answer.usage.drafted_tokens > 0
-            longer = [*map(int, plain.encode(prompt)), *wanted.tokens[:4]]
-            assert guessing.generate(longer, **asked).tokens == plain.generate(longer, **asked).tokens
+        check_same_answers(plain, guessing, prompt)

@@ -19,6 +19,7 @@ from amk.models.model import load_model
 from amk.planner.settings import FAST
 from amk.targets.target import Target
 from tests.engine import tiny_chat
+from tests.engine.guesses import check_same_answers
 from tests.tiny import BIASED, NORMED, PLAIN, RAGGED
 
 pytestmark = pytest.mark.gpu
@@ -145,8 +146,7 @@ def test_scores_of_candidates_are_those_of_the_cpu(torch_gpu: Device, gpu: Targe
 def test_guesses_in_several_ways_change_no_answer(
     torch_gpu: Device, gpu: Target, tmp_path: Path, branches: int
 ) -> None:
-    """The text of guesses in one way, greedy and drawn, up to the end of the context, and in a second turn. A plan of
-    one row may part from steps of several rows at a near tie."""
+    """The text is that of guesses in one way: a plan of one row may part from steps of several at a near tie."""
     options: dict[str, Any] = {"gpu": gpu.name, "max_context": 64, "prefill": "kernel"}
     options |= {"speculate": "lookup", "draft_tokens": 7}
     directory, prompt = tiny_chat.write(tmp_path / "tiny"), "ABABAB WAS ABABAB ABZ AB"
@@ -154,10 +154,4 @@ def test_guesses_in_several_ways_change_no_answer(
         amk.load(directory, **options) as single,
         amk.load(directory, **options, draft_branches=branches) as guessing,
     ):
-        for drawn in ({}, {"temperature": 0.8, "top_k": 20, "seed": 11}, {"logprobs": 1}):
-            asked = {"max_tokens": 100, "ignore_eos": True} | drawn
-            wanted, found = single.generate(prompt, **asked), guessing.generate(prompt, **asked)
-            assert found.tokens == wanted.tokens
-            assert found.usage.drafted_tokens > 0
-            longer = [*map(int, single.encode(prompt)), *wanted.tokens[:4]]
-            assert guessing.generate(longer, **asked).tokens == single.generate(longer, **asked).tokens
+        check_same_answers(single, guessing, prompt)
