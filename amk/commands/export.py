@@ -2,8 +2,10 @@
 paid in it, for other searches."""
 
 import argparse
+import sys
 from pathlib import Path
 
+from amk.agent.journal.state import START
 from amk.agent.journal.store import read_state
 from amk.agent.run.export import export, export_lessons
 from amk.agent.run.runs import find
@@ -27,6 +29,8 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"{arguments.transfer}: {export_lessons(state, arguments.transfer)} lessons")
     if arguments.output is not None:
         output, certificate = export(state, arguments.output)
+        if state.best == START:
+            print("nothing was kept: this is the schedule that the run started from", file=sys.stderr)
         print(output)
         print(f"check: amk check-certificate {output} {certificate}")
     return 0

@@ -20,7 +20,7 @@ from amk.agent.gate.gate import Gate, not_compiled
 from amk.agent.journal import store
 from amk.agent.journal.copies import DATABASE, MIRROR
 from amk.agent.journal.events import Limits
-from amk.agent.journal.state import State
+from amk.agent.journal.state import START, State
 from amk.agent.journal.store import read_state
 from amk.agent.propose import beam, structure
 from amk.agent.propose.talk import Cassette
@@ -147,6 +147,8 @@ def test_a_run_that_is_resumed_stays_what_it_is(data: Path, capsys: pytest.Captu
             code == 2 and "AMK701" in err and f"is of {asked[0]} " in err and (folder / MIRROR).read_bytes() == before
         )
     assert run(resumed, capsys)[0] == 0 and read_state(folder).evals == 2
+    _, _, err = run(["export", folder.name, "-o", str(data / "best.schedule.json")], capsys)
+    assert ("nothing was kept" in err) is (read_state(folder).best == START)
 
 
 @pytest.mark.turns(2)
