@@ -220,6 +220,8 @@ def strike(kind: str, search: Search) -> bool:
     if full:
         return _full(search)
     if not search.reach(search.rng.randint(1, 8)):
+        if search.status:
+            search.problems.append(f"a session that nobody ended ended with {search.status}")
         return False
     if gate:
         return _gate_struck(kind, search)

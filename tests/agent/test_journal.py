@@ -180,8 +180,19 @@ LOSSES: dict[str, Callable[[Path], object]] = {
     "no mirror": lambda folder: (folder / MIRROR).unlink(),
     "empty mirror": lambda folder: shorten(folder / MIRROR, 0),
     "cut mirror": lambda folder: shorten(folder / MIRROR, 5000),
+    "a row deleted, and a mirror that was one event behind": lambda folder: (drop_rows(folder, "= 2"), behind(folder)),
+    "a row deleted, and a mirror that was within an event": lambda folder: (
+        drop_rows(folder, "= 2"),
+        behind(folder, 9),
+    ),
     "an edited mirror": lambda folder: replace(folder / MIRROR, b'"p"', b'"q"'),
 }
+
+
+def behind(folder: Path, torn: int = 0) -> None:
+    """The driver was killed between the two copies: the mirror has not the last event, or `torn` bytes of it."""
+    *lines, last, _ = (folder / MIRROR).read_bytes().split(b"\n")
+    (folder / MIRROR).write_bytes(b"\n".join([*lines, last[:torn]]))
 
 
 def zeros(path: Path, at: int, count: int) -> None:
@@ -230,6 +241,8 @@ def both(*damages: str) -> Callable[[Path], None]:
         (both("no table", "no mirror"), "the table is gone"),
         (both("last rows deleted", "an edited mirror"), "the mirror has 180 lines"),
         (lambda folder: other_end(folder), "differ from event 21 on"),
+        (lambda folder: (drop_rows(folder, "= 150"), shorten(folder / MIRROR, 5000)), "event 150 is missing"),
+        (lambda folder: (drop_rows(folder, "IN (2, 179)"), behind(folder), behind(folder)), "event 2 is missing"),
     ],
 )
 def test_what_cannot_be_told_is_refused_and_left_as_it_is(

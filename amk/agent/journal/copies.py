@@ -1,10 +1,11 @@
 """The two copies of a journal, a table in SQLite and a file of JSON lines: read, compared by hash chain, made equal.
 
 Property: what `agreed` returns holds every event that either copy holds, or AMK704 says what differs. A copy may end
-early (a lost write-ahead log, an emptied or truncated file, a line cut short): the longer valid one wins. A record that
-was changed, or two copies that tell different stories, are nothing that a crash leaves, so nobody guesses there.
-`make_equal` overwrites nothing that it has not copied to the folder `damaged` before. Events missing from the end of
-both copies alike cannot be noticed. Cost: one sha256 an event and copy.
+early (a lost write-ahead log, an emptied or truncated file, a line cut short): the longer valid one wins, with what the
+other has of later events where they continue its chain. A record that was changed, or two copies that tell different
+stories, are nothing that a crash leaves, so nobody guesses there. `make_equal` overwrites nothing that it has not
+copied to the folder `damaged` before. Events missing from the end of both copies alike cannot be noticed. Cost: one
+sha256 an event and copy.
 """
 
 from __future__ import annotations
@@ -139,24 +140,37 @@ def _valid(rows: Sequence[Row]) -> tuple[tuple[Row, ...], str]:
 
 
 def agreed(folder: Path, table: Copy, mirror: Copy) -> tuple[Row, ...]:
-    """The events of the longer copy. AMK704 where an event might be lost or was changed."""
+    """The events of the longer copy, and those of the table that follow on the mirror's where a part of the table
+    before them is lost. AMK704 where an event might be lost or was changed."""
+    longer = max(table.rows, mirror.rows, key=len)
+    bridged = len(mirror.rows) > len(table.rows)
+    if bridged:
+        longer = _followed(longer, table.records)
     for row in table.records:
         same = mirror.rows[row.seq - 1 : row.seq]
-        if (same and same[0] != row) or (table.damage and not same):
+        known = same or (bridged and row.seq <= len(longer))
+        if (same and same[0] != row) or (table.damage and not known):
             raise damaged(
                 folder, table.damage or f"table and mirror differ from event {row.seq} on",
                 f"event {row.seq} of the table is {row.body[:200]}",
                 f"that of the mirror is {same[0].body[:200]}" if same else f"the mirror ends at {len(mirror.rows)}",
                 f"`amk report` shows a run as one copy has it when the other, {DATABASE} or {MIRROR}, is moved away",
             )  # fmt: skip
-    longer = max(table.rows, mirror.rows, key=len)
     if mirror.lines > len(longer):
         what = f"the mirror has {mirror.lines} lines, and {mirror.damage}"
         raise damaged(folder, what, f"the table ends at event {len(table.rows)}")
-    if mirror.torn and len(table.rows) <= len(mirror.rows) and (table.damage or table.rows != mirror.rows):
+    if mirror.torn and len(longer) == len(mirror.rows) and (table.damage or table.rows != mirror.rows):
         what = f"the table ends at event {len(table.rows)}, the mirror within event {len(mirror.rows) + 1}"
         raise damaged(folder, what, f"to go on without later events, delete the last line of {MIRROR}")
     return longer
+
+
+def _followed(rows: tuple[Row, ...], records: Iterable[Row]) -> tuple[Row, ...]:
+    """`rows` and the records that continue their chain."""
+    found, later = list(rows), {row.seq: row for row in records}
+    while (row := later.get(len(found) + 1)) is not None and link(found[-1].chain, row.elapsed, row.body) == row.chain:
+        found.append(row)
+    return tuple(found)
 
 
 def make_equal(folder: Path, table: Copy, mirror: Copy, rows: Sequence[Row]) -> list[str]:
@@ -165,7 +179,7 @@ def make_equal(folder: Path, table: Copy, mirror: Copy, rows: Sequence[Row]) -> 
     did: list[str] = []
     missing = len(rows) - len(table.rows)
     if missing or table.damage:
-        did.append(f"{missing} events were read back from {MIRROR}")
+        did.append(f"{max(0, len(mirror.rows) - len(table.rows))} events were read back from {MIRROR}")
         _rebuild(folder, rows, did)
     wanted = b"".join(row.line for row in rows[len(mirror.rows) :])
     path = folder / MIRROR
