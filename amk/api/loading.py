@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from amk.api.card import on_the_cpu, target_of, usable_card
 from amk.engine.backends.backend import Backend
@@ -23,22 +24,27 @@ from amk.engine.tokenizers.open_tokenizer import open_tokenizer
 from amk.engine.tokenizers.tokenizer import Tokenizer
 from amk.prefill.reader import Prefill, prompts_of
 from amk.report.diagnostic import AmkError, Diagnostic, Exit
+from amk.schedule_ir.sampling import MODES, Mode
+from amk.weights.weight_format import FormatName
 
 if TYPE_CHECKING:  # the rest is imported where it is used: the device cpu needs none of it
     from amk.engine.backends.live_backend import LiveBackend
     from amk.engine.backends.schedule_backend import ScheduleBackend
     from amk.engine.load import Progress
     from amk.planner.formats import Formats, Layered
-    from amk.schedule_ir.sampling import Mode
     from amk.schedule_ir.schedule import CacheDtype, Schedule
     from amk.weights.quantised import Quantiser
-    from amk.weights.weight_format import FormatName
 
 Device = Literal["cpu", "cuda", "interpreter", "emulator"]
 WITHOUT_GPU = ("interpreter", "emulator")
 """Devices that run a schedule on the CPU."""
 MOST_TEXTS = 16
 """Computed at once."""
+_KNOWN: dict[str, tuple[str, ...]] = {
+    "device": get_args(Device), "prefill": get_args(Prefill), "sampling": MODES, "kv_dtype": ("bf16", "fp8"),
+    "dtype": get_args(FormatName), "lm_head_dtype": get_args(FormatName),
+}  # fmt: skip
+"""What arguments of `load` may say."""
 MOST_INTERPRETED = 256
 """Positions of a plan for them unless told otherwise: their cache is in memory as a whole."""
 
@@ -119,9 +125,14 @@ def load(
     verifies no guesses. A schedule that is given says itself how many.
 
     Raises AmkError: AMK010 for an unknown name, AMK012 for a model or tokenizer that amk does not run, AMK013 for
-    weights that are missing or damaged, AMK011 for a plan that does not fit, AMK019 where torch is to read prompts and
+    weights that are missing or damaged, AMK011 for a plan that does not fit or more positions than the model has,
+    AMK005 for an argument that is not known, AMK019 where torch is to read prompts and
     cannot, AMK602 without a usable GPU.
     """
+    words = {"device": device, "prefill": prefill, "sampling": sampling, "kv_dtype": kv_dtype}
+    _check_words(**words, dtype=dtype, lm_head_dtype=lm_head_dtype)
+    numbers = {"draft_tokens": draft_tokens, "draft_steps": draft_steps, "draft_branches": draft_branches}
+    _check_whole(max_context=max_context, batch=batch, **numbers)
     files = model if isinstance(model, Files) else open_files(model)
     notes = [*unheeded(files.path), *unread(files.checkpoint)]
     if device is None:
@@ -153,6 +164,23 @@ def load(
     return LanguageModel(files.checkpoint.spec, files.tokenizer, backends[0], notes, suggested, guessing)
 
 
+def _check_words(**given: str | None) -> None:
+    """AMK005 for one that is not known."""
+    for name, word in given.items():
+        if word is not None and word not in _KNOWN[name]:
+            message = f"{name}={word!r} is not known"
+            raise AmkError(Diagnostic("AMK005", message, help=f"one of {', '.join(_KNOWN[name])}"))
+
+
+def _check_whole(**given: int | None) -> None:
+    """AMK005 for what is no whole number; its size is judged where it matters, but for positions."""
+    for name, number in given.items():
+        if number is not None and (isinstance(number, bool) or not isinstance(number, Integral)):
+            raise AmkError(Diagnostic("AMK005", f"{name}={number!r} is no whole number"))
+    if (positions := given["max_context"]) is not None and positions < 1:
+        raise AmkError(Diagnostic("AMK005", f"max_context={positions} is no number of positions"))
+
+
 def _check(device: Device, batch: int, *planned_for: object) -> None:
     """planned_for: what only a schedule heeds, None where nothing is asked for."""
     if not 1 <= batch <= MOST_TEXTS:
@@ -164,7 +192,11 @@ def _check(device: Device, batch: int, *planned_for: object) -> None:
 
 def _without_schedules(models: Sequence[Files], max_context: int | None, batch: int) -> list[Backend]:
     """Plain forward passes of a model, and of its draft for no more positions than that has."""
-    positions = max_context or models[0].checkpoint.spec.max_context
+    spec = models[0].checkpoint.spec
+    positions = max_context or spec.max_context
+    if positions > spec.max_context:
+        message = f"{spec.name} has {spec.max_context:,} positions, {positions:,} were asked for"
+        raise AmkError(Diagnostic("AMK011", message))
     spans = [positions, *(min(positions, draft.checkpoint.spec.max_context) for draft in models[1:])]
     return [ForwardBackend(ForwardPass(each.checkpoint, span), batch) for each, span in zip(models, spans, strict=True)]
 

@@ -353,6 +353,29 @@ def test_a_schedule_of_several_sequences_is_refused(
         assert "AMK016" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("argument", "code"),
+    [
+        *(({"max_context": value}, "AMK005") for value in (0, -5, 2.5, "9", True)),
+        ({"max_context": 129}, "AMK011"),
+        *(({"batch": value}, code) for value, code in ((2.5, "AMK005"), (0, "AMK016"), (17, "AMK016"))),
+        *(({"speculate": "lookup", "draft_tokens": value}, "AMK005") for value in (0, 2.5)),
+        *(
+            ({name: "none"}, "AMK005")
+            for name in ("device", "prefill", "sampling", "kv_dtype", "dtype", "lm_head_dtype")
+        ),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("device", ["cpu", "interpreter"])
+def test_arguments_of_load_outside_their_range_are_refused(
+    directory: Path, device: Any, argument: dict[str, Any], code: str
+) -> None:
+    """On the device cpu, too, which has no plan that would not fit."""
+    with pytest.raises(AmkError, match=code):
+        amk.load(directory, **({"device": device} | argument))
+
+
 def test_what_the_files_ask_for_is_named(directory: Path, tmp_path: Path) -> None:
     import shutil
 
