@@ -29,10 +29,10 @@ def first(state: State) -> str:
     return ARMS.order(state)[0].name
 
 
-def evaluated(state: State, who: str, score: float, rounds: int = 6) -> None:
+def evaluated(state: State, who: str, score: float, rounds: int = 6, handle: str | None = None) -> None:
     """A trial whose log time is `score` relative to the start."""
     index = len(state.trials)
-    state.apply(Proposed(index=index, proposer=who, settings={}), float(index))
+    state.apply(Proposed(index=index, proposer=who, settings={}, handle=handle), float(index))
     state.apply(Gated(index=index, verdict="passed", key=str(index)), float(index))
     place = {"index": index, "phase": "screen", "attempt": 1, "seconds": 1.0, "device": "d"}
     times = {"log_ratios": (score,) * rounds, "candidate_ms": (1.0,), "incumbent_ms": (1.0,), "against": -1}
@@ -68,6 +68,30 @@ def test_what_jumped_hands_over_once_it_finds_nothing_more() -> None:
         evaluated(state, "structure", -0.4)
         fruitless += 1
     assert 3 <= fruitless <= 12, "then the knobs have another try"
+
+
+def test_a_language_model_is_asked_by_what_it_gained_as_arms_are() -> None:
+    """It hands in what it finds, so its trials have handles; those of others from outside are nobody's."""
+    state = State()
+
+    def asked() -> bool:
+        return ARMS.first("llm", state)
+
+    assert asked(), "nothing is known of anybody"
+    for number in range(4):
+        evaluated(state, "llm", 0.01, handle=f"llm/{number}")
+    assert not asked() and first(state) == "knobs", "what it proposed is not held against the knobs"
+    for _ in range(4):
+        evaluated(state, "local", 0.01)
+        evaluated(state, "structure", 0.01)
+    assert asked(), "the others found nothing either"
+    evaluated(state, "structure", -0.02)
+    assert not asked()
+    evaluated(state, "llm", -0.06, handle="llm/4")
+    assert asked(), "it gained more"
+    for number in range(12):
+        evaluated(state, "mcp", 0.01, handle=f"mcp/{number}")
+    assert asked() and first(state) == "structure", "they cost no arm anything"
 
 
 @pytest.mark.parametrize(("limits", "rest"), [(Limits(evals=24), "structure"), (Limits(evals=24, minutes=5), "knobs")])

@@ -46,8 +46,8 @@ TURNS = 4
 
 @dataclass(frozen=True)
 class Arms:
-    """nested: the arm that has proposers of its own. Whatever no other proposed is its. What came from outside, or
-    from a language model beside them, is no arm's. settlers: those that go through what is near the best."""
+    """nested: the arm that has proposers of its own. Whatever no other proposed is its. What came from outside is no
+    arm's. settlers: those that go through what is near the best."""
 
     arms: tuple[Proposer, ...]
     settlers: tuple[Proposer, ...] = ()
@@ -70,14 +70,24 @@ class Arms:
     def order(self, state: State, settling: Collection[str] = ()) -> list[Proposer]:
         """By upper confidence bound, best first, and in their order while nothing is known of any. settling: the names
         of those that only settle what is near the best."""
-        names = [arm.name for arm in self.arms]
+        bounds = self._bounds(state, [arm.name for arm in self.arms], settling)
+        return [self.arms[arm] for arm in sorted(range(len(bounds)), key=bounds.__getitem__, reverse=True)]
+
+    def first(self, name: str, state: State) -> bool:
+        """Whether a proposer beside the arms, which hands in what it finds when it has it, is an arm that would be
+        asked now: a language model."""
+        *arms, beside = self._bounds(state, [*(arm.name for arm in self.arms), name])
+        return beside >= max(arms)
+
+    def _bounds(self, state: State, names: Sequence[str], settling: Collection[str] = ()) -> list[float]:
+        """Upper confidence bounds of those so named, `nested` among them."""
         cost, reward = ([0.0] * len(names) for _ in range(2))
         typical, factor = _typical(state), 1.0
         timed = state.limits.evals is None or state.limits.minutes is not None
         for trial, gain in reversed(gains(state)):
-            if trial.proposed.handle is not None:
-                continue
             who = trial.proposed.proposer
+            if trial.proposed.handle is not None and who not in names:
+                continue
             arm = names.index(who if who in names else self.nested)
             if gain is None and not trial.closed:
                 cost[arm] += factor
@@ -93,7 +103,7 @@ class Arms:
             explore = EXPLORE * (SETTLES if names[arm] in settling else 1.0)
             return reward[arm] / known + explore * sqrt(log(total) / known)
 
-        return [self.arms[arm] for arm in sorted(range(len(names)), key=bound, reverse=True)]
+        return [bound(arm) for arm in range(len(names))]
 
 
 def _seconds(trial: Trial) -> float:

@@ -1,7 +1,8 @@
 """A language model as a proposer: an agent that reads the search with tools, tries edits, and submits what may pay.
 
 Several conversations go on at once, each in a thread of its own, so the device never waits for the network: meanwhile,
-and whenever there is none, the fallback proposes. What a conversation submits goes into the inbox of the run and
+and whenever there is none, the arms propose; one is begun when the model, by what its proposals gained per second of
+the device, would be the next arm. What a conversation submits goes into the inbox of the run and
 through the gate like any proposal. No tool sets a verdict or a time, so texts in which somebody else speaks to the
 model (reasons, notes, `program.md`) cannot do more than waste a proposal.
 """
@@ -23,7 +24,8 @@ from amk.agent.journal.budget import out_of_time
 from amk.agent.journal.events import Asked, Limits, Noted
 from amk.agent.journal.inbox import INBOX, MODEL, Inbox, Suggestion
 from amk.agent.journal.state import START, State
-from amk.agent.propose.base import Context, Proposer
+from amk.agent.propose.arms import Arms
+from amk.agent.propose.base import Context
 from amk.agent.propose.talk import Bounds, Opening, Skill, Talk
 from amk.agent.propose.transport import Transport
 from amk.agent.tools import calls
@@ -81,11 +83,12 @@ ANGLES: Final = (
 
 @dataclass
 class Llm:
-    """`fallback` proposes while there is nothing from the model. `look` judges designs that are tried."""
+    """`arms` propose while there is nothing from the model, and its credit is counted as theirs is. `look` judges
+    designs that are tried."""
 
     transport: Transport
     model: str
-    fallback: Proposer
+    arms: Arms
     name: str = MODEL
     program: str = ""
     """What the person who started the run wishes: advice, which permits nothing."""
@@ -104,13 +107,20 @@ class Llm:
     """Evaluations when it was asked last."""
 
     def ask(self, context: Context) -> Sequence[Suggestion]:
-        while len(self._talking()) < self.at_once and self._due(context):
-            self._begin(context)
-        found = self.fallback.ask(context)
+        if self.transport.replays or self.arms.first(self.name, context.state):
+            self._talk(context)
+        found = self.arms.ask(context)
+        if not found:
+            self._talk(context)
         while not found and not self._elsewhere(context.state) and self._talking():
             self._stopped.wait(POLL)
             found = self.arrived()
         return found or self.arrived()
+
+    def _talk(self, context: Context) -> None:
+        """Begin as many conversations as may be had now."""
+        while len(self._talking()) < self.at_once and self._due(context):
+            self._begin(context)
 
     def _elsewhere(self, state: State) -> bool:
         """Whether the search has something to do beside waiting for a conversation."""

@@ -71,11 +71,6 @@ def offline(
     """A proposer that needs no network. Without `prior` none asks the simulator; AMK005 for the beam, which must."""
     if name == "beam" and not prior:
         raise AmkError(Diagnostic("AMK005", "the beam proposes by the simulator, which --no-prior forbids"))
-    arms: tuple[Proposer, ...] = (Surrogate(), Leap(), Combine(), Evolution(), Local())
-
-    def turned() -> Proposer:
-        return Portfolio((Beam(), *arms) if prior else arms, Sweep(), last=RandomDraw(), name="knobs")
-
     simple: dict[str, Callable[[], Proposer]] = {
         "random": RandomDraw,
         "local": Local,
@@ -85,15 +80,21 @@ def offline(
         "leap": Leap,
         "surrogate": Surrogate,
         "replay": lambda: Replay(recorded),
-        "knobs": turned,
+        "knobs": partial(turned, prior),
         "structure": Structure,
-        "portfolio": lambda: whole(lessons, turned()),
+        "portfolio": lambda: whole(lessons, turned(prior)),
         "sweep": Sweep,
     }
     return simple[name]()
 
 
-def whole(lessons: tuple[Lesson, ...], knobs: Proposer) -> Proposer:
+def turned(prior: bool) -> Proposer:
+    """What turns knobs."""
+    arms: tuple[Proposer, ...] = (Surrogate(), Leap(), Combine(), Evolution(), Local())
+    return Portfolio((Beam(), *arms) if prior else arms, Sweep(), last=RandomDraw(), name="knobs")
+
+
+def whole(lessons: tuple[Lesson, ...], knobs: Proposer) -> Arms:
     """All arms side by side."""
     singles, together = Singles(), Together()
     arms = (*((Transfer(lessons),) if lessons else ()), knobs, Structure(alone=False), singles, together)
@@ -112,9 +113,9 @@ def proposer_for(
         raise AmkError(Diagnostic("AMK706", "the proposer llm needs --llm-model and --max-dollars"))
     cassette = Cassette(journal.folder / CASSETTE, options.replay)
     transport = Transport(journal, price_of(options.model, options.price), cassette=cassette)
-    fallback = offline("portfolio", prior=prior, lessons=lessons)
+    arms = whole(lessons, turned(prior))
     return Llm(
-        transport, options.model, fallback, program=options.program, bounds=Bounds(turns=options.turns),
+        transport, options.model, arms, program=options.program, bounds=Bounds(turns=options.turns),
         at_once=options.at_once,
     )  # fmt: skip
 
