@@ -100,11 +100,19 @@ FURTHER: dict[str, tuple[str, Settings, FormatName, ModelSpec, tuple[Request, ..
         tiny(slice=LayerSlice(first=1, of=4)),
         (BEHIND_THE_CONTEXT,),
     ),
+    "four rows": (
+        "h200",
+        replace(FAST, rows=4, warps=4, kv_block=16, handoff="tagged"),
+        "bf16",
+        tiny(layers=1, heads=8),
+        REQUESTS[:2],
+    ),
 }
 """Splits that are not all active, and heads of 48 elements; splits of whole heads of 128; the same with scores at
 which only their distance from the largest has a finite exponential; more splits than one turn of their reader takes;
 row groups that two agents share; several refills at once; an odd number of candidates; agents with a row for every
-lane, and a last row group of one row; activations of no whole row groups; a slice at a position that no cache has."""
+lane, and a last row group of one row; activations of no whole row groups; a slice at a position that no cache has; as
+many rows and queries of an agent as are rotated together."""
 
 
 @dataclass(frozen=True)
