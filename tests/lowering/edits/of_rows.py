@@ -27,7 +27,8 @@ from amk.lowering import headers
 from amk.prefill.device_matrices import KERNEL, SOURCE
 from tests.lowering.edits import judge, rules
 from tests.lowering.edits.rules import Edit
-from tests.prefill.test_unpack import CASES, test_chunks_become_the_rows_that_they_stand_for
+from tests.prefill.rows import PACKED
+from tests.prefill.test_unpack import test_chunks_become_the_rows_that_they_stand_for
 
 RECORD = Path("tests/records/proof/lowering-edits-rows.json")
 UNPACK = "amk/unpack.cuh"
@@ -78,7 +79,7 @@ def unpacked(edit: Edit) -> str:
         return "equal PTX"
     try:
         program = assemble(parse(ptx), KERNEL)
-        for name in CASES:
+        for name in PACKED:
             test_chunks_become_the_rows_that_they_stand_for(name, program)
     except Exception as error:  # noqa: BLE001  a fault, other numbers, PTX that cannot be read
         return f"emulator: {type(error).__name__}"
