@@ -45,6 +45,7 @@ class Request:
     """launches: tokens of each. position: of the first token; above 0 the cache holds drawn rows. chosen: in steps of
     several rows, how many rows at the end have the largest logit behind them, not a given token. sampling: of kernels
     that draw. repelled: added to the biases of queries and taken from those of keys, so all scores are far below zero.
+    ended: sequences at the end of a batch whose text has ended.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Request:
     chosen: int = 1
     sampling: Sampling = DRAWN
     repelled: float = 0.0
+    ended: int = 0
 
 
 REQUESTS = (
@@ -87,6 +89,8 @@ def shown(schedule: Schedule, ptx: str, request: Request) -> Shown:
         engine.machine.write("request", np.array([given + 1 - request.chosen], np.int32))
     if request.position:
         _resume(engine, schedule, request.position)
+    if request.ended:
+        engine.set_state(done=(1 << schedule.batch) - (1 << schedule.batch - request.ended))
     tokens: list[int] = []
     logits: list[NDArray[np.float32]] = []
     for count in request.launches:

@@ -29,6 +29,7 @@ AT_A_BOUNDARY = Request("boundary", Order(), launches=(3,), position=14)
 FULL = Request("late position", Order(seed=2, slice=300), launches=(2,), position=70)
 BEHIND_THE_CONTEXT = Request("behind the context", Order(), launches=(1,), position=129)
 REPELLED = Request("scores far below zero", Order(), launches=(2,), repelled=8.0)
+ENDED = Request("a text that has ended", Order(), launches=(2,), position=7, ended=1)
 MANY_SPLITS = Request("many splits", Order(), launches=(2,), position=95)
 """Six splits are active, then seven."""
 DRAWS = tuple(
@@ -107,12 +108,13 @@ FURTHER: dict[str, tuple[str, Settings, FormatName, ModelSpec, tuple[Request, ..
         tiny(layers=1, heads=8),
         REQUESTS[:2],
     ),
+    "ended": ("h200", replace(FAST, batch=2, kv_block=16, workers=4), "bf16", tiny(layers=1), (ENDED,)),
 }
 """Splits that are not all active, and heads of 48 elements; splits of whole heads of 128; the same with scores at
 which only their distance from the largest has a finite exponential; more splits than one turn of their reader takes;
 row groups that two agents share; several refills at once; an odd number of candidates; agents with a row for every
 lane, and a last row group of one row; activations of no whole row groups; a slice at a position that no cache has; as
-many rows and queries of an agent as are rotated together."""
+many rows and queries of an agent as are rotated together; a batch whose last text has ended."""
 
 
 @dataclass(frozen=True)
