@@ -18,8 +18,9 @@ from amk.planner.settings import (
     LONG_RINGS,
     SMALL_COPY,
     Settings,
-    handoff_of,
+    decided,
     has_tags,
+    is_bare,
     kv_block,
     parts_of,
     reducible,
@@ -97,7 +98,7 @@ def _sized(
         settings = _of_slice(model, settings)
     _require_places(count, model, target, settings)
     settings = tuned(settings, model, target, runs, count, max_context)
-    settings = replace(settings, handoff=handoff_of(settings, model, count))
+    settings = decided(settings, model, count)
     try:
         return _laid_out(model, target, settings, runs, max_context, count)
     except AmkError as error:
@@ -393,5 +394,9 @@ def counters(
     def kind(name: str) -> Literal["fenced", "hint"]:
         return "hint" if has_tags(settings, name) and name not in strong else "fenced"
 
-    out = tuple(Counter(name=name, shape=shape, handoff=kind(name)) for name, shape in shapes.items())
+    out = tuple(
+        Counter(name=name, shape=shape, handoff=kind(name))
+        for name, shape in shapes.items()
+        if not is_bare(settings, name)
+    )
     return out if settings.sampling == "greedy" else (*out, Counter(name="census", shape=(LAST,)))

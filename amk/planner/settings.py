@@ -22,6 +22,8 @@ Handoff = Literal["fenced", "tagged", "mixed", "narrow"]
 FEW_READ = ("qkv", "split", "split_partial", "split_scale")
 """Buffers and counters of what a KV head's workers hand to each other; all else that crosses is read by everybody."""
 
+UNHINTED = {"all": (), "many": FEW_READ, "few": (*FEW_READ, "h_mid", "h_out")}
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -35,7 +37,9 @@ class Settings:
     workers: None = ctas_per_sm per SM, fewer for small models. ctas_per_sm: workers that share an SM, its shared memory
     and its registers. kv_splits: most splits of a head's cache, None = one for every worker that there is. kv_dtype:
     what the KV cache holds. overlay: arrays that are never live together share bytes. hint_slack: a hint says that
-    looking is worth while when all producers but one in so many have signalled; 0: when all have. prefetch_cache: ask
+    looking is worth while when all producers but one in so many have signalled; 0: when all have. act_slack: the same
+    for the activations, None: alike. hints: which tagged words have hints, all, or those that everybody reads ("many"),
+    or of these all but hidden states ("few"); others are looked for at once. prefetch_cache: ask
     for earlier keys and values before the query is there. held_refills: share of a ring that a long product refills
     only after its result is published, first_refills: share of these that go out then, the others once the next input
     is there; None: as decode.first_refills says. paced: the products of QKV and O hold refills back as well, which go
@@ -89,6 +93,8 @@ class Settings:
     ctas_per_sm: int = 1
     kv_splits: int | None = None
     hint_slack: int = 8
+    act_slack: int | None = None
+    hints: Literal["all", "many", "few"] = "all"
     prefetch_cache: bool = True
     held_refills: float = 2 / 3
     first_refills: float | None = None
@@ -226,6 +232,11 @@ def has_tags(settings: Settings, name: str) -> bool:
     return settings.handoff == "tagged"
 
 
+def is_bare(settings: Settings, name: str) -> bool:
+    """Whether tagged words of that name are looked for without a hint; `handoff` and `hints` are decided."""
+    return has_tags(settings, name) and name.partition(".")[0] in UNHINTED[settings.hints]
+
+
 def crossing_dtype(settings: Settings) -> Literal["bf16", "f32"]:
     """What hidden states and attention outputs are between SMs; `handoff` is decided."""
     return settings.handoff_dtype or ("f32" if settings.handoff == "fenced" else "bf16")
@@ -239,3 +250,10 @@ def handoff_of(settings: Settings, model: ModelSpec, workers: int) -> Handoff:
     if settings.handoff:
         return settings.handoff
     return "tagged" if all(matrix(model, name).groups >= workers for name in matrices_of(model)) else "fenced"
+
+
+def decided(settings: Settings, model: ModelSpec, workers: int) -> Settings:
+    """The settings with their kind of hand-off. A worker without rows of some matrix is held back by hints alone, so
+    then all words have them."""
+    hints = settings.hints if all(matrix(model, name).groups >= workers for name in matrices_of(model)) else "all"
+    return replace(settings, handoff=handoff_of(settings, model, workers), hints=hints)

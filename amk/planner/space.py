@@ -30,6 +30,7 @@ ALLOWED: dict[str, tuple[Value, ...]] = {
     "workers": (16, 24, 32, 48, 64, 80, 96, 112, 128, None),
     "kv_splits": (1, 2, 4, 6, 8, 12, 16, None),
     "hint_slack": (0, 2, 4, 8, 16, 32),
+    "act_slack": (0, 1, 2, 4, 8, None),
     "held_refills": (0.0, 1 / 3, 1 / 2, 2 / 3, 1.0),
     "first_refills": (1 / 4, 1 / 2, 3 / 4, 1.0, None),
     "carried": (1 / 6, 1 / 3, 1 / 2, 2 / 3, None),

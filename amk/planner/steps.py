@@ -10,7 +10,7 @@ from amk.models.matrices import MatrixName, scale_buffer
 from amk.models.model_spec import ModelSpec
 from amk.planner.buffers import HEAD_SUMS, handed, of_run, state_name
 from amk.planner.formats import Formats
-from amk.planner.settings import Settings, down_apart, has_tags, parts_of
+from amk.planner.settings import Settings, down_apart, has_tags, is_bare, parts_of
 from amk.planner.staging import DOWN, DOWN_SUMS, Read, Written, read_by, staged_for
 from amk.schedule_ir.expr import Expr
 from amk.schedule_ir.ops import AnyOp, BarrierOp, SignalOp, WaitOp
@@ -139,15 +139,23 @@ class Writer:
     def wait(self, counter: str, index: tuple[Expr, ...], delta: int | None = None) -> list[Step]:
         """One poller per worker, then everybody; or everybody polls, where nobody overwrites what others still read."""
         amount = delta or self.workers
-        hint = self.hints(counter)
-        early = amount // self.slack if hint and self.slack else 0
+        hint, apart = self.hints(counter), counter.partition(".")[0] in APART
+        if is_bare(self.settings, counter):
+            return [] if apart else [self.barrier()]
+        slack = self.slack_of(counter)
+        early = min(amount // slack, amount - 1) if hint and slack else 0
         wait = Wait(
             counter=counter, index=index, at_least={"t": amount, "1": amount - early},
             order="relaxed" if hint else "acquire",
         )  # fmt: skip
-        if hint and self.settings.pollers == "all" and counter.partition(".")[0] in APART:
+        if hint and self.settings.pollers == "all" and apart:
             return [Step(op=WaitOp(role="all"), waits=(wait,))]
         return [Step(op=WaitOp(role="w0"), waits=(wait,)), self.barrier()]
+
+    def slack_of(self, counter: str) -> int:
+        """That of the counter's hints; none where hints must be exact."""
+        own = self.settings.act_slack if self.slack and counter.partition(".")[0] == "act" else None
+        return self.slack if own is None else own
 
     def gemv(self, name: MatrixName, part: int = 0) -> list[Step]:
         """The product with `part` of the columns; refills are held back behind the last."""
@@ -187,7 +195,9 @@ class Writer:
     def hints_drained(self, name: MatrixName) -> bool:
         """Whether a worker says that a result of the product of `name` is coming before its warps have met."""
         counter = self.handed(name)
-        return self.settings.hint_at == "drained" and counter is not None and self.hints(counter)
+        if counter is None or is_bare(self.settings, counter):
+            return False
+        return self.settings.hint_at == "drained" and self.hints(counter)
 
     def handed(self, name: MatrixName) -> str | None:
         """The counter and buffer that hand on what becomes of the product; None for a sum that its owner keeps."""
@@ -239,9 +249,10 @@ class Writer:
         return has_tags(self.settings, counter) and counter not in self.strong
 
     def publish(self, op: AnyOp, signals: tuple[Signal, ...]) -> list[Step]:
-        """Run `op`, then signal once per worker. A fenced signal needs every writer behind it, a hint nobody; so it may
-        come first.
+        """Run `op`, then signal once per worker, if anybody waits for that. A fenced signal needs every writer behind
+        it, a hint nobody; so it may come first.
         """
+        signals = tuple(signal for signal in signals if not is_bare(self.settings, signal.counter))
         if signals and self.settings.hint_at != "published" and all(signal.order == "relaxed" for signal in signals):
             return [Step(op=SignalOp(role="w0"), signals=signals), Step(op=op)]
         if op.role == "w0" or not signals:

@@ -34,11 +34,14 @@ CHOICES: list[dict[str, Any]] = [
     {"refill_first": True}, {"refill_early": True}, {"prefetch_at": "product"}, {"prefetch_at": "published"},
     {"attends": "spread"}, {"attends": "light"}, {"handoff": "narrow"}, {"pollers": "all"},
     {"hint_at": "summed"}, {"hint_at": "drained"}, {"paced": True}, {"carried": 0.5},
+    {"hints": "many"}, {"hints": "few"}, {"act_slack": 1},
 ]  # fmt: skip
 TOGETHER: list[dict[str, Any]] = [
     {"refill_first": True, "refill_early": True, "prefetch_at": "product", "attends": "spread", "pollers": "all"},
     {"refill_early": True, "attends": "light", "head_handoff": True, "handoff": "narrow", "pollers": "all"},
     {"refill_first": True, "hint_at": "drained", "pollers": "all", "act_parts": 2},
+    {"hints": "few", "act_slack": 1, "hint_at": "drained", "head_handoff": True, "reduce_from": 2, "kv_splits": 4},
+    {"hints": "many", "act_slack": 1, "pollers": "all", "act_parts": 2, "paced": True},
 ]
 
 
@@ -64,7 +67,7 @@ def test_a_choice_is_another_kernel_that_is_safe(change: dict[str, Any], gpu: st
     held = any(isinstance(step.op, RefillOp) for step in steps_of(before.programs[0].body))
     assert held == load_target(gpu).has("bulk_copy"), "only bulk copies are held back"
     idle = {"refill_first": not held, "refill_early": not held, "paced": not held, "carried": not held}
-    idle |= dict.fromkeys(("pollers", "hint_at"), handoff == "fenced")
+    idle |= dict.fromkeys(("pollers", "hint_at", "hints", "act_slack"), handoff == "fenced")
     assert (emit(after) != emit(before)) != any(idle.get(name, False) for name in change)
     assert step_ms(after, 200) > 0
 
@@ -73,7 +76,7 @@ PAIRS = [(changes, gpu) for changes in TOGETHER for gpu in ("h200", "a100")]
 
 
 @pytest.mark.turns(6)
-@pytest.mark.parametrize(("changes", "gpu"), PAIRS if cases(0, 1) else [PAIRS[0], PAIRS[3], PAIRS[4]])
+@pytest.mark.parametrize(("changes", "gpu"), PAIRS if cases(0, 1) else [PAIRS[n] for n in (0, 3, 4, 6, 9)])
 def test_choices_together_are_safe_and_compile(changes: dict[str, Any], gpu: str) -> None:
     schedule = planned(replace(BASE, **changes), gpu)
     assert verify(schedule).safe
@@ -105,6 +108,26 @@ def test_all_warps_look_for_words_and_the_widest_vector_is_fenced(model: ModelSp
 def test_fences_and_words_do_not_order_activations_where_workers_own_no_rows() -> None:
     with pytest.raises(AmkError, match="AMK406"):
         plan(VARIANTS[0], load_target("h200"), settings=replace(BASE, handoff="narrow"), max_context=256, workers=30)
+
+
+def test_which_words_have_hints_and_when_the_activations_are_looked_for() -> None:
+    """Words without a hint have no counter; those of fences keep theirs, and so do all where some worker has no rows
+    of a matrix, because nothing else holds that one back."""
+    every = {"qkv", "split", "attn", "h_mid", "act", "h_out", "best"}
+    left = {"all": every, "many": every - {"qkv", "split"}, "few": {"attn", "act", "best"}}
+    for hints, counters in left.items():
+        changed = replace(BASE, handoff="tagged", hints=hints, act_slack=1, reduce_from=2, kv_splits=4)
+        schedule = planned(changed, "h200")
+        steps = list(steps_of(schedule.programs[0].body))
+        signalled = {signal.counter for step in steps for signal in step.signals}
+        assert {counter.name for counter in schedule.counters} == signalled == counters
+        least = {wait.counter: wait.at_least for step in steps for wait in step.waits}
+        assert least.keys() == counters and least["act"] == {"t": 30, "1": 1}
+        assert least["best"] == {"t": 30, "1": 27} and verify(schedule).safe
+        fenced = planned(replace(changed, handoff="fenced"), "h200")
+        assert {counter.name for counter in fenced.counters} == every and verify(fenced).safe
+        few = plan(VARIANTS[0], load_target("h200"), settings=changed, max_context=256, workers=30)
+        assert {counter.name for counter in few.counters} >= every - {"split"} and verify(few).safe
 
 
 def test_without_the_barrier_behind_attention_arrays_that_overlay_race() -> None:
