@@ -20,7 +20,7 @@ from amk.planner.settings import (
     Settings,
     decided,
     has_tags,
-    is_bare,
+    is_signalled,
     kv_block,
     parts_of,
     reducible,
@@ -347,7 +347,7 @@ def first_refills(model: ModelSpec, settings: Settings, chunks: Chunks, tables: 
         share = 1.0 if plain and long and largest(((model.layers, chunks),)) < 2 * SMALL_COPY else 0.5
         found[name] = round(count * (share if settings.first_refills is None else settings.first_refills))
         if (settings.paced and name in PACED) or (settings.carried is not None and name == "qkv"):
-            found[name] = 1
+            found[name] = int(not settings.refill_late)
     return found
 
 
@@ -397,6 +397,6 @@ def counters(
     out = tuple(
         Counter(name=name, shape=shape, handoff=kind(name))
         for name, shape in shapes.items()
-        if not is_bare(settings, name)
+        if is_signalled(settings, name)
     )
     return out if settings.sampling == "greedy" else (*out, Counter(name="census", shape=(LAST,)))

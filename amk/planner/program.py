@@ -154,11 +154,17 @@ class Author(Writer):
         merge = MergeOp(
             role="all", layer=self.layer, partial=partial, attend_agents=self.settings.warps, **self.splits_at(),
         )  # fmt: skip
+        rotated = [Step(op=rope)] if self.spreads else self.staged(held, Step(op=rope))
+        attended = [Step(op=attend)]
+        if self.settings.refill_late:
+            attended = self.paced(held, 0, *attended)
+        else:
+            rotated = self.paced(held, 0, *rotated)
         return [
             *self.wait(self.own("qkv"), (LAYER, gate), self.head_delta),
-            *(self.paced(held, 0, Step(op=rope)) if self.spreads else self.staged(held, Step(op=rope))),
+            *rotated,
             self.barrier(),
-            Step(op=attend),
+            *attended,
             self.barrier(),
             *self.reduced(merge, held),
         ]

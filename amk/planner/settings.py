@@ -22,7 +22,12 @@ Handoff = Literal["fenced", "tagged", "mixed", "narrow"]
 FEW_READ = ("qkv", "split", "split_partial", "split_scale")
 """Buffers and counters of what a KV head's workers hand to each other; all else that crosses is read by everybody."""
 
-UNHINTED = {"all": (), "many": FEW_READ, "few": (*FEW_READ, "h_mid", "h_out")}
+UNHINTED = {
+    "all": (),
+    "many": FEW_READ,
+    "few": (*FEW_READ, "h_mid", "h_out"),
+    "act": (*FEW_READ, "h_mid", "h_out", "attn"),
+}
 
 
 @dataclass(frozen=True)
@@ -39,7 +44,8 @@ class Settings:
     what the KV cache holds. overlay: arrays that are never live together share bytes. hint_slack: a hint says that
     looking is worth while when all producers but one in so many have signalled; 0: when all have. act_slack: the same
     for the activations, None: alike. hints: which tagged words have hints, all, or those that everybody reads ("many"),
-    or of these all but hidden states ("few"); others are looked for at once. prefetch_cache: ask
+    or of these all but hidden states ("few"), or activations and candidates ("act"). Others are looked for at once.
+    prefetch_cache: ask
     for earlier keys and values before the query is there. held_refills: share of a ring that a long product refills
     only after its result is published, first_refills: share of these that go out then, the others once the next input
     is there; None: as decode.first_refills says. paced: the products of QKV and O hold refills back as well, which go
@@ -57,6 +63,7 @@ class Settings:
 
     Order of steps that do not need each other: refill_first: the refills that a product held back go out before its
     result is published, not after it. refill_early: the rest of them before the next input is staged, not after it.
+    refill_late: those of short products that are paced begin behind what reads the result, not behind its publication.
     prefetch_at: earlier keys and values are asked for before the first product of a layer, between that and its
     publication, or behind both.
 
@@ -94,7 +101,7 @@ class Settings:
     kv_splits: int | None = None
     hint_slack: int = 8
     act_slack: int | None = None
-    hints: Literal["all", "many", "few"] = "all"
+    hints: Literal["all", "many", "few", "act"] = "all"
     prefetch_cache: bool = True
     held_refills: float = 2 / 3
     first_refills: float | None = None
@@ -114,6 +121,7 @@ class Settings:
     scales_apart: bool = False
     refill_first: bool = False
     refill_early: bool = False
+    refill_late: bool = False
     prefetch_at: Literal["layer", "product", "published"] = "layer"
     attends: Literal["first", "spread", "light"] = "first"
     pollers: Literal["one", "all"] = "one"
@@ -235,6 +243,12 @@ def has_tags(settings: Settings, name: str) -> bool:
 def is_bare(settings: Settings, name: str) -> bool:
     """Whether tagged words of that name are looked for without a hint; `handoff` and `hints` are decided."""
     return has_tags(settings, name) and name.partition(".")[0] in UNHINTED[settings.hints]
+
+
+def is_signalled(settings: Settings, name: str) -> bool:
+    """Whether there is a counter of that name. Of attention's results there always is: without the signal, compilers
+    move the reduction of the splits out of line, and the read-back of the kernel refuses that."""
+    return not is_bare(settings, name) or name.partition(".")[0] == "attn"
 
 
 def crossing_dtype(settings: Settings) -> Literal["bf16", "f32"]:

@@ -10,7 +10,7 @@ from amk.models.matrices import MatrixName, scale_buffer
 from amk.models.model_spec import ModelSpec
 from amk.planner.buffers import HEAD_SUMS, handed, of_run, state_name
 from amk.planner.formats import Formats
-from amk.planner.settings import Settings, down_apart, has_tags, is_bare, parts_of
+from amk.planner.settings import Settings, down_apart, has_tags, is_bare, is_signalled, parts_of
 from amk.planner.staging import DOWN, DOWN_SUMS, Read, Written, read_by, staged_for
 from amk.schedule_ir.expr import Expr
 from amk.schedule_ir.ops import AnyOp, BarrierOp, SignalOp, WaitOp
@@ -252,7 +252,7 @@ class Writer:
         """Run `op`, then signal once per worker, if anybody waits for that. A fenced signal needs every writer behind
         it, a hint nobody; so it may come first.
         """
-        signals = tuple(signal for signal in signals if not is_bare(self.settings, signal.counter))
+        signals = tuple(signal for signal in signals if is_signalled(self.settings, signal.counter))
         if signals and self.settings.hint_at != "published" and all(signal.order == "relaxed" for signal in signals):
             return [Step(op=SignalOp(role="w0"), signals=signals), Step(op=op)]
         if op.role == "w0" or not signals:

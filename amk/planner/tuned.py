@@ -49,7 +49,12 @@ CARRIED: Changes = {"chunk_bytes": SMALL_COPY, "carried": 1 / 3}
 """What `down` holds back goes out in small copies between the steps of attention. Either alone gains 1.8% at most, both
 together 4.9% (measured on an H100)."""
 
-SHORT_CODES: Changes = {**EAGER, **HALF_HOLD, **CARRIED, "scales_apart": True, "hint_slack": 2, "kv_block": 64}
+AT_ONCE: Changes = {"hints": "act", "act_slack": 1}
+"""Where a layer takes 20 us, all words but activations are looked for without a hint, and those when one is there."""
+
+SHORT_CODES: Changes = {
+    **EAGER, **HALF_HOLD, **CARRIED, **AT_ONCE, "scales_apart": True, "hint_slack": 2, "kv_block": 64,
+}  # fmt: skip
 """For int8 in short products: copies are codes only. Hints when a result is there, and short blocks of the cache, gain
 2 to 3% together over hints before the warps have met (measured on an H100 and an H200)."""
 
@@ -71,7 +76,16 @@ PACED: Changes = {"paced": True}
 """In long products: with refills of the short ones spread over the steps behind them, polls and words find short
 queues."""
 
-BATCHED: Changes = {"handoff": "mixed", "handoff_dtype": "bf16", "hint_at": "drained", **LATE_CACHE}
+FEW_BARE: Changes = {"hints": "many"}
+"""Words that the few workers of a KV head hand to each other are looked for without a hint."""
+
+LATE: Changes = {**PACED, "refill_late": True}
+"""Refills of short products begin behind what reads their result: what is published and looked for waits for none."""
+
+LONG_HALF_CODES: Changes = {**LATE, **FEW_BARE, **LATE_CACHE, "hint_slack": 2, "hint_at": "drained"}
+"""For codes of four bits in long products."""
+
+BATCHED: Changes = {**FEW_BARE, "handoff": "mixed", "handoff_dtype": "bf16", "hint_at": "drained", **LATE_CACHE}
 """Where a worker has no rows of some matrix, words stay among the few that read them; for all others see below."""
 
 PARTED_BATCH = 4
@@ -209,7 +223,7 @@ def of_codes(layers: AbstractSet[FormatName], long: bool) -> Changes:
     if layers == {"fp8"}:
         return EAGER
     if all(weight_format(form).bits == 4 for form in layers):
-        return {**EAGER, **SHORT_HOLD, **({"hint_slack": 2, "hint_at": "drained", **PACED} if long else {})}
+        return {**EAGER, **SHORT_HOLD, **(LONG_HALF_CODES if long else {})}
     if layers == {"int8"}:
         return SHORT_CODES
     return {**EAGER, **HALF_HOLD}
