@@ -124,6 +124,10 @@ def test_an_edit_is_seen_where_its_function_runs_alone(which: str) -> None:
         ("difference for sum: amk/ops/combine.cuh:119:52", "many splits", "race"),
         ("loop one shorter: amk/ops/rope_append.cuh:130:9", "four rows", "deadlock"),
         ("loop one shorter: amk/ops/select.cuh:128:5", "ended", "tokens"),
+        ("condition negated: amk/rows.cuh:21:7", "plain rows", "logits"),
+        ("loop one shorter: amk/rows.cuh:129:11", "plain rows", "undefined"),
+        ("difference for sum: amk/staged.cuh:28:31", "uneven halves", "out of bounds"),
+        ("constant one more: amk/quantised_gemv.cuh:98:67", "uneven halves", "logits"),
     ],
 )
 def test_an_edit_is_seen_in_a_kernel_beside_the_sample(which: str, kernel: str, seen: str) -> None:

@@ -30,6 +30,7 @@ FULL = Request("late position", Order(seed=2, slice=300), launches=(2,), positio
 BEHIND_THE_CONTEXT = Request("behind the context", Order(), launches=(1,), position=129)
 REPELLED = Request("scores far below zero", Order(), launches=(2,), repelled=8.0)
 ENDED = Request("a text that has ended", Order(), launches=(2,), position=7, ended=1)
+TWO_TOKENS = Request("two tokens", Order(), launches=(2,))
 MANY_SPLITS = Request("many splits", Order(), launches=(2,), position=95)
 """Six splits are active, then seven."""
 DRAWS = tuple(
@@ -109,6 +110,20 @@ FURTHER: dict[str, tuple[str, Settings, FormatName, ModelSpec, tuple[Request, ..
         REQUESTS[:2],
     ),
     "ended": ("h200", replace(FAST, batch=2, kv_block=16, workers=4), "bf16", tiny(layers=1), (ENDED,)),
+    "plain rows": (
+        "h200",
+        replace(FAST, batch=2, kv_block=16, handoff="fenced", handoff_dtype="bf16", warps=2, workers=4),
+        "bf16",
+        tiny(layers=1, hidden=512, heads=3, kv_heads=1),
+        (TWO_TOKENS,),
+    ),
+    "uneven halves": (
+        "h200",
+        replace(FAST, warps=3, workers=4),
+        "int4-g128-zp",
+        tiny(layers=1, hidden=512),
+        REQUESTS[:1],
+    ),
 }
 """Splits that are not all active, and heads of 48 elements; splits of whole heads of 128; the same with scores at
 which only their distance from the largest has a finite exponential; more splits than one turn of their reader takes;
