@@ -127,7 +127,16 @@ def test_an_edit_is_seen_where_its_function_runs_alone(which: str) -> None:
         ("condition negated: amk/rows.cuh:21:7", "plain rows", "logits"),
         ("loop one shorter: amk/rows.cuh:129:11", "plain rows", "undefined"),
         ("difference for sum: amk/staged.cuh:28:31", "uneven halves", "out of bounds"),
-        ("constant one more: amk/quantised_gemv.cuh:98:67", "uneven halves", "logits"),
+        ("constant one more: amk/quantised_gemv.cuh:98:67", "uneven halves", "logits, within rounding"),
+        ("word 16 more: amk/weights.cuh:100:77", "uneven halves", "tokens"),
+        ("loop one shorter: amk/token_rows.cuh:36:5", "many rows", "undefined"),
+        ("constant one more: amk/ops/begin.cuh:17:71", "many rows", "tokens"),
+        ("sum for difference: amk/tree.cuh:11:85", "many rows", "tokens"),
+        ("constant one more: amk/quantised_batch.cuh:128:97", "scales of layers", "out of bounds"),
+        ("difference for sum: amk/ops/finish.cuh:13:72", "live draws", "race"),
+        ("loop one shorter: amk/ops/layer_norm.cuh:59:7", "norms of a batch", "undefined"),
+        ("constant one more: amk/staged.cuh:64:58", "runs of scales", "logits"),
+        ("loop one shorter: amk/fetches.cuh:107:3", "runs of scales", "undefined"),
     ],
 )
 def test_an_edit_is_seen_in_a_kernel_beside_the_sample(which: str, kernel: str, seen: str) -> None:

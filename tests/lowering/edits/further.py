@@ -30,7 +30,10 @@ FULL = Request("late position", Order(seed=2, slice=300), launches=(2,), positio
 BEHIND_THE_CONTEXT = Request("behind the context", Order(), launches=(1,), position=129)
 REPELLED = Request("scores far below zero", Order(), launches=(2,), repelled=8.0)
 ENDED = Request("a text that has ended", Order(), launches=(2,), position=7, ended=1)
+ONE_STEP = Request("one step", Order(), launches=(1,))
 TWO_TOKENS = Request("two tokens", Order(), launches=(2,))
+UP_TO_THE_CONTEXT = Request("up to the context", Order(), launches=(1,), position=117)
+"""Eleven rows, of which the last is the last of the context."""
 MANY_SPLITS = Request("many splits", Order(), launches=(2,), position=95)
 """Six splits are active, then seven."""
 DRAWS = tuple(
@@ -120,8 +123,37 @@ FURTHER: dict[str, tuple[str, Settings, FormatName, ModelSpec, tuple[Request, ..
     "uneven halves": (
         "h200",
         replace(FAST, warps=3, workers=4),
-        "int4-g128-zp",
+        "int4-g64",
         tiny(layers=1, hidden=512),
+        REQUESTS[:1],
+    ),
+    "many rows": (
+        "h200",
+        replace(FAST, rows=11, tree=True, kv_block=16, handoff="tagged", workers=4),
+        "bf16",
+        tiny(layers=1, hidden=96),
+        (ONE_STEP, UP_TO_THE_CONTEXT),
+    ),
+    "scales of layers": (
+        "h200",
+        replace(FAST, batch=2, kv_block=16, scales_apart=True, workers=4),
+        "int8",
+        tiny(heads=2, kv_heads=1),
+        (ONE_STEP,),
+    ),
+    "live draws": (
+        "h200",
+        replace(FAST, batch=2, live=True, sampling="top-k-top-p", workers=4),
+        "bf16",
+        tiny(layers=1, vocab=128),
+        (TWO_TOKENS,),
+    ),
+    "norms of a batch": ("h200", replace(FAST, batch=2, kv_block=16, workers=4), "bf16", NEOX, (ONE_STEP,)),
+    "runs of scales": (
+        "h200",
+        replace(FAST, warps=2, scale_blocks=2, handoff="tagged", workers=4),
+        "int4-g64-zp",
+        tiny(layers=1, ffn=4032),
         REQUESTS[:1],
     ),
 }
