@@ -15,7 +15,8 @@ from amk.lowering.watchdog import read_log
 from amk.schedule_ir.ops import OPS
 from amk.schedule_ir.ranking import keys
 from amk.schedule_ir.schedule import steps_of
-from tests.lowering.edits.further import ALONE, FURTHER, LOGITS, keys_of, log_of
+from amk.validator.verify import verify
+from tests.lowering.edits.further import ALONE, FROM_WARP_1, FURTHER, LOGITS, keys_of, log_of
 from tests.lowering.edits.judge import SUBJECTS, beside, judge, original, subject, texts
 from tests.lowering.edits.judge import all_edits as found_edits
 from tests.lowering.edits.rules import RULES, SOURCE
@@ -135,6 +136,8 @@ def test_an_edit_is_seen_where_its_function_runs_alone(which: str) -> None:
         ("constant one more: amk/quantised_batch.cuh:128:97", "scales of layers", "out of bounds"),
         ("difference for sum: amk/ops/finish.cuh:13:72", "live draws", "race"),
         ("loop one shorter: amk/ops/layer_norm.cuh:59:7", "norms of a batch", "undefined"),
+        ("sum for difference: amk/ops/layer_norm.cuh:36:27", "norms of a batch", "race"),
+        ("difference for sum: amk/ops/gelu.cuh:14:29", "norms of a batch", "logits"),
         ("constant one more: amk/staged.cuh:64:58", "runs of scales", "logits"),
         ("loop one shorter: amk/fetches.cuh:107:3", "runs of scales", "undefined"),
     ],
@@ -147,3 +150,10 @@ def test_an_edit_is_seen_in_a_kernel_beside_the_sample(which: str, kernel: str, 
 def test_kernels_beside_the_sample_can_be_planned() -> None:
     for name in FURTHER:
         assert texts(name)[SOURCE]
+
+
+def test_kernels_whose_agents_begin_at_warp_1_are_safe() -> None:
+    for name in FROM_WARP_1:
+        found = verify(subject(name))
+        assert found.status == "SAFE", (name, found.diagnostics)
+        assert {role.first for role in subject(name).roles} == {1}

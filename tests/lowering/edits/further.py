@@ -46,6 +46,7 @@ NEOX = tiny(
     "tiny-neox", layers=1, family="gpt_neox", qkv_bias=True, activation="gelu", parallel=True, rotary_dim=8, ffn=1024
 )
 ODD = tiny("tiny-odd", layers=1, family="gpt_neox", qkv_bias=True, activation="gelu", rotary_dim=8, ffn=180)
+TANH = tiny("tiny-tanh", layers=1, hidden=512, family="gpt_neox", qkv_bias=True, activation="gelu-tanh", rotary_dim=8)
 FURTHER: dict[str, tuple[str, Settings, FormatName, ModelSpec, tuple[Request, ...]]] = {
     "far splits": (
         "h200",
@@ -136,19 +137,25 @@ FURTHER: dict[str, tuple[str, Settings, FormatName, ModelSpec, tuple[Request, ..
     ),
     "scales of layers": (
         "h200",
-        replace(FAST, batch=2, kv_block=16, scales_apart=True, workers=4),
+        replace(FAST, batch=2, kv_block=16, scales_apart=True, workers=4, warps=4),
         "int8",
         tiny(heads=2, kv_heads=1),
         (ONE_STEP,),
     ),
     "live draws": (
         "h200",
-        replace(FAST, batch=2, live=True, sampling="top-k-top-p", workers=4),
+        replace(FAST, batch=2, live=True, sampling="top-k-top-p", workers=4, warps=4),
         "bf16",
         tiny(layers=1, vocab=128),
         (TWO_TOKENS,),
     ),
-    "norms of a batch": ("h200", replace(FAST, batch=2, kv_block=16, workers=4), "bf16", NEOX, (ONE_STEP,)),
+    "norms of a batch": (
+        "h200",
+        replace(FAST, batch=2, kv_block=16, workers=4, warps=2),
+        "bf16",
+        TANH,
+        (ONE_STEP,),
+    ),
     "runs of scales": (
         "h200",
         replace(FAST, warps=2, scale_blocks=2, handoff="tagged", workers=4),
@@ -162,6 +169,19 @@ which only their distance from the largest has a finite exponential; more splits
 row groups that two agents share; several refills at once; an odd number of candidates; agents with a row for every
 lane, and a last row group of one row; activations of no whole row groups; a slice at a position that no cache has; as
 many rows and queries of an agent as are rotated together; a batch whose last text has ended."""
+
+FROM_WARP_1 = frozenset(
+    {
+        "behind the context",
+        "plain rows",
+        "uneven halves",
+        "many rows",
+        "scales of layers",
+        "live draws",
+        "norms of a batch",
+    }
+)
+"""Kernels whose agents are not numbered as their warps: those of all plans are."""
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from amk.schedule_ir.schedule import Schedule
 from amk.targets.target import load_target
 from amk.weights.weight_format import FormatName
 from tests.lowering.edits.emulated import REQUESTS, Request, difference
-from tests.lowering.edits.further import ALONE, FURTHER
+from tests.lowering.edits.further import ALONE, FROM_WARP_1, FURTHER
 from tests.lowering.edits.rules import SOURCE, Edit, edits
 from tests.tiny import tiny
 
@@ -64,7 +64,17 @@ def _described(name: str) -> tuple[str, Settings, FormatName, ModelSpec, tuple[R
 def subject(name: str) -> Schedule:
     gpu, settings, kept, model, _ = _described(name)
     workers = settings.workers or max(4, settings.batch * model.kv_heads)
-    return plan(model, load_target(gpu), settings=settings, wanted=formats(kept), max_context=128, workers=workers)
+    made = plan(model, load_target(gpu), settings=settings, wanted=formats(kept), max_context=128, workers=workers)
+    return from_warp_1(made) if name in FROM_WARP_1 else made
+
+
+def from_warp_1(schedule: Schedule) -> Schedule:
+    """The same roles a warp further on, behind one that does nothing."""
+    roles = tuple(role.model_copy(update={"first": role.first + 1}) for role in schedule.roles)
+    launch, warps = schedule.launch, schedule.launch.warps + 1
+    fit = schedule.target.regs_per_sm // (32 * warps) // 8 * 8
+    launch = launch.model_copy(update={"warps": warps, "registers": min(launch.registers, fit)})
+    return schedule.model_copy(update={"roles": roles, "launch": launch})
 
 
 @cache
