@@ -44,8 +44,8 @@ DRAWN = Sampling(0.8, 40, 0.9, 7)
 class Request:
     """launches: tokens of each. position: of the first token; above 0 the cache holds drawn rows. chosen: in steps of
     several rows, how many rows at the end have the largest logit behind them, not a given token. sampling: of kernels
-    that draw. repelled: added to the biases of queries and taken from those of keys, so all scores are far below zero.
-    ended: sequences at the end of a batch whose text has ended.
+    that draw, of all sequences or of each. repelled: added to the biases of queries and taken from those of keys, so
+    all scores are far below zero. ended: sequences at the end of a batch whose text has ended.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Request:
     launches: tuple[int, ...] = (4,)
     position: int = 0
     chosen: int = 1
-    sampling: Sampling = DRAWN
+    sampling: Sampling | tuple[Sampling, ...] = DRAWN
     repelled: float = 0.0
     ended: int = 0
 

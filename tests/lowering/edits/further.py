@@ -32,6 +32,9 @@ REPELLED = Request("scores far below zero", Order(), launches=(2,), repelled=8.0
 ENDED = Request("a text that has ended", Order(), launches=(2,), position=7, ended=1)
 ONE_STEP = Request("one step", Order(), launches=(1,))
 TWO_TOKENS = Request("two tokens", Order(), launches=(2,))
+EACH_ITS_OWN = Request(
+    "parameters of each", Order(), launches=(3,), sampling=(Sampling(0.8, 40, 0.9, 7), Sampling(2.0, 0, 0.999, 11))
+)
 UP_TO_THE_CONTEXT = Request("up to the context", Order(), launches=(1,), position=117)
 """Eleven rows, of which the last is the last of the context."""
 MANY_SPLITS = Request("many splits", Order(), launches=(2,), position=95)
@@ -122,7 +125,7 @@ FURTHER: dict[str, tuple[str, Settings, FormatName, ModelSpec, tuple[Request, ..
         (TWO_TOKENS,),
     ),
     "uneven halves": (
-        "h200",
+        "l4",
         replace(FAST, warps=3, workers=4),
         "int4-g64",
         tiny(layers=1, hidden=512),
@@ -137,9 +140,9 @@ FURTHER: dict[str, tuple[str, Settings, FormatName, ModelSpec, tuple[Request, ..
     ),
     "scales of layers": (
         "h200",
-        replace(FAST, batch=2, kv_block=16, scales_apart=True, workers=4, warps=4),
+        replace(FAST, batch=9, kv_block=16, scales_apart=True, workers=10, warps=1),
         "int8",
-        tiny(heads=2, kv_heads=1),
+        tiny(hidden=768, heads=2, kv_heads=1, ffn=776),
         (ONE_STEP,),
     ),
     "live draws": (
@@ -147,7 +150,7 @@ FURTHER: dict[str, tuple[str, Settings, FormatName, ModelSpec, tuple[Request, ..
         replace(FAST, batch=2, live=True, sampling="top-k-top-p", workers=4, warps=4),
         "bf16",
         tiny(layers=1, vocab=128),
-        (TWO_TOKENS,),
+        (EACH_ITS_OWN,),
     ),
     "norms of a batch": (
         "h200",
@@ -168,7 +171,13 @@ FURTHER: dict[str, tuple[str, Settings, FormatName, ModelSpec, tuple[Request, ..
 which only their distance from the largest has a finite exponential; more splits than one turn of their reader takes;
 row groups that two agents share; several refills at once; an odd number of candidates; agents with a row for every
 lane, and a last row group of one row; activations of no whole row groups; a slice at a position that no cache has; as
-many rows and queries of an agent as are rotated together; a batch whose last text has ended."""
+many rows and queries of an agent as are rotated together; a batch whose last text has ended; rows of bf16 behind
+counters, of which a warp has whole ones, or so few columns that some lanes have none; codes of four bits without zeros
+in pairs of blocks, copies ahead of the step that needs them, and shares that differ by a block; more tokens than
+registers hold, nodes of a tree, of which an agent has 33 residuals; scales beside the chunks of several layers, and
+many vectors that end within a block; a live batch that draws, each sequence in its own way; LayerNorm of several
+vectors in several pieces, and gelu by tanh; blocks that share a scale, in so many fetches of a lane that they are used
+in groups."""
 
 FROM_WARP_1 = frozenset(
     {

@@ -72,7 +72,7 @@ def from_warp_1(schedule: Schedule) -> Schedule:
     """The same roles a warp further on, behind one that does nothing."""
     roles = tuple(role.model_copy(update={"first": role.first + 1}) for role in schedule.roles)
     launch, warps = schedule.launch, schedule.launch.warps + 1
-    fit = schedule.target.regs_per_sm // (32 * warps) // 8 * 8
+    fit = schedule.target.regs_per_sm // 4 // -(-warps // 4) // 32 // 8 * 8  # of one of the four parts of an SM
     launch = launch.model_copy(update={"warps": warps, "registers": min(launch.registers, fit)})
     return schedule.model_copy(update={"roles": roles, "launch": launch})
 
