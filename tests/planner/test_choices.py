@@ -17,9 +17,11 @@ from amk.planner.settings import FAST, Settings
 from amk.planner.shares import attention_tables
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.ops import WaitOp
+from amk.schedule_ir.ops.attend import AttendOp
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.ops.prefetch_cache import PrefetchCacheOp
 from amk.schedule_ir.ops.refill import RefillOp
+from amk.schedule_ir.ops.stage_norm import StageNormOp
 from amk.schedule_ir.sampling import Mode
 from amk.schedule_ir.schedule import Schedule, steps_of
 from amk.simulator.predict import step_ms
@@ -34,7 +36,7 @@ CHOICES: list[dict[str, Any]] = [
     {"refill_first": True}, {"refill_early": True}, {"prefetch_at": "product"}, {"prefetch_at": "published"},
     {"attends": "spread"}, {"attends": "light"}, {"handoff": "narrow"}, {"pollers": "all"},
     {"hint_at": "summed"}, {"hint_at": "drained"}, {"paced": True}, {"carried": 0.5},
-    {"hints": "many"}, {"hints": "few"}, {"act_slack": 1},
+    {"hints": "many"}, {"hints": "few"}, {"hints": "act"}, {"act_slack": 1}, {"paced": True, "refill_late": True},
 ]  # fmt: skip
 TOGETHER: list[dict[str, Any]] = [
     {"refill_first": True, "refill_early": True, "prefetch_at": "product", "attends": "spread", "pollers": "all"},
@@ -114,13 +116,13 @@ def test_which_words_have_hints_and_when_the_activations_are_looked_for() -> Non
     """Words without a hint have no counter; those of fences keep theirs, and so do all where some worker has no rows
     of a matrix, because nothing else holds that one back."""
     every = {"qkv", "split", "attn", "h_mid", "act", "h_out", "best"}
-    left = {"all": every, "many": every - {"qkv", "split"}, "few": {"attn", "act", "best"}}
+    left = {"all": every, "many": every - {"qkv", "split"}, "few": {"attn", "act", "best"}, "act": {"act", "best"}}
     for hints, counters in left.items():
         changed = replace(BASE, handoff="tagged", hints=hints, act_slack=1, reduce_from=2, kv_splits=4)
         schedule = planned(changed, "h200")
         steps = list(steps_of(schedule.programs[0].body))
         signalled = {signal.counter for step in steps for signal in step.signals}
-        assert {counter.name for counter in schedule.counters} == signalled == counters
+        assert {counter.name for counter in schedule.counters} == signalled == counters | {"attn"}
         least = {wait.counter: wait.at_least for step in steps for wait in step.waits}
         assert least.keys() == counters and least["act"] == {"t": 30, "1": 1}
         assert least["best"] == {"t": 30, "1": 27} and verify(schedule).safe
@@ -163,3 +165,18 @@ def test_refills_of_down_are_owed_through_qkv_and_no_other_product() -> None:
     deferred = {op.matrix: op.deferred for op in ops if isinstance(op, GemvOp)}
     assert deferred == {"qkv": 2, "o": 0, "gate_up": 2, "down": 2, "lm_head": 2} and schedule.streams[0].slots == 3
     assert [op.most for op in ops if isinstance(op, RefillOp)] == [1, 1, 2, 2]
+
+
+def test_late_refills_begin_behind_what_reads_the_result() -> None:
+    """As many go out, each behind attention instead of in front of it, and of O behind the staging of its sums."""
+    early, late = (planned(replace(BASE, paced=True, refill_late=late), "h200") for late in (False, True))
+    read = AttendOp, StageNormOp, RefillOp
+    attention, o = slice(0, 4), slice(4, 7)
+    found, moved = order(early, *read), order(late, *read)
+    assert found[attention] == ["qkv", "refill", "refill", "attend"] and found[o] == ["o", "refill", "stage_norm"]
+    assert moved[attention] == ["qkv", "attend", "refill", "refill"] and moved[o] == ["o", "stage_norm", "refill"]
+    assert found[7:] == moved[7:]
+    sums = [
+        sum(s.op.most for s in steps_of(made.programs[0].body) if isinstance(s.op, RefillOp)) for made in (early, late)
+    ]
+    assert sums[0] == sums[1] and verify(late).safe
