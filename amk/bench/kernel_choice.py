@@ -66,7 +66,9 @@ def chosen(problem: Problem, count: int, seed: int, seen: Collection[Settings] =
     for settings in made.space.neighbours(made.space.start):
         made.look(settings)
     draws = 0
-    while len(made.keys) < VARIETY * wanted + len(known) and draws < 40 * wanted:
+    while draws < 40 * wanted and (
+        len(made.keys) < VARIETY * wanted + len(known) or _near(made) < SHARE * wanted + len(known)
+    ):
         draws += 1
         made.look(made.space.mutate(_parent(made, presets, draws), made.rng, 1 + draws % 5))
     ranked = [s for s in made.ranked() if s.key not in {p.key for p in presets} | known]
@@ -78,6 +80,16 @@ def chosen(problem: Problem, count: int, seed: int, seen: Collection[Settings] =
     far = _spread(made.space, [s for s in ranked if BEYOND * best <= s.ms[0] <= FAR * best], taken, times)
     near_presets = sum(s.ms[0] <= NEAR * best for s in presets)
     return [*presets, *islice(_mixed(near, far, near_presets, len(presets)), max(0, wanted - len(presets)))]
+
+
+def _near(search: Search) -> int:
+    """How many plans so far are near the best and APART."""
+    times = [state.ms[0] for state in search.ranked()]
+    least, count = 0.0, 0
+    for time in times:
+        if least <= time <= NEAR * times[0]:
+            least, count = time * APART, count + 1
+    return count
 
 
 def _parent(search: Search, presets: Sequence[State], draw: int) -> Settings:
