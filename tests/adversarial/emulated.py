@@ -24,6 +24,10 @@ from tests.lowering.edits.judge import built
 from tests.run_folder import Kept, claimed, given_up
 
 
+LARGEST_BLOCK = 1 << 16
+"""Positions of a block of the cache. A compiler unrolls the scores of one; for 2^20 it takes more than 15 minutes."""
+
+
 class Kernels:
     """The PTX of schedules; equal texts are compiled once. compiled: by this process."""
 
@@ -60,6 +64,10 @@ class Emulated:
         mine = not drawn and not self.everything[of] and claimed(of, self.by)
         most = EVERYTHING if drawn or mine else 1
         kernels, shared = Kernels(), Kept("shown")
+        if schedule.kv.block > LARGEST_BLOCK:
+            self.counts["edits"] += 1
+            self.rulings[f"unrun: a block of {schedule.kv.block:,} positions takes too long to compile"] += 1
+            return
         try:
             ptx = kernels.ptx(schedule)
             machine = EmulatedKernel(lambda _: ptx or "", shared)

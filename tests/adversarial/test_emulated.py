@@ -51,6 +51,14 @@ def test_runs_are_shared_where_the_host_prepares_the_same() -> None:
         assert counts == [kernels, runs, shared, shared > 0]
 
 
+def test_a_block_that_no_compiler_unrolls_is_counted_as_not_run() -> None:
+    document = json.loads(json.dumps(base(BASE)))
+    document["kv"]["block"] = 1 << 20
+    found = Emulated("this slice")
+    found.judge(Schedule.model_validate_json(json.dumps(document)), "an edit", "KvLayout.block", drawn=False)
+    assert found.rulings == {"unrun: a block of 1,048,576 positions takes too long to compile": 1} and not found.told
+
+
 @pytest.mark.turns(2)
 @pytest.mark.usefixtures("_folder")
 def test_a_slice_tells_a_kernel_that_computes_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
