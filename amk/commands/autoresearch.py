@@ -19,9 +19,10 @@ from amk.agent.journal.store import Journal, read_state
 from amk.agent.report.kept import REPORT
 from amk.agent.run.interrupt import Interrupts
 from amk.commands.format_arguments import natural
-from amk.commands.planning import add_batch_choice
+from amk.commands.planning import add_batch_choice, add_constants_choice
 from amk.planner.settings import STARTS
 from amk.report.diagnostic import AmkError, Diagnostic, Exit, printable
+from amk.simulator.constants import given_constants
 from amk.targets.target import load_target
 from amk.weights.weight_format import FORMATS
 
@@ -74,6 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--jobs", type=int, metavar="N", help="processes that prove and compile (default: cores - 2; simulated: 1)"
     )
+    add_constants_choice(parser)
     tables = "tables of `amk export RUN --transfer FILE`: what paid in those runs, of whatever model and GPU, is tried"
     parser.add_argument("--transfer", type=Path, nargs="+", metavar="FILE", help=tables)
     parser.add_argument("--replay-run", help="run whose proposals --proposer replay repeats")
@@ -180,7 +182,8 @@ def _session(arguments: argparse.Namespace, journal: Journal, plan: Plan, limits
 
     run = journal.state.run
     target, seed = load_target(arguments.gpu), arguments.seed if run is None else run.seed
-    with session.opened(target, seed, journal.folder, arguments.gpus, arguments.ray) as backends:
+    constants = plan.constants if run is None else run.constants
+    with session.opened(target, seed, journal.folder, arguments.gpus, arguments.ray, constants) as backends:
         if run is None:
             runs.start(journal, plan, backends)
         else:
@@ -294,7 +297,7 @@ def _moved(arguments: argparse.Namespace, folder: Path) -> Plan | None:
     return Plan(
         model=run.model, target=run.target, context=run.context, start=run.start, seed=run.seed, proposer=run.proposer,
         llm_model=run.llm_model, limits=_limits(arguments, state.limits), dtype=run.dtype, prior=run.prior,
-        batch=run.batch,
+        batch=run.batch, constants=run.constants,
     )  # fmt: skip
 
 
@@ -319,14 +322,14 @@ def _plan(arguments: argparse.Namespace, limits: Limits) -> Plan:
     from amk.agent.run.runs import Plan, model_named
     from amk.models.model import load_model
 
-    model = load_model(arguments.model)
+    model, target = load_model(arguments.model), load_target(arguments.gpu)
     if arguments.max_context < 2:
         raise AmkError(Diagnostic("AMK005", "--max-context: at least 2 positions are needed"))
     return Plan(
-        model=model_named(arguments.model), target=load_target(arguments.gpu).name, start=arguments.start,
+        model=model_named(arguments.model), target=target.name, start=arguments.start,
         seed=arguments.seed, context=min(arguments.max_context, model.max_context), proposer=arguments.proposer,
         llm_model=arguments.llm_model, limits=limits, dtype=arguments.dtype, prior=not arguments.no_prior,
-        batch=arguments.batch,
+        batch=arguments.batch, constants=given_constants(arguments.constants, target),
     )  # fmt: skip
 
 
@@ -368,6 +371,7 @@ def _same_problem(arguments: argparse.Namespace, name: str, run: RunStarted) -> 
     from amk.agent.run.runs import model_named
     from amk.models.model import load_model
 
+    constants = given_constants(arguments.constants, load_target(arguments.gpu))
     given = {option: getattr(arguments, option) for option in PROBLEM}
     most = load_model(run.model).max_context
     given |= {
@@ -381,8 +385,14 @@ def _same_problem(arguments: argparse.Namespace, name: str, run: RunStarted) -> 
     for option, default in PROBLEM.items():
         if given[option] not in (default, known[option]):
             words = f"--{option.replace('_', '-')} {known[option]}, not {given[option]}"
-            message = f"run {name} is of {words}"
-            raise AmkError(Diagnostic("AMK701", message, help="`amk runs` lists the runs; --resume RUN names one"))
+            raise _another(f"run {name} is of {words}")
+    if constants not in (None, run.constants):
+        own = "of the target" if run.constants is None else f"that were given ({run.constants.origin})"
+        raise _another(f"run {name} is of the constants {own}, not of those in {arguments.constants}")
+
+
+def _another(message: str) -> AmkError:
+    return AmkError(Diagnostic("AMK701", message, help="`amk runs` lists the runs; --resume RUN names one"))
 
 
 def _same_kind(then: bool, now: bool) -> None:

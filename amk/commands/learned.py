@@ -9,10 +9,10 @@ from pathlib import Path
 
 from amk.bench.shared import Shared, read
 from amk.commands.measured_runs import measured_runs
-from amk.report.diagnostic import AmkError, Diagnostic, Where
+from amk.report.diagnostic import AmkError, Diagnostic, Where, printable
 from amk.schedule_ir.codec import schedule_hash
 from amk.simulator.calibrate import Run, fit_few
-from amk.simulator.constants import constants_for, save_constants
+from amk.simulator.constants import LEARNED, constants_for, save_constants
 from amk.simulator.floor import floor_ms
 from amk.targets.target import Target
 
@@ -23,10 +23,13 @@ def learn(arguments: argparse.Namespace, target: Target, say: Callable[[str], No
     if arguments.output is None:
         raise AmkError(Diagnostic("AMK005", "--learn needs -o FILE, where the constants are written"))
     fitted = fit_few(runs, constants_for(target), told=say)
-    save_constants(fitted.constants, arguments.output)
     before, after = (sum(map(abs, errors)) / len(errors) for errors in (fitted.before, fitted.after))
-    say(f"{len(runs)} measurements; mean error {100 * expm1(before):.1f}% before, {100 * expm1(after):.1f}% after")
-    say(f"amk simulate --constants {arguments.output} uses them")
+    errors = f"mean error {100 * expm1(before):.1f}% before, {100 * expm1(after):.1f}% after"
+    names = printable(", ".join(path.name for path in arguments.learn), 200)
+    sources = fitted.constants.sources | {LEARNED: f"{len(fitted.after)} measurements of {names}; {errors}"}
+    save_constants(fitted.constants.model_copy(update={"sources": sources}), arguments.output)
+    say(f"{len(runs)} measurements; {errors}")
+    say(f"used by --constants {arguments.output} of amk autoresearch, amk plan --search and amk simulate")
 
 
 def believed(path: Path, target: Target, signers: Path | None) -> list[Run]:

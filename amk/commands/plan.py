@@ -71,6 +71,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _settings(arguments: argparse.Namespace) -> Settings:
+    if arguments.constants is not None and not arguments.search:
+        raise AmkError(Diagnostic("AMK005", "--constants is for --search, which simulates"))
     if arguments.search:
         return searched_settings(arguments)
     return ready_settings(arguments) if arguments.plan == READY else PRESETS[arguments.plan]

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from amk.commands.format_arguments import natural
-from amk.commands.planning import chosen_formats
+from amk.commands.planning import add_constants_choice, chosen_formats
 from amk.models.model import load_model
 from amk.planner.clock import Clock
 from amk.planner.decisions import Decisions, cache_key, cached, decisions_of, keep, ready_made
@@ -23,6 +23,7 @@ from amk.planner.settings import FAST, Settings
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.codec import schedule_hash
 from amk.schedule_ir.schedule import Schedule
+from amk.simulator.constants import Constants, given_constants
 from amk.simulator.kinds import known_error
 from amk.targets.target import load_target
 
@@ -40,6 +41,7 @@ def add_search_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--budget", type=seconds, metavar="TIME", help="stop at the last whole round, e.g. 60s or 5m")
     parser.add_argument("--seed", type=natural, default=0, help="seed of the search (default: 0)")
     parser.add_argument("--no-cache", action="store_true", help="search even if the same search was made before")
+    add_constants_choice(parser)
 
 
 def seconds(text: str) -> float:
@@ -51,9 +53,10 @@ def seconds(text: str) -> float:
 
 
 def problem_of(arguments: argparse.Namespace) -> Problem:
+    target = load_target(arguments.gpu)
     return Problem(
-        load_model(arguments.model), load_target(arguments.gpu), chosen_formats(arguments),
-        arguments.max_context, POSITIONS,
+        load_model(arguments.model), target, chosen_formats(arguments), arguments.max_context, POSITIONS,
+        given_constants(arguments.constants, target),
     )  # fmt: skip
 
 
@@ -86,7 +89,7 @@ def searched_settings(arguments: argparse.Namespace) -> Settings:
             )  # fmt: skip
         known = decisions_of(problem, best, arguments.seed)
         keep(key, known)
-    _say(known, problem.schedule(known.settings(start)))
+    _say(known, problem.schedule(known.settings(start)), problem.constants)
     return known.settings(start)
 
 
@@ -106,12 +109,13 @@ def ready_settings(arguments: argparse.Namespace) -> Settings:
     return settings
 
 
-def _say(decisions: Decisions, schedule: Schedule) -> None:
+def _say(decisions: Decisions, schedule: Schedule, constants: Constants | None) -> None:
     times = ", ".join(f"{ms:.4f} ms at {pos}" for ms, pos in zip(decisions.ms, decisions.positions, strict=True))
     default = ", ".join(f"{ms:.4f}" for ms in decisions.default_ms)
     changes = ", ".join(f"{k}={v}" for k, v in decisions.changes.items()) or "the default plan"
     print(f"simulated {times} (default plan {default}): {changes}", file=sys.stderr)
-    print(f"error of such predictions: {known_error(schedule, decisions.positions[0])}", file=sys.stderr)
+    error = known_error(schedule, decisions.positions[0], constants=constants)
+    print(f"error of such predictions: {error}", file=sys.stderr)
     print(f"the same again: --expansions {decisions.expansions} --seed {decisions.seed}", file=sys.stderr)
 
 

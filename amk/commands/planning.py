@@ -29,6 +29,14 @@ def add_plan_arguments(parser: argparse.ArgumentParser, *, required: bool) -> No
     parser.add_argument("--max-context", type=positive, help="cache positions (default: what the model has and fits)")
 
 
+def add_constants_choice(parser: argparse.ArgumentParser) -> None:
+    """`--constants FILE`, for commands that simulate."""
+    parser.add_argument(
+        "--constants", type=Path, metavar="FILE",
+        help="the simulator's constants of the GPU, as `amk calibrate --learn` or `amk simulate --calibrate` writes",
+    )  # fmt: skip
+
+
 def add_batch_choice(parser: argparse.ArgumentParser) -> None:
     """`--batch N`, for commands that make one plan."""
     parser.add_argument(

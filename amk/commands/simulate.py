@@ -14,17 +14,17 @@ from typing import Any
 from amk.commands.format_arguments import positive
 from amk.commands.measured_runs import measured_runs
 from amk.commands.output import add_format, print_json, print_table
-from amk.commands.planning import add_plan_arguments, given_or_planned
+from amk.commands.planning import add_constants_choice, add_plan_arguments, given_or_planned
 from amk.commands.trace import output, write
 from amk.planner.settings import PRESETS
-from amk.report.diagnostic import AmkError, Diagnostic, Exit, Where
+from amk.report.diagnostic import AmkError, Diagnostic, Exit
 from amk.report.timeline_html import html
 from amk.report.timeline_perfetto import perfetto
 from amk.schedule_ir.codec import schedule_hash
 from amk.schedule_ir.schedule import Schedule
 from amk.simulator.agreement import Agreement, agreement
 from amk.simulator.calibrate import Run, fit, fit_few
-from amk.simulator.constants import Constants, constants_for, load_constants, save_constants
+from amk.simulator.constants import Constants, constants_for, given_constants, save_constants
 from amk.simulator.engine import PARTS
 from amk.simulator.held_out import FOLDS, held_out
 from amk.simulator.kinds import KindError, errors_of, known_error, read_errors, saved
@@ -41,9 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_plan_arguments(parser, required=False)
     parser.add_argument("--plan", choices=tuple(PRESETS), default="fast", help="plan of --model (default: fast)")
     parser.add_argument("--pos", type=int, default=128, help="position of the token (default: 128)")
-    parser.add_argument(
-        "--constants", type=Path, metavar="FILE", help="constants of the machine, as --calibrate writes"
-    )
+    add_constants_choice(parser)
     parser.add_argument(
         "--timeline", action="append", default=[], type=output, metavar="FILE",
         help="X.html: a page that needs nothing else; X.json: for https://ui.perfetto.dev; may be given twice",
@@ -80,14 +78,16 @@ def run(arguments: argparse.Namespace) -> int:
         raise AmkError(Diagnostic("AMK005", message))
     if arguments.schedule is not None:
         _require_safe(schedule)
-    prediction = predict(schedule, arguments.pos, _constants(arguments, schedule.target))
+    given = given_constants(arguments.constants, schedule.target)
+    prediction = predict(schedule, arguments.pos, given)
+    error = known_error(schedule, arguments.pos, constants=given)
     for path in arguments.timeline:
         timeline = timeline_of(prediction)
         write(path, html(timeline) if path.suffix == ".html" else json.dumps(perfetto(timeline)) + "\n")
     if arguments.format == "json":
-        print_json(as_data(prediction))
+        print_json(as_data(prediction, error))
     else:
-        _print(prediction)
+        _print(prediction, error)
     return int(Exit.SAFE)
 
 
@@ -101,17 +101,12 @@ def _require_safe(schedule: Schedule) -> None:
 
 def _constants(arguments: argparse.Namespace, target: Target) -> Constants:
     """AMK005 if the file is about another target."""
-    if arguments.constants is None:
-        return constants_for(target)
-    constants = load_constants(arguments.constants)
-    if constants.target != target.name:
-        message = f"constants of {constants.target}, the schedule is for {target.name}"
-        raise AmkError(Diagnostic("AMK005", message, where=Where(file=str(arguments.constants))))
-    return constants
+    return given_constants(arguments.constants, target) or constants_for(target)
 
 
-def as_data(prediction: Prediction) -> dict[str, Any]:
-    """What `--format json` prints; times in microseconds but for `ms_per_token` and `floor_ms`."""
+def as_data(prediction: Prediction, error: str) -> dict[str, Any]:
+    """What `--format json` prints; times in microseconds but for `ms_per_token` and `floor_ms`. error: what is known of
+    it."""
     return {
         "ms_per_token": prediction.ms,
         "simulated": True,
@@ -120,7 +115,7 @@ def as_data(prediction: Prediction) -> dict[str, Any]:
         "target": prediction.schedule.target.name,
         "pos": prediction.pos,
         "floor_ms": prediction.floor_ms,
-        "error": known_error(prediction.schedule, prediction.pos),
+        "error": error,
         "tokens_per_second": 1e3 / prediction.ms,
         "layer_us": prediction.layer_us,
         "phases": [_phase(p) for p in prediction.phases],
@@ -146,10 +141,10 @@ def _phase(phase: Phase) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _print(prediction: Prediction) -> None:
+def _print(prediction: Prediction, error: str) -> None:
     schedule = prediction.schedule
     print(f"{prediction.ms:.4f} ms per token, simulated: {schedule.name} at position {prediction.pos}")
-    print(f"error of such predictions: {known_error(schedule, prediction.pos)}")
+    print(f"error of such predictions: {error}")
     share = 100 * prediction.floor_ms / prediction.ms
     print(f"floor {prediction.floor_ms:.4f} ms ({share:.0f}%), a layer takes {prediction.layer_us:.1f} us\n")
     rows = []

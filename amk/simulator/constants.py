@@ -16,7 +16,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from amk.report.diagnostic import AmkError, Diagnostic, Where
+from amk.report.diagnostic import AmkError, Diagnostic, Where, printable
 from amk.report.json_file import read_json
 from amk.report.schema import schema_error
 from amk.targets.target import Target
@@ -25,6 +25,10 @@ Cost = Annotated[float, Field(ge=0, lt=1e6, allow_inf_nan=False)]
 Rate = Annotated[float, Field(gt=0, lt=1e9, allow_inf_nan=False)]
 REFERENCE = "h200"
 MOST_BYTES = 1 << 20
+FILE_BYTES = 1 << 14
+"""Of one target's constants: a search hands them to every process that it starts."""
+LEARNED = "learned"
+"""Key of `sources`: which measurements the set was fitted to, and how far off it is on them."""
 
 
 class _Data(BaseModel):
@@ -76,6 +80,11 @@ class Constants(_Data):
     round_us: Cost
     far_us_per_kib: Cost
     sources: dict[str, str]
+
+    @property
+    def origin(self) -> str:
+        """Where the set is from, in a line."""
+        return printable(self.sources.get(LEARNED) or "; ".join(dict.fromkeys(self.sources.values())), 300)
 
     def perturbed(self, rng: np.random.Generator, spread: float) -> Constants:
         """Every cost times exp(N(0, spread)): another machine of the same kind, with the same memory."""
@@ -163,11 +172,20 @@ def scaled(reference: Constants, target: Target) -> Constants:
 
 
 def load_constants(path: Path) -> Constants:
-    """A file that `amk simulate --calibrate` wrote."""
+    """A file that `amk calibrate --learn` or `amk simulate --calibrate` wrote."""
     try:
-        return Constants.model_validate(read_json(path, MOST_BYTES))
+        return Constants.model_validate(read_json(path, FILE_BYTES))
     except ValidationError as error:
         raise schema_error(error, str(path)) from error
+
+
+def given_constants(path: Path | None, target: Target) -> Constants | None:
+    """Those of the file, if there is one. AMK005 if it is about another target."""
+    constants = None if path is None else load_constants(path)
+    if constants is not None and constants.target != target.name:
+        message = f"constants of {constants.target}, and {target.name} was asked for"
+        raise AmkError(Diagnostic("AMK005", message, where=Where(file=str(path))))
+    return constants
 
 
 def save_constants(constants: Constants, path: Path) -> None:

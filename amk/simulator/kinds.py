@@ -21,6 +21,7 @@ from amk.models.matrices import MATRICES
 from amk.report.json_file import read_json
 from amk.report.schema import schema_error
 from amk.schedule_ir.schedule import Schedule
+from amk.simulator.constants import Constants
 
 LONG = 8192
 """Positions from which attention takes a good part of the time."""
@@ -93,13 +94,16 @@ def read_errors(path: Path) -> Errors:
         raise schema_error(error, str(path)) from error
 
 
-def known_error(schedule: Schedule, pos: int, errors: Errors | None = None) -> str:
-    """One sentence on how far predictions for such a plan were off, or that nobody knows."""
-    return error_of_kind(schedule.target.name, kind_of(schedule, pos), errors)
+def known_error(schedule: Schedule, pos: int, errors: Errors | None = None, constants: Constants | None = None) -> str:
+    """One sentence on how far predictions for such a plan were off, or that nobody knows. constants: that somebody
+    gave, of which only their file can say something."""
+    return error_of_kind(schedule.target.name, kind_of(schedule, pos), errors, constants)
 
 
-def error_of_kind(target: str, kind: str, errors: Errors | None = None) -> str:
+def error_of_kind(target: str, kind: str, errors: Errors | None = None, constants: Constants | None = None) -> str:
     """The same, of any plan of the kind."""
+    if constants is not None:
+        return f"not known of other plans than these constants are from ({constants.origin})"
     own = (errors or stored_errors()).kinds.get(target)
     if own is None:
         return f"no plan was ever measured on {target}: the error is not known"

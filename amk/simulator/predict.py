@@ -177,6 +177,10 @@ class Simulator:
         """ms per token at each of the positions."""
         return steps_ms(schedule, positions, self.constants)
 
+    def predict(self, schedule: Schedule, pos: int) -> Prediction:
+        """ms per token at `pos`, and where it goes. AMK201 if the schedule gets stuck."""
+        return predict(schedule, pos, self.constants)
+
 
 def step_ms(schedule: Schedule, pos: int, constants: Constants | None = None) -> float:
     """ms per token alone."""

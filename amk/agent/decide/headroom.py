@@ -83,6 +83,8 @@ def foretold(state: State) -> list[str]:
     if run is None or not run.simulated or share is None:
         return []
     known = "" if run.target == REFERENCE else f"; it was fitted to an {REFERENCE}, how far it is off here is not known"
+    if run.constants is not None:
+        known = f"; its constants were given ({run.constants.origin}), how far it is off on other plans is not known"
     lines = [
         f"headroom: {100 * share:.1f}% of the simulated time is above the floor, bytes over bandwidth; "
         f"a keep needs {100 * MIN_GAIN:.1f}%",

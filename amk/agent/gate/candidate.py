@@ -21,6 +21,8 @@ from amk.report.diagnostic import AmkError
 from amk.schedule_ir.codec import canonical_json
 from amk.schedule_ir.edits.apply import apply
 from amk.schedule_ir.schedule import Schedule
+from amk.simulator.constants import Constants
+from amk.simulator.predict import Simulator
 from amk.targets.target import Target, load_target
 from amk.weights.weight_format import FormatName
 
@@ -76,12 +78,14 @@ class Asked(Protocol):
     def dtype(self) -> FormatName: ...
     @property
     def batch(self) -> int: ...
+    @property
+    def constants(self) -> Constants | None: ...
 
 
 def workshop_of(asked: Asked) -> Workshop:
     """What makes the candidates of a run."""
     model, target = load_model(asked.model), load_target(asked.target)
-    return Workshop(model, target, asked.context, formats(asked.dtype), asked.batch)
+    return Workshop(model, target, asked.context, formats(asked.dtype), asked.batch, Simulator(asked.constants))
 
 
 def program_key(schedule: Schedule, source: str) -> str:
@@ -102,7 +106,7 @@ class Workshop:
     """Design -> candidate, for one model on one target with one context; remembers recent results.
 
     wanted: how each matrix is stored, batch: sequences decoded together; both are part of the problem and no choice of
-    the search.
+    the search. simulator: whom everybody asks how long a candidate takes.
     """
 
     def __init__(
@@ -112,16 +116,18 @@ class Workshop:
         context: int | None = None,
         wanted: Formats | None = None,
         batch: int = 1,
+        simulator: Simulator = Simulator(),  # noqa: B008  it cannot be changed
     ) -> None:
         self.model, self.target, self.context, self.batch = model, target, context, batch
+        self.simulator = simulator
         self.wanted = BF16 if wanted is None else wanted
         self._made: OrderedDict[Design, Candidate | Impossible] = OrderedDict()
         self._keys: OrderedDict[Settings, str | None] = OrderedDict()
 
-    def __reduce__(self) -> tuple[type[Self], tuple[ModelSpec, Target, int | None, Formats, int]]:
+    def __reduce__(self) -> tuple[type[Self], tuple[ModelSpec, Target, int | None, Formats, int, Simulator]]:
         """Another process makes its own programs. What it is started with must fit in a pipe: who starts a process that
         dies before it has read everything waits for ever otherwise."""
-        return type(self), (self.model, self.target, self.context, self.wanted, self.batch)
+        return type(self), (self.model, self.target, self.context, self.wanted, self.batch, self.simulator)
 
     def make(self, design: Design | Settings) -> Candidate | Impossible:
         """Plan the settings and make the edits; a plan without edits is lowered at once. The context is the run's, so

@@ -21,7 +21,7 @@ from amk.lowering.kernel import build
 from amk.planner.settings import Settings
 from amk.report.diagnostic import AmkError, Diagnostic, Exit
 from amk.schedule_ir.schedule import Schedule
-from amk.simulator.predict import step_ms
+from amk.simulator.predict import Simulator
 
 DETAIL = 1000
 VERDICT = -3
@@ -161,14 +161,14 @@ class Gate:
             return refused("uncompilable", tuple(d.code for d in error.diagnostics), error.diagnostics[0].message)
         passed = Gated(
             index=index, verdict="passed", key=candidate.key, kernel=kernel_key, repaired=candidate.repaired[:20],
-            simulated_ms=simulated(candidate.schedule) if kernel else None,
+            simulated_ms=simulated(self.workshop.simulator, candidate.schedule) if kernel else None,
         )  # fmt: skip
         return passed, Ready(candidate, kernel, judgement)
 
 
-def simulated(schedule: Schedule) -> float | None:
+def simulated(simulator: Simulator, schedule: Schedule) -> float | None:
     """ms per token at position LOOKED_AT, or the last before it; None where the simulator cannot tell."""
     try:
-        return step_ms(schedule, min(LOOKED_AT, schedule.kv.context - 1))
+        return simulator.step_ms(schedule, min(LOOKED_AT, schedule.kv.context - 1))
     except AmkError:
         return None

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter
 
+from amk.simulator.constants import Constants
 from amk.weights.weight_format import FormatName
 
 
@@ -59,6 +60,8 @@ class RunStarted(Event):
     """Sequences decoded together."""
     floor_ms: tuple[float, ...] = ()
     """Bytes of a step of the start over the memory's bandwidth, at each position."""
+    constants: Constants | None = None
+    """Of the simulator, where the target's own are not used."""
 
 
 class SessionStarted(Event):

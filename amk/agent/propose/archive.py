@@ -14,6 +14,7 @@ help the best once they are merged. Designs that are further than WITHIN behind 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from amk.agent.decide.rulings import promised
@@ -81,11 +82,10 @@ class Archive:
         if run is None or not run.prior:
             return NOWHERE
         if index not in self._times:
-            candidate = context.workshop.make(context.design(index))
-            try:
-                times = step_times(candidate.schedule, looked(context)) if isinstance(candidate, Candidate) else NOWHERE
-            except AmkError:
-                times = NOWHERE
+            candidate, times = context.workshop.make(context.design(index)), NOWHERE
+            with suppress(AmkError):
+                if isinstance(candidate, Candidate):
+                    times = step_times(context.workshop.simulator.predict(candidate.schedule, looked(context)))
             self._times[index] = times
         return self._times[index]
 

@@ -15,7 +15,6 @@ from amk.agent.journal.inbox import Suggestion
 from amk.agent.propose.base import Context
 from amk.planner.search import Problem, Search
 from amk.planner.settings import Settings
-from amk.simulator.constants import Constants
 
 EXPANSIONS = 48
 WIDTH = 1
@@ -28,9 +27,8 @@ POSITION = 1
 
 @dataclass
 class Beam:
-    """`constants`: those of the target unless given; it is never told what a simulated back end uses."""
+    """It asks the simulator of the run's workshop, and is never told what a simulated back end uses."""
 
-    constants: Constants | None = None
     name: str = "beam"
     _grown: dict[tuple[Settings, frozenset[frozenset[Item]]], list[Settings]] = field(default_factory=dict)
 
@@ -51,8 +49,9 @@ class Beam:
         positions = run.positions if run else (128,)
         looked = positions[POSITION : POSITION + 1] or positions
         problem = Problem(
-            workshop.model, workshop.target, context=workshop.context, positions=looked, constants=self.constants
-        )
+            workshop.model, workshop.target, context=workshop.context, positions=looked,
+            constants=workshop.simulator.constants,
+        )  # fmt: skip
         # No preset is among the states: only what this run has measured.
         made = Search(problem, root, context.seed, WIDTH, known=(), space=context.space, tight_first=False)
         made.limit, made.avoid = EXPANSIONS, context.history.hopeless

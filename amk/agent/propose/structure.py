@@ -35,7 +35,6 @@ from amk.planner.settings import Settings
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.edits.apply import apply
 from amk.schedule_ir.edits.directed import KINDS, Hot, directed
-from amk.simulator.predict import step_ms
 
 TRIES = 40
 LOOKS = {True: 12, False: 3}
@@ -172,7 +171,7 @@ class Structure:
         gains: list[float] = []
         try:
             for pos in sorted(run.positions, key=lambda pos: pos != looked(context)):
-                gains.append(log(self._time(known, pos) / self._time(made, pos)))
+                gains.append(log(self._time(context, known, pos) / self._time(context, made, pos)))
                 if gains[-1] < (0.0 if len(gains) == 1 else -MAX_LOSS):
                     return gains[-1]
         except AmkError:
@@ -292,14 +291,15 @@ class Structure:
         parent = context.workshop.make(context.design(child.parent))
         if not isinstance(parent, Candidate):
             return None
+        pos = looked(context)
         try:
-            return log(self._time(parent, looked(context)) / self._time(made, looked(context)))
+            return log(self._time(context, parent, pos) / self._time(context, made, pos))
         except AmkError:
             return None
 
-    def _time(self, candidate: Candidate, pos: int) -> float:
+    def _time(self, context: Context, candidate: Candidate, pos: int) -> float:
         if (candidate.key, pos) not in self._ms:
-            self._ms[candidate.key, pos] = step_ms(candidate.schedule, pos)
+            self._ms[candidate.key, pos] = context.workshop.simulator.step_ms(candidate.schedule, pos)
         return self._ms[candidate.key, pos]
 
     def _order(self, context: Context, rng: np.random.Generator) -> list[str]:

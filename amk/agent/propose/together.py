@@ -31,7 +31,6 @@ from amk.agent.propose.base import Context
 from amk.agent.propose.combine import RIDGE, WORTH_TRYING
 from amk.planner.space import Value, moved
 from amk.report.diagnostic import AmkError
-from amk.simulator.predict import step_ms
 
 GAINED = 0.001
 """Log gain of a change that is worth a try beside others."""
@@ -120,8 +119,9 @@ def _slower(context: Context, candidate: Candidate) -> bool:
     run, best = context.state.run, context.workshop.make(context.design(context.state.best))
     if run is None or not (run.simulated and run.prior) or not isinstance(best, Candidate):
         return False
+    pos, step_ms = looked(context), context.workshop.simulator.step_ms
     try:
-        return step_ms(candidate.schedule, looked(context)) >= step_ms(best.schedule, looked(context))
+        return step_ms(candidate.schedule, pos) >= step_ms(best.schedule, pos)
     except AmkError:
         return True
 

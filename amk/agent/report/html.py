@@ -133,6 +133,7 @@ def _facts(state: State) -> str:
         ("A/A spread", mads or "not measured"),
         ("language model", f"{run.llm_model}, {live} live attempts" if live else "no live model was called"),
         ("dollars", f"{state.dollars:.4f} of {state.limits.dollars:.2f}"),
+        ("constants of the simulator", run.constants.origin if run.constants else "the target's own"),
         ("judges (sha256)", run.manifest), ("version", run.version),
     ]  # fmt: skip
     return table(("", ""), [("", row) for row in rows])
@@ -152,9 +153,9 @@ def middle(state: State) -> int:
 
 
 def _timeline(state: State, best: Candidate | None, foreseen: Prediction | None) -> str:
-    if best is None:
+    if best is None or state.run is None:
         return ""
-    page = escape(html(timeline_of(foreseen or predict(best.schedule, middle(state)))))
+    page = escape(html(timeline_of(foreseen or predict(best.schedule, middle(state), state.run.constants))))
     frame = f'<iframe aria-label="timeline" sandbox="allow-scripts" srcdoc="{page}"></iframe>'
     return f"<h2>Timeline of the best schedule (simulated)</h2>{frame}"
 

@@ -23,7 +23,7 @@ from amk.planner.space import Space
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.edits.apply import said
 from amk.schedule_ir.edits.difference import difference
-from amk.simulator.predict import Prediction, step_ms
+from amk.simulator.predict import Prediction
 
 ABLATED = 6
 CHANGES = 200
@@ -96,7 +96,7 @@ def _without(space: Space, best: Design) -> Iterator[tuple[str, Design]]:
 def _ms(workshop: Workshop, design: Design, pos: int) -> float | None:
     candidate = workshop.make(design)
     try:
-        return step_ms(candidate.schedule, pos) if isinstance(candidate, Candidate) else None
+        return workshop.simulator.step_ms(candidate.schedule, pos) if isinstance(candidate, Candidate) else None
     except AmkError:
         return None
 

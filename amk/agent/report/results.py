@@ -96,4 +96,5 @@ def metrics(state: State) -> list[str]:
 
 def known_error_of(run: RunStarted) -> str:
     """How far predictions of such plans were off, at the run's first position."""
-    return error_of_kind(run.target, named_kind(run.dtype == "bf16", run.batch, run.positions[0]))
+    kind = named_kind(run.dtype == "bf16", run.batch, run.positions[0])
+    return error_of_kind(run.target, kind, constants=run.constants)

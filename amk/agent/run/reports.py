@@ -20,7 +20,6 @@ from amk.agent.report.html import middle, render
 from amk.agent.report.kept import REPORT
 from amk.agent.report.result import Ablated, ablated
 from amk.planner.space import OutsideSpaceError
-from amk.simulator.predict import predict
 
 HURRY = 1.0
 """Seconds of a processor since the process began after which no further change is taken out of the best, where somebody
@@ -88,7 +87,7 @@ def report_of(
     survey = context.neighbourhood.survey(context, plans=0)
     best, start = candidate_of(state, state.best), candidate_of(state, START)
     edits = what_is_left(state, left_of(state, context, bounds))
-    foreseen = None if best is None else predict(best.schedule, middle(state))
+    foreseen = None if best is None else context.workshop.simulator.predict(best.schedule, middle(state))
     changes: tuple[list[Ablated], int] = [], 0
     if best is not None and foreseen is not None and state.best != START:
         space = context.space

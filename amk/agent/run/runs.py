@@ -25,6 +25,7 @@ from amk.agent.journal.store import Journal, exists, is_busy, read_state
 from amk.agent.run import manifest
 from amk.models.model import shipped_models
 from amk.report.diagnostic import AmkError, Diagnostic
+from amk.simulator.constants import Constants
 from amk.simulator.floor import simulated_floor_ms
 from amk.version import __version__
 from amk.weights.weight_format import FormatName
@@ -54,6 +55,7 @@ class Plan:
     dtype: FormatName = "bf16"
     prior: bool = True
     batch: int = 1
+    constants: Constants | None = None
 
 
 def create(plan: Plan, root: Path | None = None) -> Journal:
@@ -87,7 +89,7 @@ def start(journal: Journal, plan: Plan, backends: Sequence[Backend]) -> None:
         positions=positions, start=plan.start, settings=space.point(space.start),
         seed=plan.seed, proposer=plan.proposer, llm_model=plan.llm_model, backend=backends[0].label,
         simulated=backends[0].simulated, limits=plan.limits, manifest=manifest.digest(frozen), version=__version__,
-        prior=plan.prior, batch=plan.batch, floor_ms=floors,
+        prior=plan.prior, batch=plan.batch, floor_ms=floors, constants=plan.constants,
     )  # fmt: skip
     journal.append(first)
     begin(journal, backends, plan.limits)

@@ -44,6 +44,8 @@ from amk.agent.run import runs
 from amk.agent.run.loop import Loop
 from amk.agent.run.reports import workshop_of
 from amk.report.diagnostic import AmkError, Diagnostic
+from amk.simulator.constants import Constants
+from amk.simulator.predict import Simulator
 from amk.targets.target import Target
 
 PROPOSERS = (
@@ -120,13 +122,16 @@ def proposer_for(
     )  # fmt: skip
 
 
-def backends_for(target: Target, seed: int, folder: Path | None, gpus: int = 1) -> tuple[Backend, ...]:
-    """`gpus` of this machine's GPUs that are the named one, else the simulator. AMK005 if there are some, but fewer."""
+def backends_for(
+    target: Target, seed: int, folder: Path | None, gpus: int = 1, constants: Constants | None = None
+) -> tuple[Backend, ...]:
+    """`gpus` of this machine's GPUs that are the named one, else the simulator with these constants. AMK005 if there
+    are some, but fewer."""
     found = []
     if folder is not None:
         found = matching(target, visible(local_gpus(), os.environ.get("CUDA_VISIBLE_DEVICES")))
     if not found or folder is None:
-        return (SimulatedBackend(target.name, seed),)
+        return (SimulatedBackend(target.name, seed, Simulator(constants)),)
     if len(found) < gpus:
         raise AmkError(Diagnostic("AMK005", f"--gpus {gpus}: this machine has {len(found)} of {target.title}"))
     from amk.agent.device.device_server import Post, ServerBackend
@@ -142,11 +147,15 @@ def is_here(target: Target) -> bool:
 
 
 @contextmanager
-def opened(target: Target, seed: int, folder: Path, gpus: int | None, ray: str | None) -> Iterator[tuple[Backend, ...]]:
+def opened(
+    target: Target, seed: int, folder: Path, gpus: int | None, ray: str | None, constants: Constants | None = None
+) -> Iterator[tuple[Backend, ...]]:
     """The devices of one session, closed again at its end. AMK708 if the Ray cluster at `ray` cannot be used."""
     with ExitStack() as stack:
-        here = ray is None
-        found = backends_for(target, seed, folder, gpus or 1) if here else _servers(stack, target, gpus, str(ray))
+        if ray is None:
+            found = backends_for(target, seed, folder, gpus or 1, constants)
+        else:
+            found = _servers(stack, target, gpus, ray)
         for backend in found:
             stack.callback(backend.close)
         yield found

@@ -36,6 +36,8 @@ from amk.agent.tools.views import (
 )
 from amk.planner.space import OutsideSpaceError, Space
 from amk.report.diagnostic import TITLES, AmkError, explanation, normalise
+from amk.schedule_ir.schedule import Schedule
+from amk.simulator.predict import Simulator
 
 MOST_TRIALS: Final = 50
 
@@ -82,13 +84,13 @@ class Desk:
 
     def read_times(self, proposal: int | None = None, position: int | None = None) -> str:
         """Where the simulator sees the time of a token go: by phase, and by the steps that lose most."""
-        return pages.times(self._candidate(proposal).schedule, self._position(position))
+        return pages.times(*self._foretold(proposal, position))
 
     def read_timeline(
         self, proposal: int | None = None, position: int | None = None, group: int = 0, offset: int = 0
     ) -> str:
         """What the workers of a group do in the simulated layers, span by span, in microseconds."""
-        return pages.timeline(self._candidate(proposal).schedule, self._position(position), group, offset)
+        return pages.timeline(*self._foretold(proposal, position), group, offset)
 
     def read_trials(
         self, latest: int = 20, before: int | None = None, proposer: str = "", outcome: str = ""
@@ -224,6 +226,10 @@ class Desk:
         except (OutsideSpaceError, ValueError) as error:
             raise RefusedError(str(error)) from error
 
+    def _foretold(self, proposal: int | None, position: int | None) -> tuple[Simulator, Schedule, int]:
+        """Who is asked, about what and where."""
+        return self._made_by().simulator, self._candidate(proposal).schedule, self._position(position)
+
     def _position(self, position: int | None) -> int:
         run = self.state_of().run
         assert run is not None
@@ -241,7 +247,7 @@ class Desk:
         run, base = self.state_of().run, self._candidate(parent)
         assert run is not None
         try:
-            before = [pages.step_ms(base.schedule, pos) for pos in run.positions]
+            before = [self._made_by().simulator.step_ms(base.schedule, pos) for pos in run.positions]
         except AmkError:
             return None
         pairs = zip(before, found.simulated_ms, strict=True)

@@ -9,8 +9,8 @@ from amk.agent.tools.refused import RefusedError
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.edits.tree import Branch, Leaf, tree, walk
 from amk.schedule_ir.schedule import Schedule
-from amk.simulator import predict as simulator
 from amk.simulator.kinds import known_error
+from amk.simulator.predict import Prediction, Simulator
 
 Part = Literal["outline", "step", "memory", "table"]
 PAGE: Final = 6000
@@ -83,38 +83,34 @@ def _step(whole: Schedule, name: str) -> str:
     raise RefusedError(f"there is no step or loop {name[:80]!r}: the outline has the names")
 
 
-def step_ms(whole: Schedule, position: int) -> float:
-    return simulator.step_ms(whole, position)
-
-
-def _predicted(whole: Schedule, position: int) -> simulator.Prediction:
+def _predicted(simulator: Simulator, whole: Schedule, position: int) -> Prediction:
     try:
         return simulator.predict(whole, position)
     except AmkError as error:
         raise RefusedError(str(error)) from error
 
 
-def times(whole: Schedule, position: int) -> str:
+def times(simulator: Simulator, whole: Schedule, position: int) -> str:
     """Time of a token by phase, and by the steps that lose most; microseconds, mean of the workers."""
     from amk.agent.tools.time_by_phase import parts_of
     from amk.agent.tools.time_by_step import by_step
 
-    found = _predicted(whole, position)
+    found = _predicted(simulator, whole, position)
     total, floor = 1e3 * found.ms, 1e3 * found.floor_ms
     lines = [f"simulated at position {position}: {total:.1f} us, floor {floor:.1f} us; by phase:"]
     lines += [f"{phase.name}: {phase.us:.1f} ({parts_of(phase)})" for phase in found.phases]
     lines.append(f"in the {found.window.layers} simulated layers, us of a worker in which memory is not at work:")
     lost = sorted(by_step(found).items(), key=lambda each: -each[1])
     lines += [f"{name}: {us:.2f}" for name, us in lost[:STEPS]]
-    lines.append(f"error of such predictions: {known_error(whole, position)}")
+    lines.append(f"error of such predictions: {known_error(whole, position, constants=simulator.constants)}")
     return "\n".join(lines)
 
 
-def timeline(whole: Schedule, position: int, group: int, offset: int) -> str:
+def timeline(simulator: Simulator, whole: Schedule, position: int, group: int, offset: int) -> str:
     """Spans of the first warp of the first worker of a group."""
     from amk.simulator.timeline import timeline_of
 
-    found = timeline_of(_predicted(whole, position))
+    found = timeline_of(_predicted(simulator, whole, position))
     if not 0 <= group < len(found.tracks):
         raise RefusedError(f"groups are 0 to {len(found.tracks) - 1}")
     track = found.tracks[group]

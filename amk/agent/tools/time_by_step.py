@@ -6,9 +6,8 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from amk.schedule_ir.edits.tree import Leaf, tree, walk
-from amk.schedule_ir.schedule import Schedule
 from amk.simulator.engine import Part
-from amk.simulator.predict import Prediction, predict
+from amk.simulator.predict import Prediction
 from amk.simulator.runs import runs
 
 STREAMED: tuple[Part, ...] = ("memory",)
@@ -25,9 +24,7 @@ class StepTimes:
     ms: float
 
 
-def step_times(schedule: Schedule, pos: int) -> StepTimes:
-    """AMK201 if the schedule gets stuck."""
-    found = predict(schedule, pos)
+def step_times(found: Prediction) -> StepTimes:
     lost = [(us, phase.name, part) for phase in found.phases for part, us in phase.parts.items()
             if part not in STREAMED]  # fmt: skip
     _, phase, part = max(lost, default=(0.0, "none", "memory"))

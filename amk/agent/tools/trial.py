@@ -25,6 +25,7 @@ from amk.report.render import render
 from amk.schedule_ir.edits.apply import said
 from amk.schedule_ir.edits.kinds import Edit
 from amk.schedule_ir.edits.shrink import shrunk
+from amk.simulator.predict import Simulator
 
 SECONDS: Final = 240.0
 VERDICT_SECONDS: Final = 120.0
@@ -102,7 +103,7 @@ def looked_at(asked: Asked, workshop: Workshop) -> Trial:
     _verdict(found, made)
     found.matters = _matters(found, asked, workshop)
     if asked.run.prior:
-        _simulated(found, made, asked.run.positions)
+        _simulated(found, workshop.simulator, made, asked.run.positions)
     if asked.compile and found.verdict == "SAFE":
         _compiled(found, made)
     return found
@@ -151,11 +152,9 @@ def _explained(codes: Sequence[str]) -> str:
     return explanation(codes[0])[:TEXT] if codes and codes[0] in TITLES else ""
 
 
-def _simulated(found: Trial, candidate: Candidate, positions: tuple[int, ...]) -> None:
-    from amk.simulator.predict import step_ms
-
+def _simulated(found: Trial, simulator: Simulator, candidate: Candidate, positions: tuple[int, ...]) -> None:
     try:
-        found.simulated_ms = [round(step_ms(candidate.schedule, pos), 5) for pos in positions]
+        found.simulated_ms = [round(simulator.step_ms(candidate.schedule, pos), 5) for pos in positions]
     except AmkError as error:
         found.told += printable(f"\nsimulated: {error.diagnostics[0].message}", 300)
 
