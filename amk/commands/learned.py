@@ -25,7 +25,7 @@ def learn(arguments: argparse.Namespace, target: Target, say: Callable[[str], No
     fitted = fit_few(runs, constants_for(target), told=say)
     before, after = (sum(map(abs, errors)) / len(errors) for errors in (fitted.before, fitted.after))
     errors = f"mean error {100 * expm1(before):.1f}% before, {100 * expm1(after):.1f}% after"
-    names = printable(", ".join(path.name for path in arguments.learn), 200)
+    names = printable(", ".join(path.name for path in arguments.learn), 80)
     sources = fitted.constants.sources | {LEARNED: f"{len(fitted.after)} measurements of {names}; {errors}"}
     save_constants(fitted.constants.model_copy(update={"sources": sources}), arguments.output)
     say(f"{len(runs)} measurements; {errors}")

@@ -84,7 +84,7 @@ class Constants(_Data):
     @property
     def origin(self) -> str:
         """Where the set is from, in a line."""
-        return printable(self.sources.get(LEARNED) or "; ".join(dict.fromkeys(self.sources.values())), 300)
+        return printable(self.sources.get(LEARNED) or "; ".join(sorted(set(self.sources.values()))), 160)
 
     def perturbed(self, rng: np.random.Generator, spread: float) -> Constants:
         """Every cost times exp(N(0, spread)): another machine of the same kind, with the same memory."""

@@ -44,7 +44,7 @@ def programs_known() -> Iterator[None]:
         return keys[place]
 
     def simulated(self: Problem, schedule: Schedule) -> tuple[float, ...]:
-        place = schedule_hash(schedule), self.positions, self.constants
+        place = schedule_hash(schedule), self.positions, repr(self.constants)
         if place not in times:
             times[place] = times_of(self, schedule)
         return times[place]

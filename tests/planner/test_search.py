@@ -25,7 +25,7 @@ from amk.planner.space import Knob, Space
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.codec import load_schedule, schedule_hash
 from amk.schedule_ir.schedule import Schedule
-from amk.simulator.constants import constants_for
+from amk.simulator.constants import constants_for, save_constants
 from amk.simulator.predict import step_ms
 from amk.targets.target import load_target
 from amk.validator.verify import verify
@@ -353,7 +353,30 @@ def test_the_command_searches_with_the_batch_that_it_writes(
     assert f"simulated {known['ms'][0]:.4f} ms at 128" in told and "error of such predictions: " in told
 
 
+@pytest.mark.turns(4)
+def test_the_command_searches_by_the_constants_of_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A search that is known is made again with other constants, whose times it tells; and is then known, too."""
+    monkeypatch.setenv("AMK_CACHE", str(tmp_path / "cache"))
+    known = constants_for(load_target("l4"))
+    slower = known.model_copy(update={"hop_us": 9 * known.hop_us, "sources": {"learned": "two rows of l4.json"}})
+    file, one, two = (tmp_path / f"{name}.json" for name in ("constants", 1, 2))
+    save_constants(slower, file)
+    assert main(arguments(one, "--expansions", "3")) == 0
+    assert "two rows" not in capsys.readouterr().err
+    given = arguments(two, "--expansions", "3", "--constants", str(file))
+    assert main(given) == 0
+    told, (schedule, _) = capsys.readouterr().err, load_schedule(two)
+    assert f"simulated {step_ms(schedule, 128, slower):.4f} ms at 128" in told and "two rows of l4.json" in told
+    assert step_ms(schedule, 128, slower) > 1.02 * step_ms(schedule, 128)
+    assert len(list((tmp_path / "cache" / "plans").glob("*.json"))) == 2
+    monkeypatch.setattr("amk.commands.plan_search.search", None)
+    assert main(given) == 0
+
+
 @pytest.mark.parametrize("words", [
+    ["--constants", "no-search.json"],
     ["--expansions", "0"], ["--plan", "ready", "--model", "no-such"], ["--plan", "ready", "--batch", "2"],
     ["--plan", "ready", "--kv-dtype", "fp8"], ["--plan", "ready", "--sampling", "top-k"],
 ], ids=str)  # fmt: skip
