@@ -1,5 +1,6 @@
 """Every offline proposer: within the space, nothing twice, the same again after a resume, better than nothing."""
 
+from dataclasses import replace
 from math import log
 from pathlib import Path
 from statistics import median
@@ -13,8 +14,11 @@ from amk.agent.gate.candidate import Candidate, Workshop
 from amk.agent.propose import beam, structure
 from amk.agent.propose.portfolio import Portfolio
 from amk.agent.run.session import offline
+from amk.planner.formats import formats
+from amk.planner.search import Problem
 from amk.planner.settings import FAST, PHASED, Settings
 from amk.planner.space import Space
+from amk.schedule_ir.schedule import Schedule
 from amk.simulator.predict import Simulator
 from tests.agent.compare import Perturbed, run_one, table
 from tests.agent.conftest import CONTEXT, MakeLoop, fences_kept
@@ -63,6 +67,23 @@ def test_a_proposer_improves_the_phased_plan_and_repeats_nothing(
         assert loop.state.evals == EVALS[name]
     assert default_gain > log(1.05), "there is something to find"
     assert median(found) > SHARE * default_gain
+
+
+def test_the_beam_simulates_plans_of_the_weights_that_the_run_has(
+    make_loop: MakeLoop, workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(beam, "EXPANSIONS", 2)
+    times, labels = Problem.times, list[str]()
+
+    def noted(self: Problem, schedule: Schedule) -> tuple[float, ...]:
+        labels.append(schedule.weights_label)
+        return times(self, schedule)
+
+    monkeypatch.setattr(Problem, "times", noted)
+    coded = Workshop(workshop.model, workshop.target, CONTEXT, formats("int8"))
+    context = replace(make_loop().context(), workshop=coded)
+    beam.Beam().grow(context, context.space.start)
+    assert labels == ["int8"] * 2
 
 
 @pytest.mark.turns(6)

@@ -49,9 +49,8 @@ class Beam:
         positions = run.positions if run else (128,)
         looked = positions[POSITION : POSITION + 1] or positions
         problem = Problem(
-            workshop.model, workshop.target, context=workshop.context, positions=looked,
-            constants=workshop.simulator.constants,
-        )  # fmt: skip
+            workshop.model, workshop.target, workshop.wanted, workshop.context, looked, workshop.simulator.constants
+        )
         # No preset is among the states: only what this run has measured.
         made = Search(problem, root, context.seed, WIDTH, known=(), space=context.space, tight_first=False)
         made.limit, made.avoid = EXPANSIONS, context.history.hopeless
