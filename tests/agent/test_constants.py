@@ -15,7 +15,7 @@ from amk.agent.gate.candidate import Candidate, Workshop, workshop_of
 from amk.agent.gate.gate import Gate, not_compiled, simulated
 from amk.agent.journal.events import Limits
 from amk.agent.journal.inbox import INBOX, Inbox
-from amk.agent.journal.state import State
+from amk.agent.journal.state import START, State
 from amk.agent.journal.store import read_state
 from amk.agent.propose import beam, structure
 from amk.agent.report.results import known_error_of
@@ -75,11 +75,12 @@ def newest(runs: Path) -> Path:
     return max(runs.iterdir(), key=lambda folder: folder.stat().st_mtime_ns)
 
 
-def start_ms(state: State, constants: Constants | None) -> tuple[float, ...]:
+def times(state: State, constants: Constants | None, index: int = START) -> tuple[float, ...]:
+    """Simulated ms of the start, or of a trial."""
     assert state.run is not None
-    start = reports.candidate_of(state, -1)
-    assert isinstance(start, Candidate)
-    return Simulator(constants).steps_ms(start.schedule, state.run.positions)
+    made = reports.candidate_of(state, index)
+    assert isinstance(made, Candidate)
+    return Simulator(constants).steps_ms(made.schedule, state.run.positions)
 
 
 def measured(case: Wanted) -> Row:
@@ -112,7 +113,7 @@ def test_from_a_card_elsewhere_to_a_search_without_one(
     assert state.run is not None and state.run.constants == constants
     assert constants.origin in printed.err and constants.origin in known_error_of(state.run)
     assert any(constants.origin in line for line in foretold(state)) and "error of such predictions: " in printed.out
-    expected, own = start_ms(state, constants), start_ms(state, None)
+    expected, own = times(state, constants), times(state, None)
     assert all(a > 1.05 * b for a, b in zip(expected, own, strict=True))
     assert state.calibrations[0].incumbent_ms == pytest.approx(expected, rel=0.03)
     assert constants.origin in (folder / reports.REPORT).read_text()
@@ -121,8 +122,9 @@ def test_from_a_card_elsewhere_to_a_search_without_one(
     assert cli.main([*SEARCH, "--resume", folder.name, "--evals", "3"]) == 0
     state = read_state(folder)
     assert state.evals == 3 and state.session is not None and state.session.session == 2
-    assert state.calibrations[-1].session == 2
-    assert state.calibrations[-1].incumbent_ms == pytest.approx(expected, rel=0.03)
+    screen = state.trials[2].measured["screen"]
+    assert screen.candidate_ms == pytest.approx(times(state, constants, 2), rel=0.02)
+    assert screen.candidate_ms != pytest.approx(times(state, None, 2), rel=0.04)
 
 
 def test_a_run_keeps_its_constants(
@@ -210,12 +212,12 @@ def test_no_part_of_a_search_asks_with_other_constants(
     state = read_state(folder)
     assert state.run is not None and state.evals == evals
     assert proposer == "portfolio" or {t.proposed.proposer for t in state.trials} == {proposer}
-    start, model = reports.candidate_of(state, -1), workshop_of(state.run).simulator
+    start, model = reports.candidate_of(state, START), workshop_of(state.run).simulator
     assert start is not None
     point = state.run.settings
     looked = partial(looked_at, workshop=workshop_of(state.run))
     found = looked(Asked(run=state.run, settings=point, edits=(), compile=False))
-    assert found.simulated_ms == pytest.approx(start_ms(state, slower()), rel=1e-4)
+    assert found.simulated_ms == pytest.approx(times(state, slower()), rel=1e-4)
     assert simulated(model, start.schedule) == step_ms(start.schedule, 128, slower())
     desk = Desk("llm", Inbox(folder / INBOX), lambda: state, look=looked)
     assert slower().origin in desk.read_times(-1) and "group 0 of " in desk.read_timeline(-1)
