@@ -23,7 +23,6 @@ from amk.schedule_ir.schedule import Schedule
 from tests.lowering.edits.judge import built
 from tests.run_folder import Kept, claimed, given_up
 
-
 LARGEST_BLOCK = 1 << 16
 """Positions of a block of the cache. A compiler unrolls the scores of one; for 2^20 it takes more than 15 minutes."""
 
