@@ -18,13 +18,11 @@ from amk.judges.emulated_run import EmulatedKernel
 from amk.judges.judge import DEVICE_TOLERANCE, Ruling, judged, requests
 from amk.lowering import headers
 from amk.lowering.emit import emit
+from amk.lowering.kernel import check_unrolled
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.schedule import Schedule
 from tests.lowering.edits.judge import built
 from tests.run_folder import Kept, claimed, given_up
-
-LARGEST_BLOCK = 1 << 16
-"""Positions of a block of the cache. A compiler unrolls the scores of one; for 2^20 it takes more than 15 minutes."""
 
 
 class Kernels:
@@ -63,11 +61,8 @@ class Emulated:
         mine = not drawn and not self.everything[of] and claimed(of, self.by)
         most = EVERYTHING if drawn or mine else 1
         kernels, shared = Kernels(), Kept("shown")
-        if schedule.kv.block > LARGEST_BLOCK:
-            self.counts["edits"] += 1
-            self.rulings[f"unrun: a block of {schedule.kv.block:,} positions takes too long to compile"] += 1
-            return
         try:
+            check_unrolled(schedule)
             ptx = kernels.ptx(schedule)
             machine = EmulatedKernel(lambda _: ptx or "", shared)
             found, ran = (Ruling("refuted", "does not compile"), 0) if ptx is None else ruling(schedule, machine, most)

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from amk.lowering.kernel import build, check_compiled
+from amk.lowering.kernel import MOST_POSITIONS, build, check_compiled, check_unrolled
 from amk.planner.decode import plan
 from amk.report.diagnostic import AmkError, Exit
 from amk.schedule_ir.schedule import Schedule
 from amk.targets.target import load_target
+from amk.validator.verify import verify
 from tests.tiny import PLAIN
 
 
@@ -56,3 +57,17 @@ def test_two_workers_that_do_not_fit_one_sm(schedule: Schedule) -> None:
     built = replace(build(schedule), schedule=launched(schedule, ctas_per_sm=2))
     with pytest.raises(AmkError, match="AMK402"):
         check_compiled(built)
+
+
+def test_a_block_that_no_compiler_unrolls_is_refused_at_once(schedule: Schedule) -> None:
+    """SAFE, and no kernel: a compiler would unroll the scores of 2^20 positions for longer than anybody waits."""
+    lanes = 32 * schedule.launch.warps
+    for block, refused in ((MOST_POSITIONS * lanes, False), (MOST_POSITIONS * lanes + 1, True), (1 << 20, True)):
+        changed = schedule.model_copy(update={"kv": schedule.kv.model_copy(update={"block": block})})
+        if not refused:
+            check_unrolled(changed)
+            continue
+        assert verify(changed).safe
+        with pytest.raises(AmkError, match=r"AMK601.*positions of a block") as caught:
+            build(changed)
+        assert caught.value.exit_code is Exit.INPUT
