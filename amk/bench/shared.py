@@ -4,8 +4,8 @@ It holds what the simulator can learn from: kernels by their hashes, times, the 
 no prompts, no paths, and of the card's identity only a hash. The seal is a SHA-256 of all else, so that damage is
 noticed; who sent the file only a signature tells (`ssh-keygen -Y sign`, the key of one's choice).
 
-Whoever learns from such a file trusts none of it: each kernel is planned again and has to have the hash that was
-measured, and no time may be below the speed of light.
+Whoever learns from such a file trusts none of it: each kernel is planned again, with the settings that the file names,
+and has to have the hash that was measured, and no time may be below the speed of light.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from amk.bench.row import Row
+from amk.planner.replan import tuned_changes
 from amk.report.diagnostic import AmkError, Diagnostic, Where
 from amk.report.json_file import read_json
 from amk.report.schema import schema_error
@@ -60,12 +61,14 @@ class Times(_Data):
 
 
 class Measured(_Data):
-    """schedule: the hash of the schedule. correct: its logits were right and came twice alike."""
+    """schedule: the hash of the schedule. settings: of its plan, where they are not the preset's: a version with other
+    defaults then plans it, too. correct: its logits were right and came twice alike."""
 
     key: Key
     context: Annotated[int, Field(ge=1)]
     times: Times
     schedule: Hash
+    settings: Annotated[dict[Text, int | float | bool | Text | None], Field(max_length=64)] = {}
     correct: bool
 
 
@@ -104,7 +107,7 @@ def _measured(row: Row, schedule: Schedule) -> dict[str, Any]:
     times = {name: getattr(row.times, name) for name in Times.model_fields}
     whole = schedule_hash(schedule)
     return {"key": key, "context": schedule.kv.context, "times": times, "schedule": whole,
-            "correct": row.correct and row.reproducible}  # fmt: skip
+            "settings": tuned_changes(schedule), "correct": row.correct and row.reproducible}  # fmt: skip
 
 
 def seal_of(content: dict[str, Any]) -> str:

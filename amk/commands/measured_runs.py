@@ -13,6 +13,7 @@ from amk.models.model import load_model
 from amk.planner.decode import plan
 from amk.planner.formats import formats
 from amk.planner.settings import FAST, STARTS, Settings
+from amk.planner.space import Space
 from amk.report.diagnostic import AmkError, Diagnostic, Where
 from amk.report.json_file import read_json
 from amk.schedule_ir.schedule import Schedule
@@ -70,14 +71,16 @@ def _settings_of_row(row: dict[str, Any]) -> tuple[str, Settings]:
 
 
 def _of_row(row: dict[str, Any]) -> Run:
-    """A row of `amk bench` names a preset; one of `amk calibrate` has the settings themselves."""
+    """A row of `amk bench` names a preset, one that was shared also the settings that the planner chose; one of `amk
+    calibrate` has all settings."""
     key = row["key"]
     model, gpu, pos, ms = str(key["model"]), str(key["gpu"]), int(key["pos"]), float(row["times"]["ms"])
-    if "settings" in row:
+    if "kernel" in row:
         settings, name = settings_of(row["settings"]), f"{model} kernel {row['kernel']}"
     else:
         batch, dtype = int(key.get("batch", 1)), str(key["dtype"])
-        settings = replace(STARTS[key["plan"]], batch=batch)
+        preset = replace(STARTS[key["plan"]], batch=batch)
+        settings = replace(Space.around(preset).parse(row.get("settings", {})), plan=preset.plan)
         name = f"{model} {dtype} {key['plan']}" + (f", batch {batch}" if batch > 1 else "")
     context = row.get("context") or min(max(BENCH_CONTEXT, pos + BEHIND), load_model(model).max_context)
     return Run(f"{name} at {pos}", _planned(model, gpu, settings, context, str(key["dtype"])), pos, ms)

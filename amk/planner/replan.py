@@ -7,8 +7,8 @@ from dataclasses import replace
 from amk.models.matrices import MATRICES
 from amk.planner.decode import plan
 from amk.planner.formats import Layered, runs_of
-from amk.planner.settings import PRESETS
-from amk.planner.space import OutsideSpaceError, Space
+from amk.planner.settings import PRESETS, STARTS
+from amk.planner.space import OutsideSpaceError, Space, Value
 from amk.planner.tuned import tuned
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.edits.kinds import Knobs
@@ -36,6 +36,18 @@ def replanned(schedule: Schedule, knobs: Knobs) -> Schedule:
         raise AmkError(Diagnostic("AMK018", str(error)[:500])) from error
     same = None if {"workers", "ctas_per_sm"} & knobs.settings.keys() else workers
     return plan(schedule.model, schedule.target, settings=settings, wanted=wanted, max_context=context, workers=same)
+
+
+def tuned_changes(schedule: Schedule) -> dict[str, Value]:
+    """The settings that the planner chose for a plan of a preset, as far as they differ from the preset's."""
+    preset = STARTS[schedule.plan]
+    asked = replace(
+        preset, batch=schedule.batch, live=schedule.live, rows=schedule.rows, accepts=schedule.accepts,
+        tree=schedule.tree, sampling=mode_of(schedule), kv_dtype=schedule.kv.dtype,
+    )  # fmt: skip
+    workers, context = schedule.launch.workers, schedule.kv.context
+    found = tuned(asked, schedule.model, schedule.target, formats_of(schedule), workers, context)
+    return Space.around(asked).changes(found, asked)
 
 
 def formats_of(schedule: Schedule) -> Layered:

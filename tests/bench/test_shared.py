@@ -5,6 +5,7 @@ import shutil
 import subprocess
 from argparse import Namespace
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,18 @@ from amk.bench.shared import MOST_BYTES, Shared, read, seal_of, shared, write
 from amk.bench.times import Times
 from amk.bench.wanted import Wanted, wanted
 from amk.commands import learned as learned_of
+from amk.commands import measured_runs as measured_runs_of
 from amk.commands.bench_share import share
 from amk.models.model import load_model
+from amk.planner import decode as planner_of
 from amk.planner.decode import plan
-from amk.planner.settings import FAST, NAIVE
+from amk.planner.formats import formats
+from amk.planner.replan import tuned_changes
+from amk.planner.settings import FAST, NAIVE, Settings
+from amk.planner.space import Space
+from amk.planner.tuned import chosen
 from amk.report.diagnostic import AmkError
+from amk.schedule_ir.codec import schedule_hash
 from amk.simulator.calibrate import Fit, Run, fit
 from amk.simulator.constants import Constants, constants_for, load_constants
 from amk.simulator.predict import step_ms
@@ -41,6 +49,13 @@ def row(case: Wanted, ms: float, correct: bool = True) -> Row:
     )  # fmt: skip
 
 
+def replace_row(content: Shared, number: int, **fields: Any) -> Shared:
+    """The content with other fields of a row, sealed anew."""
+    document = content.model_dump(mode="json")
+    document["rows"][number]["row"] |= fields
+    return Shared.model_validate(document | {"seal": seal_of(document)})
+
+
 @pytest.fixture(scope="module")
 def cases() -> list[Wanted]:
     model, target = load_model("smollm2-135m"), load_target("l4")
@@ -57,6 +72,46 @@ def sent(cases: list[Wanted], tmp_path: Path) -> Path:
     path = tmp_path / "l4.json"
     share(Namespace(share=path, sign=None), cases, rows, PROVENANCE)
     return path
+
+
+def test_a_version_with_other_defaults_plans_what_was_measured(sent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file names the settings that were chosen; without them it is another kernel, which is not believed."""
+    target, default = load_target("l4"), planner_of.tuned
+
+    def later(settings: Settings, *problem: Any) -> Settings:
+        found = default(settings, *problem)
+        return found if settings.plan == "naive" or chosen(settings, FAST) else replace(found, kv_block=32)
+
+    content = read(sent)
+    named = replace_row(content, 0, settings={"kv_block": 64})
+    whole = plan(load_model("smollm2-135m"), target, settings=replace(FAST, kv_block=64), max_context=2048)
+    named = replace_row(named, 0, schedule=schedule_hash(whole))
+    write(sent, named)
+    monkeypatch.setattr(planner_of, "tuned", later)
+    measured_runs_of._planned.cache_clear()
+    assert learned_of.believed(sent, target, None)[0].schedule == whole
+    write(sent, content)
+    with pytest.raises(AmkError, match="plans another kernel"):
+        learned_of.believed(sent, target, None)
+    measured_runs_of._planned.cache_clear()
+
+
+def test_a_shared_row_names_what_the_planner_chose() -> None:
+    """Planned anew from its preset and these, it is the same schedule, for every kind of plan that is tuned."""
+    for name, form, batch in (
+        ("llama3.2-1b", "int8", 1), ("llama3-8b", "int4-g128", 1), ("llama3-8b", "bf16", 8), ("llama3.2-1b", "bf16", 1)
+    ):  # fmt: skip
+        made = plan(
+            load_model(name), load_target("h200"), settings=replace(FAST, batch=batch), wanted=formats(form),
+            max_context=2048,
+        )  # fmt: skip
+        found = tuned_changes(made)
+        preset = replace(FAST, batch=batch)
+        named = replace(Space.around(preset).parse(found), plan="fast")
+        assert found and named != preset
+        again = plan(made.model, made.target, settings=named, wanted=formats(form), max_context=2048)
+        assert schedule_hash(again) == schedule_hash(made)
+    assert tuned_changes(plan(load_model("smollm2-135m"), load_target("l4"), max_context=2048)) == {}
 
 
 @pytest.mark.turns(2)
