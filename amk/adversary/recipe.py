@@ -44,12 +44,17 @@ BASES: dict[str, Settings] = {
     "block": replace(FAST, warps=2, kv_block=8),
     "parts": replace(FAST, warps=2, kv_block=8, rows=3, handoff="mixed", chunk_bytes=512, x_parts=2, k_parts=3),
     "alone": replace(PHASED, warps=1, kv_block=8),
+    "deep": replace(PHASED, warps=4, kv_block=8, wide_epilogue=64),
 }
 """Plans that cases start from: epilogues in one warp, in all warps, with per-head counters, with tagged words, with
 copies held back until a result is out, with steps of three rows, of three that accept guesses, of four that are a tree,
 of two sequences at positions of their own, of such with weights in codes and `down` in two parts, with weights in codes
-alone, with those and attention's outputs in one block, of three rows and parts of all columns, with one warp each."""
-MODELS = {"coded": TINY.model_copy(update={"ffn": 640}), "block": TINY.model_copy(update={"heads": 2, "kv_heads": 1})}
+alone, with those and attention's outputs in one block, of three rows and parts of all columns, with one warp each, with
+four layers, of which an analysis may look at fewer."""
+MODELS = {
+    "coded": TINY.model_copy(update={"ffn": 640}), "block": TINY.model_copy(update={"heads": 2, "kv_heads": 1}),
+    "deep": TINY.model_copy(update={"layers": 4}),
+}  # fmt: skip
 """Of the bases that have one of their own."""
 
 Make = Callable[[Json], list[Edit]]
@@ -260,4 +265,32 @@ def met_once(s: Json) -> list[Edit]:
         Edit("insert", ("counters", len(s["counters"])), late),
         Edit("insert", (*signalling(s, "best"), "signals", 1), use | {"add": 1, "order": "release"}),
         Edit("replace", (*find(s, "finish"), "waits"), [use | {"index": [3], "at_least": 1, "order": "acquire"}]),
+    ]
+
+
+def signal_elsewhere(counter: str, index: Json) -> Make:
+    """Who signals the counter also signals the instance with this index; there are twice as many as are waited for."""
+
+    def make(s: Json) -> list[Edit]:
+        shape = (*named(s, "counters", counter), "shape")
+        entry = {"counter": counter, "index": [index], "add": 1, "order": "release"}
+        more = [2 * size for size in at(s, shape)]
+        return [Edit("replace", shape, more), Edit("insert", (*signalling(s, counter), "signals", 1), entry)]
+
+    return make
+
+
+def counter_for_barrier(s: Json) -> list[Edit]:
+    """The warps of a worker meet before lm_head by a counter of their own, of which worker 2 waits for no more than
+    they had signalled a token earlier."""
+    place, warps = after(find(s, "gemv", matrix="lm_head"), -1), s["launch"]["warps"]
+    added = {"counter": "own", "index": [{"worker": 1}], "add": 1, "order": "release"}
+    least = {"t": warps, "1": warps, "late": -warps}
+    waited = {"counter": "own", "index": [{"worker": 1}], "at_least": least, "order": "acquire"}
+    own = {"name": "own", "shape": [WORKERS], "scope": "gpu", "handoff": "fenced", "init": 0}
+    return [
+        Edit("insert", ("tables", "late"), [int(worker == 2) for worker in range(WORKERS)]),
+        Edit("insert", ("counters", len(s["counters"])), own),
+        Edit("replace", place, {"op": {"op": "signal", "role": "all"}, "waits": [], "signals": [added]}),
+        Edit("insert", after(place), {"op": {"op": "wait", "role": "all"}, "waits": [waited], "signals": []}),
     ]

@@ -1,10 +1,11 @@
-"""Random plans in random layouts, with shares dealt anew, some of them empty, and no to three edits of their order.
+"""Random plans in random layouts, with shares dealt anew, some of them empty, and no to three edits.
 
     python -m tests.adversarial.random_layouts --seconds 600 --seed 1 --holes holes/
 
 What `amk verify` calls SAFE is decided by the oracle over four tokens and all layers, and one in so many is run by the
 numpy judge. A hole is one that either refutes; it is written, and the run ends with 1. The neighbourhood edits texts of
-plans; here layers, workers and sequences differ from each other, and edits are those of somebody who tunes.
+plans; here layers, workers and sequences differ from each other, edits are those of somebody who tunes, and several go
+together: instances of counters that nobody used are there, and some workers use them.
 """
 
 from __future__ import annotations
@@ -177,9 +178,75 @@ def step_elsewhere(document: Json, rng: Random) -> None:
     body[place], body[place + 1] = body[place + 1], body[place]
 
 
+def _term(document: Json, rng: Random, expr: Json) -> Json:
+    """The expression with one more term: of a table, which may be new, of the worker, of a loop, or a constant."""
+    workers = document["launch"]["workers"]
+    document["tables"]["drawn"] = [rng.choice((0, 0, 1, 2)) for _ in range(workers)]
+    symbol = rng.choice(("drawn", "drawn", "drawn", "worker", "agent", "l", "t", "1", *document["tables"]))
+    made = dict(expr) if isinstance(expr, dict) else {"1": expr} if expr else {}
+    made[symbol] = made.get(symbol, 0) + rng.choice((-2, -1, 1, 2, 2))
+    made = {name: factor for name, factor in made.items() if factor}
+    return made if set(made) - {"1"} else made.get("1", 0)
+
+
+def _place(entry: Json, rng: Random) -> int:
+    """A dimension of the index, mostly the one that moves with the layer."""
+    moving = [n for n, expr in enumerate(entry["index"]) if isinstance(expr, dict) and "l" in expr]
+    return rng.choice(moving) if moving and rng.random() < 0.8 else rng.randrange(len(entry["index"]))
+
+
+def room(document: Json, rng: Random) -> None:
+    """A counter, or all, have instances that nobody uses."""
+    every = document["counters"]
+    for counter in every if rng.random() < 0.5 else [rng.choice(every)]:
+        counter["shape"][rng.randrange(len(counter["shape"]))] += rng.choice((1, 2, 4, 8))
+
+
+def index(document: Json, rng: Random) -> None:
+    """A wait or a signal is of another instance, of some workers or agents alone; there may be room for it."""
+    entry = _entry(document, rng, rng.choice(("waits", "signals")))
+    place = _place(entry, rng)
+    entry["index"][place] = _term(document, rng, entry["index"][place])
+    counter = next(counter for counter in document["counters"] if counter["name"] == entry["counter"])
+    counter["shape"][place] += rng.choice((0, 2, 8, 8))
+
+
+def another(document: Json, rng: Random) -> None:
+    """A step waits for, or signals, one instance more."""
+    kind = rng.choice(("waits", "signals"))
+    step = rng.choice([step for _, step in steps(document) if step[kind]])
+    entry = deepcopy(rng.choice(step[kind]))
+    place = _place(entry, rng)
+    entry["index"][place] = _term(document, rng, entry["index"][place])
+    step[kind].append(entry)
+    counter = next(counter for counter in document["counters"] if counter["name"] == entry["counter"])
+    counter["shape"][place] += rng.choice((0, 2, 8, 8))
+
+
+def tag(document: Json, rng: Random) -> None:
+    """Flag words of a buffer carry other numbers."""
+    tagged = [buffer for buffer in document["buffers"] if buffer.get("tag") is not None]
+    buffer = rng.choice(tagged)
+    buffer["tag"] = _term(document, rng, buffer["tag"])
+
+
+def layer(document: Json, rng: Random) -> None:
+    """A step is about another layer, or another norm."""
+    fields = [(step["op"], name) for _, step in steps(document) for name in ("layer", "index") if name in step["op"]]
+    op, name = rng.choice(fields)
+    op[name] = _term(document, rng, op[name])
+
+
+def owed(document: Json, rng: Random) -> None:
+    """A product holds back another number of refills, or another number goes out."""
+    fields = [(step["op"], name) for _, step in steps(document) for name in ("deferred", "most") if name in step["op"]]
+    op, name = rng.choice(fields)
+    op[name] = max(0, op[name] + rng.choice((-1, 1, 1, 2)))
+
+
 EDITS: tuple[Callable[[Json, Random], None], ...] = (
     leave_out, leave_out, move, move, twice, other_role, threshold, amounts, handoff, one_counter_for_two,
-    step_elsewhere,
+    step_elsewhere, room, index, index, another, another, tag, layer, owed,
 )  # fmt: skip
 
 

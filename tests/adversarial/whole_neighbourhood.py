@@ -6,8 +6,9 @@ A base has PARTS slices, each a part of its edits in an order that its name draw
 run that is not done has looked at as much of each. Every edit that is SAFE, or that the checker alone accepts, runs on
 the numpy machine and as a kernel in the emulator (`emulated`), and every other on the numpy machine if that can run it.
 THOROUGH of the edits of each field of each base are, if SAFE, judged by everything, and so is the first SAFE one of
-each field that a run meets. Splits run on the numpy machine alone. A *difference* is a hole, an accepted certificate of
-what is refused for another reason than those in `BEYOND`, or a failure of the tool itself.
+each field that a run meets. Splits run on the numpy machine alone, and so do the edits of bases in which two layers, or
+one worker of a class, stand for others. A *difference* is a hole, an accepted certificate of what is refused for
+another reason than those in `BEYOND`, or a failure of the tool itself.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from random import Random
 from typing import Any
 
 from amk.adversary.neighbourhood.account import BEYOND, account
-from amk.adversary.neighbourhood.bases import WHOLE, base
+from amk.adversary.neighbourhood.bases import STAND_FOR_MORE, WHOLE, base
 from amk.adversary.neighbourhood.ledger import Line, counts, key_of
 from amk.adversary.neighbourhood.mutator import Change, Neighbourhood, schema_of_schedules
 from amk.adversary.neighbourhood.survey import EVERYTHING, TOO_MUCH, Care, Outcome, Survey
@@ -30,6 +31,7 @@ PARTS = 128
 SLICES = PARTS * len(WHOLE)
 SPLIT_PARTS = 128
 SPLIT_SLICES = SPLIT_PARTS * len(WHOLE)
+ABSTRACT_SLICES = PARTS * len(STAND_FOR_MORE)
 THOROUGH = 6
 SHOWN = 300
 """Characters of an edit that a record repeats."""
@@ -71,8 +73,20 @@ def splits_slice(number: int) -> dict[str, Any]:
     """One part of the splits of one base."""
     name, part = WHOLE[number % len(WHOLE)], number // len(WHOLE)
     changes, of_field, survey = splits_of(name)
+    return surveyed(name, changes[part::SPLIT_PARTS], of_field, survey)
+
+
+def abstract_slice(number: int) -> dict[str, Any]:
+    """One part of the edits of one base in which what is looked at stands for more."""
+    name, part = STAND_FOR_MORE[number % len(STAND_FOR_MORE)], number // len(STAND_FOR_MORE)
+    changes, of_field, survey = edits_of(name)
+    return surveyed(name, changes[part::PARTS], of_field, survey)
+
+
+def surveyed(name: str, changes: list[Change], of_field: Counter[str], survey: Survey) -> dict[str, Any]:
+    """What became of each, on the numpy machine alone."""
     lines = []
-    for change in changes[part::SPLIT_PARTS]:
+    for change in changes:
         key = key_of(name, change)
         care = Care(safe=EVERYTHING if drawn(key, of_field[change.field]) else 1)
         lines.append(Line(name, key, change.field, change.kind, survey.outcome(change, care), edits=change.key))

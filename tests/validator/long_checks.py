@@ -19,7 +19,14 @@ from amk.validator.memory.flat import judge
 from tests import long_run
 from tests.adversarial.full_size import full_size_slice
 from tests.adversarial.fuzz import fuzzed, outcome
-from tests.adversarial.whole_neighbourhood import SLICES, SPLIT_SLICES, neighbourhood_slice, splits_slice
+from tests.adversarial.whole_neighbourhood import (
+    ABSTRACT_SLICES,
+    SLICES,
+    SPLIT_SLICES,
+    abstract_slice,
+    neighbourhood_slice,
+    splits_slice,
+)
 from tests.long_run import Run
 from tests.lowering.edits.lane_barriers import SLICES as LANES
 from tests.lowering.edits.lane_barriers import lanes_slice
@@ -157,6 +164,7 @@ WHAT: dict[str, Check] = {
     "lowering": Check(lowering_slice, "lowering-edits.json", LOWERING, 20.0),
     "lanes": Check(lanes_slice, "lane-barriers.json", LANES, 20.0),
     "neighbourhood": Check(neighbourhood_slice, "neighbourhood.json", SLICES, 30.0),
+    "abstractions": Check(abstract_slice, "neighbourhood-abstractions.json", ABSTRACT_SLICES, 20.0),
     "splits": Check(splits_slice, "neighbourhood-splits.json", SPLIT_SLICES, 15.0),
     "system-rules": Check(long_rules.compare, "system-rules.json", long_rules.SLICES, 60.0),
     "system-loops": Check(long_loops.compare, "system-loops.json", long_loops.SLICES, 5.0),

@@ -48,6 +48,32 @@ def _two_programs() -> Json:
     return document | {"programs": [program | {"count": 1}, program | {"name": "second", "first": 1, "count": 1}]}
 
 
+def _roomy(document: Json) -> Json:
+    """Every counter has twice as many instances as are used, so that an index may name another one."""
+    counters = [counter | {"shape": [2 * size for size in counter["shape"]]} for counter in document["counters"]]
+    return document | {"counters": counters}
+
+
+def _own_counters() -> Json:
+    """The warps of each of four workers meet before lm_head by a counter of their own, all behind the same threshold;
+    a table of zeros is there for one that is not."""
+    document = _roomy(_made(replace(PHASED, warps=2), layers=1, workers=4))
+    (program,) = document["programs"]
+    body = program["body"][1]["body"]
+    place = next(n for n, node in enumerate(body) if node.get("op", {}).get("matrix") == "lm_head") - 1
+    entry: Json = {"counter": "own", "index": [{"worker": 1}]}
+    body[place : place + 1] = [
+        {"op": {"op": "signal", "role": "all"}, "waits": [], "signals": [entry | {"add": 1, "order": "release"}]},
+        {
+            "op": {"op": "wait", "role": "all"}, "signals": [],
+            "waits": [entry | {"at_least": {"t": 2, "1": 2, "zero": 1}, "order": "acquire"}],
+        },
+    ]  # fmt: skip
+    own: Json = {"name": "own", "shape": [8], "scope": "gpu", "handoff": "fenced", "init": 0}
+    tables = document["tables"] | {"zero": [0, 0, 0, 0]}
+    return document | {"tables": tables, "counters": [*document["counters"], own]}
+
+
 MADE: dict[str, Callable[[], Json]] = {
     "fenced": lambda: _made(replace(PHASED, warps=2)),
     "fenced, heads apart": lambda: _made(
@@ -109,6 +135,15 @@ MADE: dict[str, Callable[[], Json]] = {
         replace(TAGGED, batch=2, k_parts=3), wanted=formats("int8"), ffn=192, layers=1, workers=3
     ),
     "slice of layers": lambda: _made(TAGGED, layers=1, slice=LayerSlice(first=1, of=3)),
+    "four layers, fenced, room": lambda: _roomy(_made(replace(PHASED, warps=2), layers=4)),
+    "four layers, tagged, room": lambda: _roomy(_made(TAGGED, layers=4)),
+    "three layers of each of two kinds, room": lambda: _roomy(
+        _made(TAGGED, wanted=((3, formats("int8-g64", "int8-g128")), (3, MIXED)), layers=6)
+    ),
+    "three layers of rows in parts": lambda: _made(
+        replace(FAST, handoff="mixed", warps=2, rows=8, chunk_bytes=512, x_parts=2, k_parts=2), layers=3, hidden=64
+    ),
+    "counters of each worker, room": _own_counters,
 }
 
 WHOLE = (
@@ -118,6 +153,9 @@ WHOLE = (
     "rows that accept",
 )  # fmt: skip
 """Those that together have every op, hand-off and format; the recorded run makes all of their edits."""
+
+STAND_FOR_MORE = tuple(MADE)[-5:]
+"""Those in which two layers, or one worker of a class, stand for others; a recorded run makes all of their edits."""
 
 
 @cache

@@ -8,10 +8,12 @@ Conditions, in every program:
   (L1) the layer loops lie directly in the token loop, the same in all programs, and have the model's number of layers
        between them; formats of weights change between two loops only;
   (L2) inside a loop, every counter index has exactly one dimension {l: 1} plus a constant that is the same at all uses
-       of that counter, and the other dimensions, thresholds and amounts do not mention l; a counter that is used in a
-       loop is used nowhere else;
-  (L3) the op of every step inside a loop has layer {l: 1} (norm index {l: 2} plus a constant), outside none has `l`,
-       and the number of the final norm means that of the short schedule;
+       of that counter, and nothing else: a table, worker or agent there would make layer l of one use layer l + 2 of
+       another; the other dimensions, thresholds and amounts do not mention l; a counter that is used in a loop is used
+       nowhere else;
+  (L3) the op of every step inside a loop has layer {l: 1} (norm index {l: 2} plus a constant), outside one has layer 0
+       or the number of the final norm, which becomes that of the short schedule: another number there would name
+       something else among fewer layers;
        if there are several loops, the constant is the number of layers before the loop (norm index: twice that, plus 1
        or 2).
 
@@ -40,7 +42,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from amk.schedule_ir.expr import Expr, coefficient
+from amk.schedule_ir.expr import Expr, coefficient, symbols
 from amk.schedule_ir.memory import Stream
 from amk.schedule_ir.schedule import Loop, Node, Schedule, Step, Wait
 from amk.validator.program.trace import Site, sites
@@ -148,23 +150,26 @@ def _moved(step: Step, layers: int) -> Step:
 
 def _reducible(schedule: Schedule, spans: list[Span]) -> bool:
     uses: dict[str, set[tuple[Any, ...]]] = {}
+    final = _LAYER_FIELD["index"] * schedule.model.layers
     for number, program in enumerate(schedule.programs):
         inner = [loop for token in _loops(program.body) for loop in _loops(token.body)]
         for site in sites(program, number):
             place = next((n for n, loop in enumerate(inner) if loop is site.around[-1]), None) if site.around else None
             span = None if place is None or len(spans) == 1 else spans[place]
-            if not _layer_fields_ok(site, span) or not _collect_uses(site, place, uses):
+            if not _layer_fields_ok(site, span, final) or not _collect_uses(site, place, uses):
                 return False
     return all(len(shapes) == 1 for shapes in uses.values())
 
 
-def _layer_fields_ok(site: Site, span: Span | None) -> bool:
+def _layer_fields_ok(site: Site, span: Span | None, final: int) -> bool:
     """L3; span: that of the loop if there are several."""
     for name, factor in _LAYER_FIELD.items():
         expr: Expr | None = vars(site.step.op).get(name)
         if expr is None:
             continue
-        if coefficient(expr, "l") != (0 if site.layers is None else factor):
+        if site.layers is None and expr != {"layer": 0, "index": final}[name]:
+            return False
+        if site.layers is not None and coefficient(expr, "l") != factor:
             return False
         if isinstance(expr, dict) and set(expr) - {"1", "l"}:
             return False
@@ -181,6 +186,9 @@ def _collect_uses(site: Site, place: int | None, uses: dict[str, set[tuple[Any, 
         factors = tuple(coefficient(e, "l") for e in entry.index)
         if coefficient(amount, "l") or sorted(factors) != [0] * (len(factors) - inside) + [1] * inside:
             return False
-        constants = tuple(coefficient(e, "1") for e, f in zip(entry.index, factors, strict=True) if f)
+        moving = [e for e, factor in zip(entry.index, factors, strict=True) if factor]
+        if any(symbols(e) - {"l"} for e in moving):
+            return False
+        constants = tuple(coefficient(e, "1") for e in moving)
         uses.setdefault(entry.counter, set()).add((place, factors, constants))
     return True

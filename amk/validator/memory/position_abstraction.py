@@ -17,7 +17,9 @@ whatever others do, and what it always reads is what it reads at any position of
 workers can be at those positions at once, so all combinations are covered (`static.sequences` decides what that needs).
 
 Shared memory is checked for one worker of each class. Two workers are in one class if all their events have the same
-shared-memory rows up to one displacement per value family (a consistent renaming of what the bytes hold).
+shared-memory rows up to one displacement per value family (a consistent renaming of what the bytes hold), and if the
+order within each of them, of its program and its barriers, leaves no race there. Where counters are needed to order
+them, every worker is a class of its own, because one may wait for less than another.
 
 Rows are (node, buffer, kind, lo, hi, value, delta): global buffers keep their number, worker-private memory is numbered
 behind them. Of parts of a buffer that are touched alike one is there. In global memory the rows of all agents
@@ -54,8 +56,9 @@ from amk.schedule_ir.ops import BarrierOp, SignalOp, WaitOp
 from amk.schedule_ir.ops.attend import AttendOp
 from amk.schedule_ir.ops.rope_append import RopeAppendOp
 from amk.schedule_ir.schedule import Schedule
+from amk.validator.memory.races import blocks, find_races, touches_in
 from amk.validator.order.intervals import divided
-from amk.validator.order.two_levels import Group
+from amk.validator.order.two_levels import Group, LocalOrder
 from amk.validator.program.footprint import COLUMNS, FAMILY_SHIFT, SHARED, Footprint, Footprints, index_of, with_token
 from amk.validator.program.system import DONT_CARE, I64, READ, Bools
 from amk.validator.program.trace import Item, Trace
@@ -167,6 +170,16 @@ class Alike:
         rows[:, [LO, HI]] += (part * self.sizes[rows[:, BUFFER]])[:, None]
         rows[:, DELTA] += part * found[of, TURN]
         return rows, of
+
+
+@dataclass(frozen=True)
+class _Alone:
+    """The order of the events of one worker, whatever others do."""
+
+    order: LocalOrder
+
+    def precedes(self, before: I64, after: I64) -> Bools:
+        return self.order.wholly(before, after)
 
 
 NO_DATA: Final = (WaitOp, SignalOp, BarrierOp)
@@ -293,16 +306,33 @@ class PositionAbstraction:
         worker, delta = own[:, 1].copy(), own[:, 8].copy()
         own[:, 1], own[:, 8] = 0, delta - delta[first[key]]
         bounds = np.searchsorted(worker, np.arange(group.first, group.first + group.count + 1)).tolist()
-        leaders = {own[low:high].tobytes(): (low, high) for low, high in reversed([*pairwise(bounds)])}
-        for low, high in sorted(leaders.values()):
-            mine = own[low:high, 3:]
-            mine[:, 5] = delta[low:high]
-            rows, of = self._different(mine)
-            node = own[low + of, 0]
-            node += group.node_base + (worker[low] - group.first) * group.nodes if len(rows) else 0
+        every = [*pairwise(bounds)]
+        leaders = sorted({own[low:high].tobytes(): (low, high) for low, high in reversed(every)}.values())
+        found = [self._rows_of(own, delta, *leader) for leader in leaders]
+        if len(leaders) < len(every) and not self._ordered_within(group, found):
+            leaders, found = every, [self._rows_of(own, delta, *each) for each in every]
+        for (low, _), (event, rows) in zip(leaders, found, strict=True):
+            node = event + group.node_base + (worker[low] - group.first) * group.nodes if len(rows) else event
             rows[:, 0] = self.private_base + UNITS * self.classes - 1 - rows[:, 0]
             self.private.append(np.column_stack((node, rows)))
             self.classes += 1
+
+    def _rows_of(self, own: I64, delta: I64, low: int, high: int) -> tuple[I64, I64]:
+        """(event, row) of the private memory of a worker, whose rows of `own` are these."""
+        mine = own[low:high, 3:].copy()
+        mine[:, 5] = delta[low:high]
+        rows, of = self._different(mine)
+        return own[low + of, 0], rows
+
+    def _ordered_within(self, group: Group, found: list[tuple[I64, I64]]) -> bool:
+        """Whether what each worker orders by itself keeps its private memory free of races. What counters order may
+        be ordered for one worker of a class and not for another: they need not wait for the same."""
+        rows = [np.column_stack((event, row)) for event, row in found]
+        for number, each in enumerate(rows):
+            each[:, 1] = UNITS * number - 1 - each[:, 1]
+        every = np.concatenate(rows)
+        in_turn = np.lexsort((every[:, 2], group.order.run.position[every[:, 0]]))
+        return not find_races(blocks(touches_in(every[in_turn], NOTHING, NOTHING)), _Alone(group.order)).racy
 
     def _different(self, rows: I64) -> tuple[I64, I64]:
         """Private rows of a worker in the parts that stand for others, and which row each is of."""
