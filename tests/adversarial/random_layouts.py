@@ -223,6 +223,30 @@ def another(document: Json, rng: Random) -> None:
     counter["shape"][place] += rng.choice((0, 2, 8, 8))
 
 
+def counter_for_barrier(document: Json, rng: Random) -> None:
+    """The warps of each worker meet by a counter of their own instead of a barrier; some may wait for less."""
+    barriers = [path for path, step in steps(document) if step["op"]["op"] == "barrier"]
+    path, launch = rng.choice(barriers), document["launch"]
+    body, place = at(document, path[:-1]), int(path[-1])
+    if body[place]["op"]["agents"] != launch["warps"] or any(c["name"] == "own" for c in document["counters"]):
+        return
+    document["tables"]["late"] = [rng.choice((0, 0, 1)) for _ in range(launch["workers"])]
+    around = [at(document, path[:n]) for n in range(1, len(path))]
+    looped = any(isinstance(node, dict) and node.get("var") == "l" for node in around)
+    index: list[Json] = [{"worker": 1}, {"l": 1}] if looped else [{"worker": 1}]
+    entry, warps = {"counter": "own", "index": index}, launch["warps"]
+    least = {"t": warps, "1": warps} | ({"late": -warps} if rng.random() < 0.7 else {})
+    body[place : place + 1] = [
+        {"op": {"op": "signal", "role": "all"}, "waits": [], "signals": [entry | {"add": 1, "order": "release"}]},
+        {
+            "op": {"op": "wait", "role": "all"}, "signals": [],
+            "waits": [entry | {"at_least": least, "order": "acquire"}],
+        },
+    ]  # fmt: skip
+    shape = [launch["workers"], document["model"]["layers"]][: len(index)]
+    document["counters"].append({"name": "own", "shape": shape, "scope": "gpu", "handoff": "fenced", "init": 0})
+
+
 def tag(document: Json, rng: Random) -> None:
     """Flag words of a buffer carry other numbers."""
     tagged = [buffer for buffer in document["buffers"] if buffer.get("tag") is not None]
@@ -246,14 +270,14 @@ def owed(document: Json, rng: Random) -> None:
 
 EDITS: tuple[Callable[[Json, Random], None], ...] = (
     leave_out, leave_out, move, move, twice, other_role, threshold, amounts, handoff, one_counter_for_two,
-    step_elsewhere, room, index, index, another, another, tag, layer, owed,
+    step_elsewhere, room, index, index, another, another, tag, layer, owed, counter_for_barrier, counter_for_barrier,
 )  # fmt: skip
 
 
 def drawn(rng: Random) -> tuple[list[str], Json]:
     """(names of the edits, document). AmkError for settings that cannot be planned."""
     chosen, layers = settings(rng), rng.choice((1, 2, 3, 4, 5))
-    document = planned(chosen, layers, workers=rng.choice((2, 3, 4)))
+    document = planned(chosen, layers, workers=rng.choice((2, 3, 4, 5)))
     deal(document, rng)
     document["roles"].append({"name": "w1", "first": 1, "count": 1})
     document = laid_out(document, rng, layers, chosen.handoff or "")
