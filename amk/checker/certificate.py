@@ -7,7 +7,8 @@ Accepts if, for two tokens and two layers (why that is enough: (6), `layers`):
 (5) rings are private: nothing else lies in their bytes, their source is constant, refills are fenced, and no agent
     waits for a copy that it has not issued;
 (6) epochs: each awaited counter gains per token what its thresholds grow by, thresholds reach at most one token back,
-    signals of one token are all given before any of the next, and values stay within the wrapping comparison;
+    signals of one token are all given before any of the next, and values stay within the wrapping comparison; in a
+    launch of one token, what stands before its loop is over before what it conflicts with behind the loop;
 (7) at every position exactly one (split, warp) reads each row, and the split that appends a row reads it; where
     sequences have positions of their own, what is written at some of one's only is touched by its own workers only;
 (8) all fits the device, at once; (9) what the device code of every op relies on holds (`launch_needs`);
@@ -29,11 +30,11 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from amk.checker import facts
 from amk.checker.core import EDGES, OUTSIDE, Bytes, Claims, Order, Within, check_run
-from amk.checker.counters import MOST, WEAK, WORKER, Counters
+from amk.checker.counters import ITEM, MOST, WARP, WEAK, WORKER, Counters
 from amk.checker.epochs import check_epochs
-from amk.checker.footprints import READ, WRITE, Footprints
+from amk.checker.footprints import PLACE, READ, WRITE, Footprints
 from amk.checker.layers import short
-from amk.checker.parts import BUFFER, MOVED, VALUE
+from amk.checker.parts import BUFFER, HI, LO, MOVED, VALUE
 from amk.checker.programs import MAX_ITEMS, TOKENS, Rejected, programs_of, require
 from amk.checker.words import FlagWords, passes
 from amk.schedule_ir.launch_needs import unmet
@@ -41,6 +42,7 @@ from amk.schedule_ir.references import check_references
 from amk.schedule_ir.schedule import Schedule
 
 I64 = npt.NDArray[np.int64]
+KIND: Final = 6
 FORMAT: Final = "amk.certificate/5"
 Number = Annotated[int, Field(strict=True, ge=0, lt=1 << 30)]
 TIMES: TypeAdapter[Any] = TypeAdapter(list[tuple[Number, list[Number]]])
@@ -105,6 +107,7 @@ class Proof:
         for order in {id(order): order for order in (time, fence, wait)}.values():
             order.check()
         self.memory(time, fence, wait)
+        self.single(time, fence)
         check_epochs(self.programs, self.counters, fence, wait, self.full.launch.max_tokens)
         facts.check_fields(self.schedule, self.programs)
         shared = np.searchsorted(self.rows[:, BUFFER], len(self.schedule.buffers))
@@ -177,6 +180,34 @@ class Proof:
                 found.check_values(name)
             if key is not None and alone:
                 alike.add(key)
+
+    def single(self, time: Order, fence: Order) -> None:
+        """(3) of a launch of one token, where what stands before the loop meets what stands behind it. Up to there the
+        launch runs as one of two does before its second token; so what comes before the last step of the first token
+        that a warp runs comes before what that warp runs behind the loop."""
+        shown = self.rows[self.rows[:, WORKER] != OUTSIDE]
+        before, last = np.zeros(len(shown), bool), np.full(len(shown), -1)
+        for program in self.programs:
+            token = np.array([item.token for item in program.items])
+            begun = int(np.argmax(token >= 0))
+            outside = np.flatnonzero(np.isin(shown[:, WORKER], program.workers))
+            outside = outside[token[shown[outside, ITEM]] < 0]
+            early = shown[outside, ITEM] < begun
+            before[outside[early]] = True
+            for warp in range(program.warps):
+                ran = [j for j, role in enumerate(program.roles) if token[j] == 0 and warp in role]
+                behind = outside[~early & (shown[outside, WARP] == warp)]
+                require(ran or not len(behind), "race: behind a loop that a warp does not run")
+                last[behind] = max(ran, default=-1)
+        moved = shown.copy()
+        moved[last >= 0, ITEM] = last[last >= 0]
+        for number in np.intersect1d(shown[before, BUFFER], shown[last >= 0, BUFFER]).tolist():
+            here = moved[:, BUFFER] == number
+            early, late = (self.different(moved[here & mine]) for mine in (before, last >= 0))
+            p, q = np.repeat(early, len(late), axis=0), np.tile(late, (len(early), 1))
+            met = (p[:, LO] < q[:, HI]) & (q[:, LO] < p[:, HI]) & ((p[:, KIND] != READ) | (q[:, KIND] != READ))
+            for order, some in ((time, met & (p[:, KIND] == READ)), (fence, met & (p[:, KIND] != READ))):
+                require(order.before(p[some][:, PLACE], q[some][:, PLACE]).all(), "race: in a launch of one token")
 
     def different(self, placed: I64) -> I64:
         return self.footprints.parts.different(placed)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from amk.adversary.cases import RECIPES, make_case, repaired
 from amk.adversary.edits import steps
 from amk.adversary.neighbourhood.bases import STAND_FOR_MORE, base
 from amk.checker.layers import short
+from amk.judges.oracle.judge import rule
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.induction import layers
 from amk.validator.verify import verify
@@ -22,6 +24,7 @@ from tests.validator.plans import from_document
 
 Document = dict[str, Any]
 Change = Callable[[Document], object]
+ONE_TOKEN = Path(__file__).parents[1] / "data" / "launch-of-one-token.json"
 FENCED, PARTS = "four layers, fenced, room", "three layers of rows in parts"
 
 
@@ -95,3 +98,18 @@ def test_cases_of_other_instances_are_refused_by_the_checker_alone(name: str) ->
     twin = certificate_of(right)
     assert isinstance(twin, dict) and reasons(right, twin) == ["", ""]
     assert "" not in reasons(wrong, twin)
+
+
+def test_two_tokens_do_not_speak_for_one_that_nothing_orders() -> None:
+    """Two programs. A warp that reads the launch state before the loop is ordered before the store of it behind the
+    loop by a wait of the second token only."""
+    wrong = Schedule.model_validate_json(ONE_TOKEN.read_text())
+    assert rule(wrong, 1).status == "UNSAFE" and rule(wrong, 2).status == rule(wrong, 4).status == "SAFE"
+    assert verify(wrong).status == "UNSAFE"
+    assert reasons(wrong) == ["race: in a launch of one token"]
+    document = json.loads(ONE_TOKEN.read_text())
+    meet = {"op": {"op": "barrier", "role": "all", "id": 1, "agents": 2}, "waits": [], "signals": []}
+    document["programs"][1]["body"][1]["body"].insert(0, meet)
+    right = from_document(document)
+    assert rule(right, 1).status == rule(right, 4).status == "SAFE" and verify(right).safe
+    assert reasons(right) == [""]
