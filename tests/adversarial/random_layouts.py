@@ -2,10 +2,10 @@
 
     python -m tests.adversarial.random_layouts --seconds 600 --seed 1 --holes holes/
 
-What `amk verify` calls SAFE is decided by the oracle over one token and over four, and all layers, and one in so many is
-run by the numpy judge. A hole is one that either refutes; it is written, and the run ends with 1. The neighbourhood edits
-texts of plans; here layers, workers and sequences differ from each other, edits are those of somebody who tunes, and
-several go together: instances of counters that nobody used are there, and some workers use them.
+What `amk verify` calls SAFE is decided by the oracle over one token and over four, and all layers, and one in so many
+is run by the numpy judge. A hole is one that either refutes; it is written, and the run ends with 1. The neighbourhood
+edits texts of plans; here layers, workers and sequences differ from each other, edits are those of somebody who tunes,
+and several go together: instances of counters that nobody used are there, and some workers use them.
 """
 
 from __future__ import annotations
