@@ -177,14 +177,18 @@ def long(file: Path) -> None:
     save_constants(slower().model_copy(update={"sources": {"all": "x" * FILE_BYTES}}), file)
 
 
-@pytest.mark.parametrize("make", [wrong_target, no_constants, no_json, long, Path.mkdir, lambda file: None], ids=str)
+@pytest.mark.parametrize(
+    "make",
+    [wrong_target, no_constants, no_json, long, Path.mkdir, lambda file: None],
+    ids=["another target", "no constants", "no json", "too long", "a folder", "no file"],
+)
 @pytest.mark.parametrize(
     "words",
     [
         [*SEARCH, "--evals", "1"],
         ["plan", "--model", "smollm2-135m", "--gpu", "l4", "--search", "--expansions", "1"],
     ],
-    ids=str,
+    ids=["autoresearch", "plan"],
 )
 def test_what_are_no_constants_of_the_target_is_refused_before_a_run(
     make: Callable[[Path], None], words: list[str], runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
