@@ -247,6 +247,39 @@ def counter_for_barrier(document: Json, rng: Random) -> None:
     document["counters"].append({"name": "own", "shape": shape, "scope": "gpu", "handoff": "fenced", "init": 0})
 
 
+def late(document: Json, rng: Random) -> None:
+    """Some workers wait for less, or for more."""
+    entry, launch = _entry(document, rng, "waits"), document["launch"]
+    if isinstance(entry["at_least"], dict):
+        document["tables"]["later"] = [rng.choice((0, 0, 1)) for _ in range(launch["workers"])]
+        entry["at_least"]["later"] = rng.choice((-launch["workers"], -1, 1))
+
+
+def previous(document: Json, rng: Random) -> None:
+    """A wait is for no more than what the token before gave."""
+    entry = _entry(document, rng, "waits")
+    if isinstance(entry["at_least"], dict):
+        entry["at_least"].pop("1", None)
+
+
+def pace(document: Json, rng: Random) -> None:
+    """All meet across tokens: everybody signals somewhere, and waits elsewhere for what the token before gave."""
+    if any(counter["name"] == "pace" for counter in document["counters"]):
+        return
+    launch, entry = document["launch"], {"counter": "pace", "index": [0]}
+    document["counters"].append({"name": "pace", "shape": [1], "scope": "gpu", "handoff": "fenced", "init": 0})
+    least = {"t": launch["workers"] * launch["warps"]}
+    signal = {"op": {"op": "signal", "role": "all"}, "waits": [], "signals": [entry | {"add": 1, "order": "release"}]}
+    wait = {
+        "op": {"op": "wait", "role": "all"}, "signals": [],
+        "waits": [entry | {"at_least": least, "order": "acquire"}],
+    }  # fmt: skip
+    for program in document["programs"]:
+        body = token_loop(program)["body"]
+        body.insert(rng.choice((len(body), rng.randrange(len(body)))), deepcopy(signal))
+        body.insert(rng.choice((0, rng.randrange(len(body)))), deepcopy(wait))
+
+
 def tag(document: Json, rng: Random) -> None:
     """Flag words of a buffer carry other numbers."""
     tagged = [buffer for buffer in document["buffers"] if buffer.get("tag") is not None]
@@ -271,6 +304,7 @@ def owed(document: Json, rng: Random) -> None:
 EDITS: tuple[Callable[[Json, Random], None], ...] = (
     leave_out, leave_out, move, move, twice, other_role, threshold, amounts, handoff, one_counter_for_two,
     step_elsewhere, room, index, index, another, another, tag, layer, owed, counter_for_barrier, counter_for_barrier,
+    late, previous, pace,
 )  # fmt: skip
 
 
@@ -285,6 +319,15 @@ def drawn(rng: Random) -> tuple[list[str], Json]:
     for edit in made:
         edit(document, rng)
     return [edit.__name__ for edit in made], document
+
+
+def drawn_next(rng: Random) -> tuple[list[str], Json]:
+    """The next ones that can be planned, and that have what is edited."""
+    while True:
+        try:
+            return drawn(rng)
+        except (AmkError, IndexError, ValueError):
+            continue
 
 
 def looked_at(document: Json, run: bool) -> tuple[str, str]:
@@ -316,10 +359,7 @@ def main() -> int:
     rng, end = Random(arguments.seed), time.monotonic() + arguments.seconds
     found, safe = Counter[str](), Counter[str]()
     while time.monotonic() < end:
-        try:
-            names, document = drawn(rng)
-        except (AmkError, IndexError, ValueError):
-            continue
+        names, document = drawn_next(rng)
         verdict, wrong = looked_at(document, found["SAFE"] % RUN == 0)
         found[verdict] += 1
         safe.update(names if verdict == "SAFE" else ())

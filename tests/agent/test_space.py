@@ -63,15 +63,18 @@ def test_encoding_separates_points() -> None:
 def test_every_knob_changes_the_lowered_kernel(workshop: Workshop) -> None:
     """On a model whose workers all own rows of every matrix; hints of the small one have no slack. Tagged words leave
     no choice of what crosses SMs, so that knob is tried with fences, and only codes have scales, to stand apart or to
-    share. Pacing needs a QKV of several rings of chunks.
+    share. Pacing needs a QKV of several rings of chunks, and only what is paced can be late.
     """
     large = Workshop(load_model("llama3.2-1b"), workshop.target, workshop.context)
     longer = Workshop(load_model("llama3-8b"), large.target, large.context, formats("int8"))
     coded = Workshop(large.model, large.target, large.context, formats("int8"))
     fast = replace(FAST, plan="search")
     for knob in knobs_of(fast):
-        base = replace(fast, handoff="fenced") if knob.name == "handoff_dtype" else fast
-        maker = {"scales_apart": coded, "scale_blocks": coded, "paced": longer}.get(knob.name, large)
+        base = {"handoff_dtype": replace(fast, handoff="fenced"), "refill_late": replace(fast, paced=True)}.get(
+            knob.name, fast
+        )
+        makers = {"scales_apart": coded, "scale_blocks": coded, "paced": longer, "refill_late": longer}
+        maker = makers.get(knob.name, large)
         made = [maker.make(replace(base, **{knob.name: value})) for value in knob.values]
         assert len({m.key for m in made if isinstance(m, Candidate)}) > 1, f"{knob.name} changes nothing"
 
