@@ -93,6 +93,16 @@ def after(path: Path, by: int = 1) -> Path:
     return (*path[:-1], int(path[-1]) + by)
 
 
+def meeting(counter: str, index: Json, least: Json) -> list[Json]:
+    """Two steps in which all warps of a worker signal a counter, and wait for it."""
+    entry = {"counter": counter, "index": index}
+    added, awaited = entry | {"add": 1, "order": "release"}, entry | {"at_least": least, "order": "acquire"}
+    return [
+        {"op": {"op": "signal", "role": "all"}, "waits": [], "signals": [added]},
+        {"op": {"op": "wait", "role": "all"}, "waits": [awaited], "signals": []},
+    ]
+
+
 def named(document: Json, kind: str, name: str) -> Path:
     """The path of a buffer, counter, stream or role."""
     return next((kind, i) for i, entry in enumerate(document[kind]) if entry["name"] == name)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from amk.adversary.edits import Edit, Json, Path, after, apply, at, find, named, signalling, steps, waiting
+from amk.adversary.edits import Edit, Json, Path, after, apply, at, find, meeting, named, signalling, steps, waiting
 from amk.models.model_spec import ModelSpec
 from amk.planner.decode import plan
 from amk.planner.formats import BF16, formats
@@ -284,13 +284,11 @@ def counter_for_barrier(s: Json) -> list[Edit]:
     """The warps of a worker meet before lm_head by a counter of their own, of which worker 2 waits for no more than
     they had signalled a token earlier."""
     place, warps = after(find(s, "gemv", matrix="lm_head"), -1), s["launch"]["warps"]
-    added = {"counter": "own", "index": [{"worker": 1}], "add": 1, "order": "release"}
-    least = {"t": warps, "1": warps, "late": -warps}
-    waited = {"counter": "own", "index": [{"worker": 1}], "at_least": least, "order": "acquire"}
+    signal, wait = meeting("own", [{"worker": 1}], {"t": warps, "1": warps, "late": -warps})
     own = {"name": "own", "shape": [WORKERS], "scope": "gpu", "handoff": "fenced", "init": 0}
     return [
         Edit("insert", ("tables", "late"), [int(worker == 2) for worker in range(WORKERS)]),
         Edit("insert", ("counters", len(s["counters"])), own),
-        Edit("replace", place, {"op": {"op": "signal", "role": "all"}, "waits": [], "signals": [added]}),
-        Edit("insert", after(place), {"op": {"op": "wait", "role": "all"}, "waits": [waited], "signals": []}),
+        Edit("replace", place, signal),
+        Edit("insert", after(place), wait),
     ]

@@ -107,7 +107,7 @@ class Proof:
         for order in {id(order): order for order in (time, fence, wait)}.values():
             order.check()
         self.memory(time, fence, wait)
-        self.single(time, fence)
+        self.one_token(time, fence)
         check_epochs(self.programs, self.counters, fence, wait, self.full.launch.max_tokens)
         facts.check_fields(self.schedule, self.programs)
         shared = np.searchsorted(self.rows[:, BUFFER], len(self.schedule.buffers))
@@ -181,7 +181,7 @@ class Proof:
             if key is not None and alone:
                 alike.add(key)
 
-    def single(self, time: Order, fence: Order) -> None:
+    def one_token(self, time: Order, fence: Order) -> None:
         """(3) of a launch of one token, where what stands before the loop meets what stands behind it. Up to there the
         launch runs as one of two does before its second token; so what comes before the last step of the first token
         that a warp runs comes before what that warp runs behind the loop."""

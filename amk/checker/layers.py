@@ -2,10 +2,10 @@
 
 Layer loops are the same in all programs; inside them each counter index and each op's layer moves with l by itself,
 nothing else does, every layer has its counters, and no counter is used in two loops or outside too; chunks change
-between loops. Outside, steps name layer 0 and the last norm, or none. With one loop
-whatever goes wrong goes wrong within two neighbouring layers, or behind them. Behind them the last norm is that of
-fewer layers. Whatever few iterations order more
-iterations order too, as every agent runs them one after the other: what is accepted short is right whole.
+between loops. Outside, steps name layer 0 and the last norm, or none. With one loop whatever goes wrong goes wrong
+within two neighbouring layers, or behind them. Behind them the last norm is that of fewer layers. Whatever few
+iterations order more iterations order too, as every agent runs them one after the other: what is accepted short is
+right whole.
 """
 
 from __future__ import annotations
@@ -74,10 +74,10 @@ def _regular(schedule: Schedule, starts: list[int], counts: list[int]) -> bool:
                 if not _op_moves(step, loop is not None, start, fixed) or not _counters_move(step, loop, uses):
                     return False
     shape = {counter.name: counter.shape for counter in schedule.counters}
-    return all(len(ways) == 1 and _there(shape[name], counts, *ways) for name, ways in uses.items())
+    return all(len(ways) == 1 and _has_instances(shape[name], counts, *ways) for name, ways in uses.items())
 
 
-def _there(shape: tuple[int, ...], counts: list[int], use: tuple[Any, ...]) -> bool:
+def _has_instances(shape: tuple[int, ...], counts: list[int], use: tuple[Any, ...]) -> bool:
     """Whether the counter has an instance for every layer that the use is in."""
     loop, *moves = use
     own = [(size, first) for size, (factor, first) in zip(shape, moves, strict=True) if factor]

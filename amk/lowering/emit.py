@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from amk.lowering import refusal
 from amk.lowering.abi import COUNTER_STRIDE, Abi, abi, flat_index, member
 from amk.lowering.expression import expression
 from amk.lowering.owed import carries
@@ -22,12 +23,18 @@ from amk.schedule_ir.schedule import Loop, Node, Schedule, Signal, Step, Wait
 
 KERNEL = "amk_decode"
 
+MOST_POSITIONS = 32
+"""Of a block of the cache, scores that a lane keeps in registers; plans have one to four. Compilers take 96 s for twice
+as many."""
+
 
 def emit(schedule: Schedule, *, trace: bool = False) -> str:
     """The translation unit of `schedule`; compile it with amk.lowering.compile.
 
-    trace: every agent records the SM's cycle counter after each of its steps, for amk.lowering.trace.
+    trace: every agent records the SM's cycle counter after each of its steps, for amk.lowering.trace. AMK601 for what
+    has no code.
     """
+    _check_unrolled(schedule)
     printer = _Printer(schedule, abi(schedule), trace)
     bodies = [
         printer.program(program.first, program.count, nodes)
@@ -50,6 +57,16 @@ def emit(schedule: Schedule, *, trace: bool = False) -> str:
         + "\n}  // namespace\n\n"
         + _kernel(schedule, "".join(bodies))
     )
+
+
+def _check_unrolled(schedule: Schedule) -> None:
+    """AMK601 if a block of the cache has more positions than a compiler unrolls within a minute or two."""
+    each = -(-schedule.kv.block // (32 * schedule.launch.warps))
+    if each > MOST_POSITIONS:
+        message = (
+            f"no code is generated for {each:,} positions of a block of the cache in a lane, {MOST_POSITIONS} at most"
+        )
+        raise refusal.unsupported("AMK601", message)
 
 
 def traced_steps(body: tuple[Node, ...], role_of_agent: Callable[[str], bool]) -> list[str]:

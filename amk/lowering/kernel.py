@@ -30,10 +30,6 @@ from amk.validator.static.resources import CompiledResources, check_resources
 
 NO_COMPILER = "AMK605"
 
-MOST_POSITIONS = 32
-"""Of a block of the cache, scores that a lane keeps in registers; plans have one to four. Compilers take 96 s for twice
-as many."""
-
 
 @dataclass(frozen=True)
 class BuiltKernel:
@@ -75,7 +71,6 @@ def build(
         raise refusal.unsupported("AMK601", "no code is generated for taking from a pool")
     if _codes_in_parts(schedule):
         raise refusal.unsupported("AMK601", "no code is generated for one vector's product of codes in parts")
-    check_unrolled(schedule)
     source, arch = stamped(emit(schedule, trace=trace), schedule), schedule.target.arch
     compiled = compile_cuda(source, arch, cache_directory=cache_directory, use_cache=use_cache)
     built = BuiltKernel(schedule, source, compiled, read_back(schedule, compiled.ptx))
@@ -83,16 +78,6 @@ def build(
     check_compiled(built)
     note(schedule_hash(schedule), compiled.cubin, compiled.ptx)
     return built
-
-
-def check_unrolled(schedule: Schedule) -> None:
-    """AMK601 if a block of the cache has more positions than a compiler unrolls within a minute or two."""
-    each = -(-schedule.kv.block // (32 * schedule.launch.warps))
-    if each > MOST_POSITIONS:
-        message = (
-            f"no code is generated for {each:,} positions of a block of the cache in a lane, {MOST_POSITIONS} at most"
-        )
-        raise refusal.unsupported("AMK601", message)
 
 
 def read_back(schedule: Schedule, ptx: str) -> tuple[Instruction, ...]:

@@ -39,7 +39,7 @@ SHIPPED = Path(str(files("amk.planner") / "decisions.json"))
 
 PLANNER_VERSION = 6
 SIMULATOR_VERSION = 5
-SEARCH_VERSION = 4
+SEARCH_VERSION = 5
 """Raised when settings expand to other schedules, or times are predicted by other mechanisms: decisions of an earlier
 version are stale. Version 2: plans that cannot compile are refused; refills that are held back are simulated. Version
 3: the naive plan has four warps, down in parts is a choice; loads wait for copies in flight by their square. Version
@@ -52,7 +52,8 @@ nobody, polls of a counter are answered one after the other, and short fetches o
 That of the search is raised when it finds other plans of the same space: what is cached is searched again, what is
 shipped stays valid. Version 2: every choice is tried by itself first. Version 3: the default plans that it is compared
 with look sooner for words where codes have eight bits. Version 4: those of batches below eight are
-others."""
+others. Version 5: those of codes of four bits in long products, of int8 in short ones and of batches are others, and
+which words have hints is a choice."""
 
 
 class Decisions(BaseModel):

@@ -18,13 +18,13 @@ from amk.planner.settings import (
     LONG_RINGS,
     SMALL_COPY,
     Settings,
-    decided,
     has_tags,
     is_signalled,
     kv_block,
     parts_of,
     reducible,
     splits_of,
+    with_handoff,
 )
 from amk.planner.shares import act_handoff, attention_tables, head_handoff, loads, row_tables
 from amk.planner.staging import head_layout
@@ -98,7 +98,7 @@ def _sized(
         settings = _of_slice(model, settings)
     _require_places(count, model, target, settings)
     settings = tuned(settings, model, target, runs, count, max_context)
-    settings = decided(settings, model, count)
+    settings = with_handoff(settings, model, count)
     try:
         return _laid_out(model, target, settings, runs, max_context, count)
     except AmkError as error:

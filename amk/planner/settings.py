@@ -22,12 +22,13 @@ Handoff = Literal["fenced", "tagged", "mixed", "narrow"]
 FEW_READ = ("qkv", "split", "split_partial", "split_scale")
 """Buffers and counters of what a KV head's workers hand to each other; all else that crosses is read by everybody."""
 
-UNHINTED = {
+UNHINTED: dict[str, tuple[str, ...]] = {
     "all": (),
     "many": FEW_READ,
     "few": (*FEW_READ, "h_mid", "h_out"),
     "act": (*FEW_READ, "h_mid", "h_out", "attn"),
 }
+"""Words that are looked for without a hint, by `hints`."""
 
 
 @dataclass(frozen=True)
@@ -266,7 +267,7 @@ def handoff_of(settings: Settings, model: ModelSpec, workers: int) -> Handoff:
     return "tagged" if all(matrix(model, name).groups >= workers for name in matrices_of(model)) else "fenced"
 
 
-def decided(settings: Settings, model: ModelSpec, workers: int) -> Settings:
+def with_handoff(settings: Settings, model: ModelSpec, workers: int) -> Settings:
     """The settings with their kind of hand-off. A worker without rows of some matrix is held back by hints alone, so
     then all words have them."""
     hints = settings.hints if all(matrix(model, name).groups >= workers for name in matrices_of(model)) else "all"

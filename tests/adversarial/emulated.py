@@ -18,7 +18,6 @@ from amk.judges.emulated_run import EmulatedKernel
 from amk.judges.judge import DEVICE_TOLERANCE, Ruling, judged, requests
 from amk.lowering import headers
 from amk.lowering.emit import emit
-from amk.lowering.kernel import check_unrolled
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.schedule import Schedule
 from tests.lowering.edits.judge import built
@@ -62,7 +61,6 @@ class Emulated:
         most = EVERYTHING if drawn or mine else 1
         kernels, shared = Kernels(), Kept("shown")
         try:
-            check_unrolled(schedule)
             ptx = kernels.ptx(schedule)
             machine = EmulatedKernel(lambda _: ptx or "", shared)
             found, ran = (Ruling("refuted", "does not compile"), 0) if ptx is None else ruling(schedule, machine, most)

@@ -24,7 +24,7 @@ from random import Random
 
 from pydantic import ValidationError
 
-from amk.adversary.edits import Json, at, steps
+from amk.adversary.edits import Json, at, meeting, steps
 from amk.adversary.neighbourhood.bases import TAGGED
 from amk.judges.judge import judge
 from amk.judges.oracle.flatten import TooBig
@@ -234,15 +234,9 @@ def counter_for_barrier(document: Json, rng: Random) -> None:
     around = [at(document, path[:n]) for n in range(1, len(path))]
     looped = any(isinstance(node, dict) and node.get("var") == "l" for node in around)
     index: list[Json] = [{"worker": 1}, {"l": 1}] if looped else [{"worker": 1}]
-    entry, warps = {"counter": "own", "index": index}, launch["warps"]
+    warps = launch["warps"]
     least = {"t": warps, "1": warps} | ({"late": -warps} if rng.random() < 0.7 else {})
-    body[place : place + 1] = [
-        {"op": {"op": "signal", "role": "all"}, "waits": [], "signals": [entry | {"add": 1, "order": "release"}]},
-        {
-            "op": {"op": "wait", "role": "all"}, "signals": [],
-            "waits": [entry | {"at_least": least, "order": "acquire"}],
-        },
-    ]  # fmt: skip
+    body[place : place + 1] = meeting("own", index, least)
     shape = [launch["workers"], document["model"]["layers"]][: len(index)]
     document["counters"].append({"name": "own", "shape": shape, "scope": "gpu", "handoff": "fenced", "init": 0})
 
@@ -266,14 +260,9 @@ def pace(document: Json, rng: Random) -> None:
     """All meet across tokens: everybody signals somewhere, and waits elsewhere for what the token before gave."""
     if any(counter["name"] == "pace" for counter in document["counters"]):
         return
-    launch, entry = document["launch"], {"counter": "pace", "index": [0]}
+    launch = document["launch"]
     document["counters"].append({"name": "pace", "shape": [1], "scope": "gpu", "handoff": "fenced", "init": 0})
-    least = {"t": launch["workers"] * launch["warps"]}
-    signal = {"op": {"op": "signal", "role": "all"}, "waits": [], "signals": [entry | {"add": 1, "order": "release"}]}
-    wait = {
-        "op": {"op": "wait", "role": "all"}, "signals": [],
-        "waits": [entry | {"at_least": least, "order": "acquire"}],
-    }  # fmt: skip
+    signal, wait = meeting("pace", [0], {"t": launch["workers"] * launch["warps"]})
     for program in document["programs"]:
         body = token_loop(program)["body"]
         body.insert(rng.choice((len(body), rng.randrange(len(body)))), deepcopy(signal))

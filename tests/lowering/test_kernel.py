@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from amk.lowering.kernel import MOST_POSITIONS, build, check_compiled, check_unrolled
+from amk.lowering.emit import MOST_POSITIONS, emit
+from amk.lowering.kernel import build, check_compiled
 from amk.planner.decode import plan
 from amk.report.diagnostic import AmkError, Exit
 from amk.schedule_ir.schedule import Schedule
@@ -65,9 +66,10 @@ def test_a_block_that_no_compiler_unrolls_is_refused_at_once(schedule: Schedule)
     for block, refused in ((MOST_POSITIONS * lanes, False), (MOST_POSITIONS * lanes + 1, True), (1 << 20, True)):
         changed = schedule.model_copy(update={"kv": schedule.kv.model_copy(update={"block": block})})
         if not refused:
-            check_unrolled(changed)
+            assert emit(changed)
             continue
         assert verify(changed).safe
-        with pytest.raises(AmkError, match=r"AMK601.*positions of a block") as caught:
-            build(changed)
-        assert caught.value.exit_code is Exit.INPUT
+        for printing in (emit, build):
+            with pytest.raises(AmkError, match=r"AMK601.*positions of a block") as caught:
+                printing(changed)
+            assert caught.value.exit_code is Exit.INPUT

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from amk.adversary.edits import Json
+from amk.adversary.edits import Json, meeting
 from amk.models.model_spec import LayerSlice, ModelSpec
 from amk.planner.decode import plan
 from amk.planner.formats import BF16, Formats, Layered, formats
@@ -61,14 +61,7 @@ def _own_counters() -> Json:
     (program,) = document["programs"]
     body = program["body"][1]["body"]
     place = next(n for n, node in enumerate(body) if node.get("op", {}).get("matrix") == "lm_head") - 1
-    entry: Json = {"counter": "own", "index": [{"worker": 1}]}
-    body[place : place + 1] = [
-        {"op": {"op": "signal", "role": "all"}, "waits": [], "signals": [entry | {"add": 1, "order": "release"}]},
-        {
-            "op": {"op": "wait", "role": "all"}, "signals": [],
-            "waits": [entry | {"at_least": {"t": 2, "1": 2, "zero": 1}, "order": "acquire"}],
-        },
-    ]  # fmt: skip
+    body[place : place + 1] = meeting("own", [{"worker": 1}], {"t": 2, "1": 2, "zero": 1})
     own: Json = {"name": "own", "shape": [8], "scope": "gpu", "handoff": "fenced", "init": 0}
     tables = document["tables"] | {"zero": [0, 0, 0, 0]}
     return document | {"tables": tables, "counters": [*document["counters"], own]}
@@ -154,7 +147,10 @@ WHOLE = (
 )  # fmt: skip
 """Those that together have every op, hand-off and format; the recorded run makes all of their edits."""
 
-STAND_FOR_MORE = tuple(MADE)[-5:]
+STAND_FOR_MORE = (
+    "four layers, fenced, room", "four layers, tagged, room", "three layers of each of two kinds, room",
+    "three layers of rows in parts", "counters of each worker, room",
+)  # fmt: skip
 """Those in which two layers, or one worker of a class, stand for others; a recorded run makes all of their edits."""
 
 
