@@ -6,11 +6,11 @@
     python -m tests.agent.aa_night --pairs 20 --chain                   # what the place in memory adds: a minute
 
 Every pair is the incumbent and a copy of it that is loaded anew. Nothing but chance can make the copy faster, and no
-screen protects the rule here: each pair goes straight to the race. A race that passes is confirmed in a fresh process.
-Blocks are shorter and positions fewer than in a search, so that single rounds vary more than there. In a chain every
-copy is the next pair's incumbent and stays where it is, so that program and place change roles: the medians of even and
-odd pairs have different signs where one place is slower, and the same where what was loaded last is. Since the halves
-of a round are measured in exchanged places neither should show.
+pilot protects the rule here: each pair goes straight to the paired test. What passes it is confirmed in a fresh
+process. Blocks are shorter and positions fewer than in a search, so that single rounds vary more than there. In a chain
+every copy is the next pair's incumbent and stays where it is, so that program and place change roles: the medians of
+even and odd pairs have different signs where one place is slower, and the same where what was loaded last is. Since the
+halves of a round are measured in exchanged places neither should show.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ CONTEXT = 4096
 
 @dataclass
 class Night:
-    """A/A races one after the other. A worker that ends without a result, as where memory runs out beside another job,
-    has measured nothing: the pair is repeated in a fresh one, and `retries` counts what happened. A device that is lost
-    or a result that looks faked is no accident: RuntimeError."""
+    """A/A paired tests one after the other. A worker that ends without a result, as where memory runs out beside
+    another job, has measured nothing: the pair is repeated in a fresh one, and `retries` counts what happened. A device
+    that is lost or a result that looks faked is no accident: RuntimeError."""
 
     backend: Backend
     ready: Ready
@@ -85,9 +85,9 @@ class Night:
         self.mad, self.ms = decide.spread(calibration.log_ratios), calibration.median_ms("a")
         for number in range(pairs):
             copy = copies[number % COPIES]
-            race = self.compared(copy, "race", number)
-            self.gains.append(-float(np.median(race.log_ratios)))
-            if self.wins(race, "race", number):
+            test = self.compared(copy, "paired test", number)
+            self.gains.append(-float(np.median(test.log_ratios)))
+            if self.wins(test, "paired test", number):
                 self.passed += 1
                 self.kept += self.wins(self.compared(copy, "confirm", number), "confirm", number)
             if self.chain:
@@ -124,7 +124,7 @@ class Night:
     def wins(self, samples: Samples, phase: Phase, index: int) -> bool:
         """The rule of the search."""
         even = decide.everywhere(samples.median_ms("b"), samples.median_ms("a"), self.positions, self.mad)
-        return even.passed and decide.race(samples.log_ratios, self.mad, ROUNDS[phase], index).passed
+        return even.passed and decide.paired_test(samples.log_ratios, self.mad, ROUNDS[phase], index).passed
 
 
 def renamed(ready: Ready, number: int) -> Ready:

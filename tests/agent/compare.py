@@ -119,7 +119,7 @@ def spent(state: State) -> dict[int, int]:
 def true_curve(loop: Loop, backend: SimulatedBackend, evals: int) -> tuple[float, ...]:
     state = loop.state
     assert state.run is not None
-    job = Job(0, "screen", 1, 0, 0, state.run.positions, 0)
+    job = Job(0, "pilot", 1, 0, 0, state.run.positions, 0)
 
     def cost(index: int) -> float:
         made = loop.gate.workshop.make(loop.design_of(index))

@@ -2,10 +2,10 @@
 
     python -m tests.agent.power --record tests/records/search/keep-power.json
 
-A candidate is screened, raced and confirmed as on a GPU: a screen is ABBA after ABBA, a race twelve times AB, then
-twelve times BA in exchanged places, and again if this half shows half of what is needed. Noise is drawn in the order of
-measurement, so that what is locked to the blocks (`period`) meets the order that they really have. Every candidate has
-a calibration of its own.
+A candidate has pilot, paired test and confirmation as on a GPU: a pilot is ABBA after ABBA, a paired test twelve times
+AB, then twelve times BA in exchanged places, and again if this half shows half of what is needed. Noise is drawn in the
+order of measurement, so that what is locked to the blocks (`period`) meets the order that they really have. Every
+candidate has a calibration of its own.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ GAINS = (0.0, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03)
 CANDIDATES = 500
 
 
-def screen(noise: Noise, seed: int, where: int, gain: float = 0.0) -> list[float]:
-    """Log ratios of a screen."""
-    count = ROUNDS["screen"]
+def pilot(noise: Noise, seed: int, where: int, gain: float = 0.0) -> list[float]:
+    """Log ratios of a pilot."""
+    count = ROUNDS["pilot"]
     blocks = _blocks(noise, seed, where, ABBA * count, gain)
     return [round_ratio((a1, b1, b2, a2)) for a1, b1, b2, a2 in zip(*(blocks[i::4] for i in range(4)), strict=True)]
 
 
-def race(noise: Noise, seed: int, where: int, gain: float = 0.0) -> list[float]:
-    """Log ratios of a race, a confirmation or a calibration."""
-    count = ROUNDS["race"]
+def paired_test(noise: Noise, seed: int, where: int, gain: float = 0.0) -> list[float]:
+    """Log ratios of a paired test, a confirmation or a calibration."""
+    count = ROUNDS["paired test"]
     order = "".join(ABBA[:2] * SEATED + ABBA[2:] * SEATED for _ in range(count // SEATED))
     blocks, found = _blocks(noise, seed, where, order, gain), []
     for at in range(0, len(blocks), 4 * SEATED):
@@ -58,19 +58,19 @@ def _blocks(noise: Noise, seed: int, where: int, order: str, gain: float) -> lis
 
 
 def kept(noise: Noise, seed: int, where: int, gain: float, mad: float) -> bool:
-    if not decide.screen(screen(noise, seed, 3 * where, gain), mad).passed:
+    if not decide.pilot(pilot(noise, seed, 3 * where, gain), mad).passed:
         return False
-    first, again = (race(noise, seed, 3 * where + i, gain) for i in (1, 2))
+    first, again = (paired_test(noise, seed, 3 * where + i, gain) for i in (1, 2))
     if np.median(first[: len(first) // 2]) > decide.at_half(mad):
         return False
-    return all(decide.race(ratios, mad, ROUNDS["race"], where).passed for ratios in (first, again))
+    return all(decide.paired_test(ratios, mad, ROUNDS["paired test"], where).passed for ratios in (first, again))
 
 
 def power(kind: Kind, sigma: float, candidates: int) -> dict[str, Any]:
     """Share of the candidates that are kept, by true gain; a card that calibration refuses keeps none."""
     noise, counts, uneven = Noise(kind, sigma), dict.fromkeys(GAINS, 0), 0
     for number in range(1, candidates + 1):
-        card = race(noise, number, 0)
+        card = paired_test(noise, number, 0)
         if calibration.uneven(card):
             uneven += 1
             continue

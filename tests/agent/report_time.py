@@ -52,8 +52,8 @@ from amk.simulator.predict import step_ms
 EVALUATIONS = 1000
 KEPT_AT = (5, 40, 90, 200, 420, 700)
 """Evaluations that are kept: a change of the best each."""
-RACED = 12
-"""One in so many is raced."""
+TESTED = 12
+"""One in so many has a paired test."""
 NOISE = 0.001
 RUNS = (("llama3.2-1b", "h200", "int8"), ("llama3-8b", "h200", "bf16"))
 TIMES = 7
@@ -120,11 +120,11 @@ def fill(note: Note, state: State, workshop: Workshop, evaluations: int) -> None
             note(_proposed(space, index, design, drawn.best, best))
         note(Gated(index=index, verdict="passed", key=f"{index:064x}", kernel=f"{index:064x}"))
         gain = 0.012 if kept else float(drawn.rng.normal(-0.01, 0.008))
-        phases: tuple[Phase, ...] = ("screen", "race", "confirm") if kept else ("screen",)
-        for phase in ("screen", "race") if number % RACED == 0 and not kept else phases:
+        phases: tuple[Phase, ...] = ("pilot", "paired test", "confirm") if kept else ("pilot",)
+        for phase in ("pilot", "paired test") if number % TESTED == 0 and not kept else phases:
             note(LeaseReserved(index=index, phase=phase, attempt=1, device="drawn", seconds=0.0))
             note(_measured(index, phase, gain, best, ms, drawn.rng))
-        outcome, reason = ("kept", "faster") if kept else ("rejected", f"screen: {gain:+.2%}, more is needed to race")
+        outcome, reason = ("kept", "faster") if kept else ("rejected", f"pilot: {gain:+.2%}, more is needed")
         note(Decided(index=index, outcome=outcome, reason=reason, log_gain=gain, bound=0.0, score=score - gain))
         if kept:
             drawn.best, best, score = design, index, score - gain
@@ -142,7 +142,7 @@ def _proposed(space: Space, index: int, design: Design, base: Design, parent: in
 def _measured(
     index: int, phase: Phase, gain: float, against: int, ms: tuple[float, ...], rng: np.random.Generator
 ) -> Measured:
-    ratios = tuple(float(x) for x in rng.normal(-gain, NOISE, 6 if phase == "screen" else 24))
+    ratios = tuple(float(x) for x in rng.normal(-gain, NOISE, 6 if phase == "pilot" else 24))
     return Measured(
         index=index, phase=phase, attempt=1, seconds=1.5, log_ratios=ratios, incumbent_ms=ms,
         candidate_ms=tuple(each * float(np.exp(-gain)) for each in ms), against=against, device="drawn",

@@ -199,7 +199,7 @@ def fastest_plan(loop: Loop, backend: SimulatedBackend) -> dict[str, Any]:
 def times_of(loop: Loop, backend: SimulatedBackend, index: int) -> Block:
     made = loop.gate.workshop.make(loop.design_of(index))
     assert isinstance(made, Candidate)
-    return backend.times(Job(0, "screen", 1, 0, 0, POSITIONS, 0), Ready(made, b"", Judgement("SAFE")))
+    return backend.times(Job(0, "pilot", 1, 0, 0, POSITIONS, 0), Ready(made, b"", Judgement("SAFE")))
 
 
 def run(options: argparse.Namespace) -> int:

@@ -34,7 +34,7 @@ def evaluated(state: State, who: str, score: float, rounds: int = 6, handle: str
     index = len(state.trials)
     state.apply(Proposed(index=index, proposer=who, settings={}, handle=handle), float(index))
     state.apply(Gated(index=index, verdict="passed", key=str(index)), float(index))
-    place = {"index": index, "phase": "screen", "attempt": 1, "seconds": 1.0, "device": "d"}
+    place = {"index": index, "phase": "pilot", "attempt": 1, "seconds": 1.0, "device": "d"}
     times = {"log_ratios": (score,) * rounds, "candidate_ms": (1.0,), "incumbent_ms": (1.0,), "against": -1}
     state.apply(LeaseReserved.model_validate(place), float(index))
     state.apply(Measured.model_validate(place | times), float(index))
@@ -95,8 +95,8 @@ def test_a_language_model_is_asked_by_what_it_gained_as_arms_are() -> None:
 
 
 @pytest.mark.parametrize(("limits", "rest"), [(Limits(evals=24), "structure"), (Limits(evals=24, minutes=5), "knobs")])
-def test_what_is_raced_is_not_held_against_an_arm_where_evaluations_count(limits: Limits, rest: str) -> None:
-    """Two arms gain alike by what is raced at length; then one proposes only what its screen ends at once."""
+def test_what_is_tested_is_not_held_against_an_arm_where_evaluations_count(limits: Limits, rest: str) -> None:
+    """Two arms gain alike by what is tested at length; then one proposes only what its pilot ends at once."""
     session = SessionStarted(session=1, device="d", backend="d", simulated=False, limits=limits)
     state = State(sessions=[session])
     for _ in range(3):

@@ -122,9 +122,9 @@ def test_from_a_card_elsewhere_to_a_search_without_one(
     assert cli.main([*SEARCH, "--resume", folder.name, "--evals", "3"]) == 0
     state = read_state(folder)
     assert state.evals == 3 and state.session is not None and state.session.session == 2
-    screen = state.trials[2].measured["screen"]
-    assert screen.candidate_ms == pytest.approx(times(state, constants, 2), rel=0.02)
-    assert screen.candidate_ms != pytest.approx(times(state, None, 2), rel=0.04)
+    pilot = state.trials[2].measured["pilot"]
+    assert pilot.candidate_ms == pytest.approx(times(state, constants, 2), rel=0.02)
+    assert pilot.candidate_ms != pytest.approx(times(state, None, 2), rel=0.04)
 
 
 def test_a_run_keeps_its_constants(

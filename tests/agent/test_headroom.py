@@ -39,7 +39,7 @@ def test_a_simulated_search_near_the_floor_stops_with_candidates(make_loop: Make
     loop = make_loop(Local(), evals=14)
     run = loop.state.run
     assert run is not None and isinstance(loop.backends[0], SimulatedBackend)
-    times = loop.backends[0].times(Job(0, "screen", 1, 0, 0, run.positions, 0), loop.incumbent())
+    times = loop.backends[0].times(Job(0, "pilot", 1, 0, 0, run.positions, 0), loop.incumbent())
     loop.state.run = run.model_copy(update={"floor_ms": tuple(share * ms for ms in times)})
     said: list[str] = []
     loop.watch = lambda state: said.extend(foretold(state) if not said else ())

@@ -48,11 +48,11 @@ def story(choices: list[int]) -> list[AnyEvent]:
             events.append(Gated(index=i, verdict="unsafe", key=f"k{i}", codes=("AMK201",)))
             continue
         events.append(Gated(index=i, verdict="passed", key=f"k{i}"))
-        events.append(LeaseReserved(index=i, phase="screen", attempt=1, device="d", seconds=1.0))
+        events.append(LeaseReserved(index=i, phase="pilot", attempt=1, device="d", seconds=1.0))
         events.append(
             Measured(
                 index=i,
-                phase="screen",
+                phase="pilot",
                 attempt=1,
                 seconds=0.5,
                 log_ratios=(-0.1,),

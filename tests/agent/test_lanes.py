@@ -22,13 +22,13 @@ SECONDS = 20.0
 
 @dataclass
 class Gated(SimulatedBackend):
-    """A device whose first screen ends only when another proposal has passed the gate."""
+    """A device whose first pilot ends only when another proposal has passed the gate."""
 
     passed: threading.Event = field(default_factory=threading.Event)
     waited: list[bool] = field(default_factory=list)
 
     def measure(self, job: Job, incumbent: Ready, candidate: Ready) -> Samples | Fault:
-        if job.index == 0 and job.phase == "screen":
+        if job.index == 0 and job.phase == "pilot":
             self.waited.append(self.passed.wait(SECONDS))
         return super().measure(job, incumbent, candidate)
 
@@ -77,13 +77,13 @@ def test_two_devices_share_the_work(make_loop: MakeLoop) -> None:
     loop.run()
     assert loop.state.evals == 16 and set(loop.state.calibrated) == {"device-1", "device-2"}
     done = [{(index, phase) for index, phase, _ in device.ran if index != START} for device in (first, second)]
-    assert not done[0] & done[1], "a comparison is made on one device, though a race may be on another than the screen"
+    assert not done[0] & done[1], "one device makes a comparison, though a pilot and its paired test may be on two"
     assert len({index for index, _ in done[0] | done[1]}) == 16 and min(map(len, done)) >= 4
     assert len(first.threads) == len(second.threads) == 1
 
 
 def test_what_beat_an_old_incumbent_must_beat_the_new_one(make_loop: MakeLoop) -> None:
-    """Two good proposals start together; the one that ends later is raced again, against the one that was kept."""
+    """Two good proposals start together; the one that ends later is tested again, against the one that was kept."""
     quick = Named("h200", noise=Noise("quiet"), number=1)
     slow = Named("h200", noise=Noise("quiet"), number=2, seconds=0.15)
     base = {"warps": 8, "slots": 4}
@@ -97,7 +97,7 @@ def test_what_beat_an_old_incumbent_must_beat_the_new_one(make_loop: MakeLoop) -
             other.index for other in kept if loop_order(loop.state, other.index) < loop_order(loop.state, trial.index)
         ]
         against = earlier[-1] if earlier else START
-        assert trial.measured["race"].against == trial.measured["confirm"].against == against
+        assert trial.measured["paired test"].against == trial.measured["confirm"].against == against
     scores = [mark.score for mark in loop.state.curve]
     assert scores == sorted(scores, reverse=True)
 

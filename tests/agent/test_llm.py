@@ -162,7 +162,7 @@ def test_each_trial_is_told_as_a_change_to_its_parent_with_its_gain_over_it(make
     the one that was proposed."""
     loop = make_loop(Local(), evals=14)
     loop.run()
-    backend, job = loop.backends[0], Job(0, "screen", 1, 0, 0, loop.state.run.positions, 0)
+    backend, job = loop.backends[0], Job(0, "pilot", 1, 0, 0, loop.state.run.positions, 0)
     text = history_text(loop.context())
 
     def cost(index: int) -> float:

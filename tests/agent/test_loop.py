@@ -72,7 +72,7 @@ def test_a_better_plan_is_kept_and_becomes_the_incumbent(make_loop: MakeLoop) ->
     first, second = loop.state.trials
     assert first.decided is not None and first.decided.outcome == "kept" and loop.state.best == 0
     assert second.decided is not None and second.decided.outcome == "rejected"
-    assert set(first.measured) == {"screen", "race", "confirm"} and set(second.measured) == {"screen"}
+    assert set(first.measured) == {"pilot", "paired test", "confirm"} and set(second.measured) == {"pilot"}
     assert loop.state.curve[0].score == pytest.approx(first.decided.score)
 
 
@@ -151,7 +151,7 @@ def test_a_night_of_identical_candidates_through_the_loop_keeps_none(make_loop: 
 
 
 @pytest.mark.turns(3)
-def test_what_lost_its_screen_is_decided_before_anything_else_is_measured(make_loop: MakeLoop) -> None:
+def test_what_lost_its_pilot_is_decided_before_anything_else_is_measured(make_loop: MakeLoop) -> None:
     """Otherwise a slow plan waits behind all better ones of later batches, and something near the best stays open."""
     waiting: list[int] = []
 
@@ -163,16 +163,16 @@ def test_what_lost_its_screen_is_decided_before_anything_else_is_measured(make_l
     loop = make_loop(RandomDraw(), Watching("h200", 0), evals=20)
     loop.gate.patience = 8
     loop.run()
-    assert sum("screen" in t.measured for t in loop.state.trials) > 10 and not waiting
+    assert sum("pilot" in t.measured for t in loop.state.trials) > 10 and not waiting
 
 
-def test_what_passed_its_screen_waits_for_better_ones_which_are_measured_against_it(make_loop: MakeLoop) -> None:
-    """The second passes while the first waits, and is raced first; a third that does not keep up ends early."""
-    screens: list[Job] = []
+def test_what_passed_its_pilot_waits_for_better_ones_which_are_measured_against_it(make_loop: MakeLoop) -> None:
+    """The second passes while the first waits, and is tested first; a third that does not keep up ends early."""
+    pilots: list[Job] = []
 
     class Jobs(Recording):
         def measure(self, job: Job, incumbent: Ready, candidate: Ready) -> Samples | Fault:
-            screens.extend([job] if job.phase == "screen" else [])
+            pilots.extend([job] if job.phase == "pilot" else [])
             return super().measure(job, incumbent, candidate)
 
     found = points({"run_ahead": True}, {"run_ahead": True, "handoff": "tagged"}, {"warps": 2}, {"warps": 12})
@@ -180,12 +180,12 @@ def test_what_passed_its_screen_waits_for_better_ones_which_are_measured_against
     loop.gate.patience, loop.gate.ahead = 8, 4
     loop.run()
     first, second, third, _ = loop.state.trials
-    gains = [-float(np.median(t.measured["screen"].log_ratios)) for t in (first, second)]
+    gains = [-float(np.median(t.measured["pilot"].log_ratios)) for t in (first, second)]
     assert 0.02 < gains[0] < gains[1], "both pay, the second more"
-    assert "race" in second.measured and "race" not in first.measured and first.decided is not None
-    ends = [job.slower for job in screens]
+    assert "paired test" in second.measured and "paired test" not in first.measured and first.decided is not None
+    ends = [job.slower for job in pilots]
     assert ends[1] == pytest.approx(ends[0] - gains[0]) and ends[2] == pytest.approx(ends[0] - gains[1])
-    assert len(third.measured["screen"].log_ratios) < 6
+    assert len(third.measured["pilot"].log_ratios) < 6
 
 
 def test_in_the_last_minute_nothing_waits(make_loop: MakeLoop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,7 +201,7 @@ def test_in_the_last_minute_nothing_waits(make_loop: MakeLoop, monkeypatch: pyte
 @pytest.mark.parametrize(
     ("minutes", "elapsed", "closes"), [(8.0, 419.0, False), (8.0, 421.0, True), (None, 1e6, False)]
 )
-def test_the_last_minute_begins_in_time_to_race_and_confirm(
+def test_the_last_minute_begins_in_time_to_test_and_confirm(
     minutes: float | None, elapsed: float, closes: bool
 ) -> None:
     assert budget.closing(Limits(minutes=minutes), elapsed) is closes

@@ -186,18 +186,18 @@ def test_two_values_that_the_gate_refuses_are_each_avoided_by_themselves(make_lo
 
 
 @pytest.mark.turns(3)
-def test_what_passed_its_screen_holds_up_nothing(make_loop: MakeLoop) -> None:
-    """It waits for others that are raced with it; meanwhile the sweep goes on, and after a while it is raced alone."""
+def test_what_passed_its_pilot_holds_up_nothing(make_loop: MakeLoop) -> None:
+    """It waits for others that are tested with it; meanwhile the sweep goes on, later it is tested alone."""
     backend, when = Gains("h200", noise=Noise("quiet"), values=(("run_ahead", True),), gain=0.004), list[int]()
 
     def watch(state: State) -> None:
-        when.extend([state.evals] if any("race" in trial.measured for trial in state.trials) else [])
+        when.extend([state.evals] if any("paired test" in trial.measured for trial in state.trials) else [])
 
     loop = only(
         make_loop(Sweep(), backend, evals=150, survey=True), "warps", "run_ahead", "kv_splits", "overlay", "hint_slack"
     )
     loop.gate.patience, loop.gate.ahead, loop.watch = 16, 8, watch
     loop.run()
-    first = next(trial for trial in loop.state.trials if "race" in trial.measured)
+    first = next(trial for trial in loop.state.trials if "paired test" in trial.measured)
     assert first.proposed.settings["run_ahead"] and first.decided is not None and first.decided.outcome == "rejected"
     assert loop.state.exhausted and when[0] <= first.index + loop.gate.patience + 2 < loop.state.evals

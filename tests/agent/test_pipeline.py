@@ -1,4 +1,4 @@
-"""What waits for the gate and for its race: the gate always has as many, and a run that was cut off repeats."""
+"""What waits for the gate and for its paired test: the gate always has as many, and a run that was cut off repeats."""
 
 import json
 from concurrent.futures import Future
@@ -74,13 +74,13 @@ def whole(tmp_path_factory: pytest.TempPathFactory, workshop: Workshop) -> Path:
 
 
 @pytest.mark.turns(3)
-def test_what_waits_for_its_race_holds_up_no_proposal(whole: Path) -> None:
+def test_what_waits_for_its_paired_test_holds_up_no_proposal(whole: Path) -> None:
     waiting, queued = [], []
     written = events(whole)
     for number, (event, _) in enumerate(written):
         state = fold(written[:number])
         if isinstance(event, Proposed):
-            waiting.append(sum("screen" in trial.measured for trial in state.open_trials))
+            waiting.append(sum("pilot" in trial.measured for trial in state.open_trials))
         elif isinstance(event, Measured) and len(state.trials) < EVALS:
             queued.append(sum(not trial.evaluated for trial in state.open_trials))
     assert max(waiting) > 1 and min(queued) == AHEAD

@@ -223,7 +223,7 @@ def test_the_live_view_shows_how_far_the_search_is(make_loop: MakeLoop) -> None:
     loop.watch = watch
     loop.run()
     assert "of 8 evaluations" in seen[0] and "calibrate of the start" in "".join(seen)
-    assert "now: screen of #0" in "".join(seen) and "8 of 8 evaluations" in seen[-1] and "now:" not in seen[-1]
+    assert "now: pilot of #0" in "".join(seen) and "8 of 8 evaluations" in seen[-1] and "now:" not in seen[-1]
     above = left(loop.state)
     assert above is not None and f"{100 * (1 - above):.1f}% of the speed of light" in seen[-1]
     drawn = curve(loop.state)

@@ -35,7 +35,7 @@ class Bench:
     candidate: Ready
     memory: Path
 
-    def compare(self, phase: str = "race", rounds: int = 3) -> Samples | Fault:
+    def compare(self, phase: str = "paired test", rounds: int = 3) -> Samples | Fault:
         job = Job(0, phase, 1, rounds, 4, POSITIONS, 1)  # type: ignore[arg-type]
         return self.backend.measure(job, self.incumbent, self.candidate)
 
@@ -79,13 +79,13 @@ def test_a_faster_candidate_is_seen(bench: Bench) -> None:
 @pytest.mark.turns(2)
 @way("slow_place")
 def test_a_slow_place_is_not_held_against_a_program(bench: Bench) -> None:
-    """Half of each round is measured in exchanged places; a screen, which only asks whether to go on, in one."""
+    """Half of each round is measured in exchanged places; a pilot, which only asks whether to go on, in one."""
     for rounds in (3, SEATED + 1):
         result = bench.compare(rounds=rounds)
         assert isinstance(result, Samples) and len(result.rounds) == rounds
         assert result.log_ratios == pytest.approx([0.0] * rounds)
-    screened = bench.compare("screen")
-    assert isinstance(screened, Samples) and screened.log_ratios == pytest.approx([log(1.5)] * 3)
+    samples = bench.compare("pilot")
+    assert isinstance(samples, Samples) and samples.log_ratios == pytest.approx([log(1.5)] * 3)
 
 
 FAULTS = {"spin": "deadline", "deaf_spin": "deadline", "segfault": "crashed", "exit0": "exited", "stop": "deadline",
@@ -149,9 +149,9 @@ def test_what_a_worker_prints_is_no_answer(bench: Bench) -> None:
 
 @pytest.mark.turns(2)
 @way("honest")
-def test_a_race_without_hope_ends_at_its_half(bench: Bench) -> None:
-    """What it showed is kept; neither program is measured in exchanged places again, and the next race is whole."""
-    job = Job(0, "race", 1, 2 * SEATED, 4, POSITIONS, 1, half=-9.0)
+def test_a_paired_test_without_hope_ends_at_its_half(bench: Bench) -> None:
+    """What it showed is kept; no program is measured in exchanged places again, and the next paired test is whole."""
+    job = Job(0, "paired test", 1, 2 * SEATED, 4, POSITIONS, 1, half=-9.0)
     ended, whole = (bench.backend.measure(j, bench.incumbent, bench.candidate) for j in (job, replace(job, half=9.0)))
     assert isinstance(ended, Samples) and len(ended.rounds) == SEATED
     assert isinstance(whole, Samples) and len(whole.rounds) == 2 * SEATED
@@ -159,9 +159,9 @@ def test_a_race_without_hope_ends_at_its_half(bench: Bench) -> None:
 
 @way("honest")
 def test_confirmation_runs_in_a_fresh_process(bench: Bench) -> None:
-    assert isinstance(bench.compare("race"), Samples)
+    assert isinstance(bench.compare("paired test"), Samples)
     starts = bench.backend.supervisor.starts
-    assert isinstance(bench.compare("race"), Samples) and bench.backend.supervisor.starts == starts
+    assert isinstance(bench.compare("paired test"), Samples) and bench.backend.supervisor.starts == starts
     assert isinstance(bench.compare("confirm"), Samples) and bench.backend.supervisor.starts == starts + 1
 
 

@@ -147,16 +147,16 @@ class Search:
         return Gated(index=index, verdict="passed", key=key)
 
     def _measure(self, trial: Trial) -> None:
-        """First the screen, or a fault; then the decision."""
+        """First the pilot, or a fault; then the decision."""
         index, changed, best = trial.index, self._changed(trial), self.state.best
         score = self.world.time(changed)
         if changed & self.world.faulty:
-            lease = LeaseReserved.model_validate({**NOT_RUN, "index": index, "phase": "screen"})
+            lease = LeaseReserved.model_validate({**NOT_RUN, "index": index, "phase": "pilot"})
             self.state.apply(lease, 0.0)
             self.state.apply(Faulted.model_validate({**lease_of(lease), "fault": "timeout"}), 0.0)
             self.state.apply(Decided(index=index, outcome="quarantined", reason="timeout"), 0.0)
         elif not trial.measured:
-            lease = LeaseReserved.model_validate({**NOT_RUN, "index": index, "phase": "screen"})
+            lease = LeaseReserved.model_validate({**NOT_RUN, "index": index, "phase": "pilot"})
             self.state.apply(lease, 0.0)
             ratio = score - self.state.best_score
             seen = {"log_ratios": (ratio,) * 4, "candidate_ms": (1.0,), "incumbent_ms": (1.0,), "against": best}

@@ -53,7 +53,7 @@ def test_what_a_parent_was_behind_the_best_is_no_gain(make_loop: MakeLoop) -> No
     slow, behind, ahead = {"warps": 2}, {"warps": 2, "wide_epilogue": 16}, {"warps": 2, "wide_epilogue": 32}
     for index, (changes, score) in enumerate([(slow, 0.05), (behind, 0.01), (ahead, -0.02)]):
         settings = loop.space.point(loop.space.parse(changes))
-        place = {"index": index, "phase": "screen", "attempt": 1, "seconds": 1.0, "device": "d"}
+        place = {"index": index, "phase": "pilot", "attempt": 1, "seconds": 1.0, "device": "d"}
         times = {"log_ratios": (score,) * 6, "candidate_ms": (1.0,), "incumbent_ms": (1.0,), "against": START}
         for event in (
             Proposed(index=index, proposer="p", settings=settings, parent=0 if index else START),

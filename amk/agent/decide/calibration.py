@@ -27,8 +27,8 @@ def calibrated(state: State, backend: Backend, measured: Measured, log_ratios: t
 
 def uneven(log_ratios: Sequence[float]) -> str:
     """Why a card whose two sides were the same program is not to be used: "" if their median is near enough to zero. It
-    is as far off as a screen asks for: of what such a card showed faster, nobody could say that it is."""
-    off, most = float(np.median(log_ratios)), decide.SCREEN_SHARE * decide.needed(decide.spread(log_ratios))
+    is as far off as a pilot asks for: of what such a card showed faster, nobody could say that it is."""
+    off, most = float(np.median(log_ratios)), decide.PILOT_SHARE * decide.needed(decide.spread(log_ratios))
     if abs(off) <= most:
         return ""
     return f"the same program beside itself differs by {decide.percent(-off)}, more than {decide.percent(most)}"

@@ -20,7 +20,7 @@ from amk.agent.journal.state import START, State, Trial
 SPREAD = 2.576 * 1.2533 * 1.4826
 """Of a median of n values with median absolute deviation d, SPREAD * d / sqrt(n) is the half width at 99%."""
 UNKNOWN = 1.0
-"""The half width where a screen ended in its first round, which shows no spread."""
+"""The half width where a pilot ended in its first round, which shows no spread."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def _score(state: State, trial: Trial) -> float | None:
 
 def _last(trial: Trial) -> Measured | None:
     """The measurement that says most."""
-    return next((trial.measured[p] for p in ("confirm", "race", "screen") if p in trial.measured), None)
+    return next((trial.measured[p] for p in ("confirm", "paired test", "pilot") if p in trial.measured), None)
 
 
 def _error(measured: Measured) -> float:

@@ -1,8 +1,8 @@
 """Keep or reject, from paired log ratios.
 
 Rule: the one-sided 99% bootstrap bound of the median log ratio is below 0, and the median gain is at least
-max(0.5%, 3 x the A/A spread). It must hold twice: in the race, and again in a fresh process on fresh inputs; only the
-second is reported. No position may lose more than 2%. Nothing is kept from fewer rounds than were asked for.
+max(0.5%, 3 x the A/A spread). It must hold twice: in the paired test, and again in a fresh process on fresh inputs;
+only the second is reported. No position may lose more than 2%. Nothing is kept from fewer rounds than were asked for.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ MAX_LOSS = 0.02
 HOPELESS_SHARE = 0.25
 HOPELESS_AT_ONCE = 0.05
 HOPELESS_AT_ONCE_MADS = 10.0
-SCREEN_SHARE = 0.5
-"""A screen, and the first half of a race, let pass what shows half of the gain that would be needed."""
+PILOT_SHARE = 0.5
+"""A pilot, and the first half of a paired test, let pass what shows half of the gain that would be needed."""
 
 
 @dataclass(frozen=True)
@@ -57,20 +57,20 @@ def worth(mad: float) -> float:
 
 
 def hopeless(mad: float) -> float:
-    """The log loss (negative: the gain) that ends a screen when its first rounds all show more (less): of what is worth
+    """The log loss (negative: the gain) that ends a pilot when its first rounds all show more (less): of what is worth
     a keep less than one in a hundred is lost by that."""
     return -HOPELESS_SHARE * needed(mad)
 
 
 def hopeless_at_once(mad: float) -> float:
-    """The log loss in the first round of a screen that ends it."""
+    """The log loss in the first round of a pilot that ends it."""
     return max(log1p(HOPELESS_AT_ONCE), HOPELESS_AT_ONCE_MADS * mad)
 
 
 def at_half(mad: float) -> float:
-    """The log ratio that ends a race when the median of its first half is above it: this only refuses, so it keeps
-    nothing that the whole race would not keep."""
-    return -SCREEN_SHARE * needed(mad)
+    """The log ratio that ends a paired test when the median of its first half is above it: this only refuses, so it
+    keeps nothing that the whole paired test would not keep."""
+    return -PILOT_SHARE * needed(mad)
 
 
 def upper_bound(log_ratios: Sequence[float], seed: int) -> float:
@@ -80,15 +80,15 @@ def upper_bound(log_ratios: Sequence[float], seed: int) -> float:
     return float(np.quantile(np.median(values[picks], axis=1), CONFIDENCE))
 
 
-def screen(log_ratios: Sequence[float], mad: float) -> Ruling:
+def pilot(log_ratios: Sequence[float], mad: float) -> Ruling:
     gain = -float(np.median(log_ratios))
-    want = SCREEN_SHARE * needed(mad)
+    want = PILOT_SHARE * needed(mad)
     if gain < want:
-        return Ruling(False, f"{percent(gain)}, at least {percent(want)} is needed to race", gain)
+        return Ruling(False, f"{percent(gain)}, at least {percent(want)} is needed for a paired test", gain)
     return Ruling(True, "", gain)
 
 
-def race(log_ratios: Sequence[float], mad: float, rounds: int, seed: int) -> Ruling:
+def paired_test(log_ratios: Sequence[float], mad: float, rounds: int, seed: int) -> Ruling:
     """The keep rule on `rounds` rounds."""
     gain, want = -float(np.median(log_ratios)), needed(mad)
     if len(log_ratios) < rounds:

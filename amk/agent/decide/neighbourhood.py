@@ -227,13 +227,13 @@ class Neighbourhood:
         )  # fmt: skip
 
     def _worth(self, progress: Progress, base: Settings, change: Item) -> float | None:
-        """Log time relative to the best; by the screen alone where nothing was decided yet."""
+        """Log time relative to the best; by the pilot alone where nothing was decided yet."""
         if (found := self.effects.worth(base, change)) is not None:
             return found
         name, value = change
         key = progress.workshop.key(moved(base, {name: value}))
         index = progress.state.by_key.get(key or "")
-        if index is None or "screen" not in progress.state.trials[index].measured:
+        if index is None or "pilot" not in progress.state.trials[index].measured:
             return None
         return promise(progress.state, progress.state.trials[index]) - self.effects.scores[base]
 

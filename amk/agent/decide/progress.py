@@ -29,7 +29,7 @@ class Progress:
 
     def scored(self) -> list[tuple[Settings, float]]:
         """Settings of plans without edits with their log time relative to the start, in order of trial, the start
-        first; what passed its screen and waits for its race has the score that the screen promises."""
+        first; what passed its pilot and waits for its paired test has the score that the pilot promises."""
         found = [(self.space.start, 0.0)]
         for trial in self.state.trials:
             if trial.edited:

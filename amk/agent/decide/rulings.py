@@ -1,4 +1,4 @@
-"""What the measurements of a proposal mean: passed or not, which one is raced first, whether another attempt is due."""
+"""What the measurements of a proposal mean: passed or not, which is tested first, whether another attempt is due."""
 
 from __future__ import annotations
 
@@ -20,43 +20,43 @@ LOST = 8
 """Times that driver or supervisor may end during one phase before the proposal is suspected of it."""
 
 LONGEST = 3
-"""Times the patience that a proposal which passed its screen waits at most while better ones keep coming."""
+"""Times the patience that a proposal which passed its pilot waits at most while better ones keep coming."""
 
-PHASES: tuple[Phase, ...] = ("screen", "race", "confirm")
+PHASES: tuple[Phase, ...] = ("pilot", "paired test", "confirm")
 
 
 def rule(state: State, phase: Phase, measured: Measured, index: int) -> decide.Ruling:
-    """Whether `measured` passes its phase. A screen is seen against what the incumbent has gained since."""
+    """Whether `measured` passes its phase. A pilot is seen against what the incumbent has gained since."""
     mad = state.noise
-    if phase == "screen":
+    if phase == "pilot":
         gained = state.score_of(measured.against) - state.score_of(state.best)
-        return decide.screen(tuple(ratio + gained for ratio in measured.log_ratios), mad)
-    ruling = decide.race(measured.log_ratios, mad, ROUNDS[phase], index)
+        return decide.pilot(tuple(ratio + gained for ratio in measured.log_ratios), mad)
+    ruling = decide.paired_test(measured.log_ratios, mad, ROUNDS[phase], index)
     assert state.run is not None
     even = decide.everywhere(measured.candidate_ms, measured.incumbent_ms, state.run.positions, mad)
     return ruling if even.passed else replace(ruling, passed=False, reason=even.reason)
 
 
 def lost(state: State, trial: Trial) -> bool:
-    """Whether its screen has already decided."""
-    screen = trial.measured.get("screen")
-    return screen is not None and not rule(state, "screen", screen, trial.index).passed
+    """Whether its pilot has already decided."""
+    pilot = trial.measured.get("pilot")
+    return pilot is not None and not rule(state, "pilot", pilot, trial.index).passed
 
 
 def promise(state: State, trial: Trial) -> float:
-    """Log time relative to the start by its screen: the lower, the sooner it is raced."""
-    screen = trial.measured["screen"]
-    return state.score_of(screen.against) + float(np.median(screen.log_ratios))
+    """Log time relative to the start by its pilot: the lower, the sooner it has its paired test."""
+    pilot = trial.measured["pilot"]
+    return state.score_of(pilot.against) + float(np.median(pilot.log_ratios))
 
 
 def promised(state: State, trial: Trial) -> float | None:
-    """What an open proposal promises; None before its screen."""
-    return promise(state, trial) if "screen" in trial.measured and not trial.closed else None
+    """What an open proposal promises; None before its pilot."""
+    return promise(state, trial) if "pilot" in trial.measured and not trial.closed else None
 
 
 def leading(state: State) -> Trial | None:
-    """The open proposal that promises most of those that passed their screen."""
-    passed = [t for t in state.open_trials if "screen" in t.measured and not lost(state, t)]
+    """The open proposal that promises most of those that passed their pilot."""
+    passed = [t for t in state.open_trials if "pilot" in t.measured and not lost(state, t)]
     return min(passed, key=partial(promise, state), default=None)
 
 
@@ -67,16 +67,16 @@ def lead(state: State) -> float:
 
 
 def early_ends(state: State) -> tuple[float, float, float]:
-    """The log losses that end a screen in its first rounds, and in its first: it has to keep up with what leads; and
-    the log ratio that ends a race at its half."""
+    """The log losses that end a pilot in its first rounds, and in its first: it has to keep up with what leads; and
+    the log ratio that ends a paired test at its half."""
     ahead, mad = lead(state), state.noise
     return decide.hopeless(mad) - ahead, decide.hopeless_at_once(mad) - ahead, decide.at_half(mad)
 
 
-def due(state: State, screened: Sequence[Trial], patience: int) -> bool:
-    """Whether the first of those that passed their screen, the most promising first, is raced before others are
-    screened: when so many later ones brought nothing better, or one has waited for `LONGEST` times as many."""
-    waited = [sum(later.evaluated for later in state.trials[trial.index + 1 :]) for trial in screened]
+def due(state: State, passed: Sequence[Trial], patience: int) -> bool:
+    """Whether the first of those that passed their pilot, the most promising first, has its paired test before
+    others have a pilot: so many later ones brought nothing better, or one has waited for `LONGEST` times as many."""
+    waited = [sum(later.evaluated for later in state.trials[trial.index + 1 :]) for trial in passed]
     return bool(waited) and (waited[0] >= patience or max(waited) >= LONGEST * patience)
 
 

@@ -72,8 +72,8 @@ class GpuBackend:
         fault = self._prepare(job, incumbent, candidate) or self._check(job, "before")
         if fault:
             return fault
-        screen = job.phase == "screen"
-        rounds = self._screen(job, incumbent, candidate) if screen else self._seated(job, incumbent, candidate)
+        pilot = job.phase == "pilot"
+        rounds = self._pilot(job, incumbent, candidate) if pilot else self._seated(job, incumbent, candidate)
         if isinstance(rounds, Fault):
             return rounds
         samples = Samples(tuple(rounds), time.monotonic() - began)
@@ -81,7 +81,7 @@ class GpuBackend:
             return samples
         return self._check(job, "after") or self._steady(job, incumbent, samples) or samples
 
-    def _screen(self, job: Job, incumbent: Ready, candidate: Ready) -> list[Four] | Fault:
+    def _pilot(self, job: Job, incumbent: Ready, candidate: Ready) -> list[Four] | Fault:
         """Rounds until there are enough, or no hope."""
         rounds: list[Four] = []
         while len(rounds) < job.rounds and not hopeless(job, rounds):

@@ -2,7 +2,7 @@
 
 A round is four blocks, incumbent, candidate, candidate, incumbent (ABBA), so that a linear drift cancels. A block is
 the median over `steps` steps at each position, in ms per token. The value of a round is the mean over positions of
-(ln B1 + ln B2 - ln A1 - ln A2) / 2: negative is faster. In all but screens the two halves of a round, AB and BA, are
+(ln B1 + ln B2 - ln A1 - ln A2) / 2: negative is faster. In all but pilots the two halves of a round, AB and BA, are
 measured in different places: both programs are loaded anew, each where the other was (`gpu_backend.py`).
 """
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 POSITIONS = (1, 128, 2048, 8191)
 """Never position 0 alone: a plan that is fast only with an empty cache is not fast."""
 
-STEPS: dict[Phase, int] = {"calibrate": 10, "screen": 10, "race": 10, "confirm": 10}
+STEPS: dict[Phase, int] = {"calibrate": 10, "pilot": 10, "paired test": 10, "confirm": 10}
 """Most steps of a block at each position. A round is the unit of the statistics, and varies no less with 20 steps: six
-rounds of a screen by 0.09% with 20, of a race by 0.08% with 10 (llama3.2-1b int8, H100 and H200)."""
+rounds of a pilot by 0.09% with 20, of a paired test by 0.08% with 10 (llama3.2-1b int8, H100 and H200)."""
 FEWEST_STEPS = 5
-BLOCK_MS: dict[Phase, float] = {"calibrate": 10.0, "screen": 10.0, "race": 10.0, "confirm": 10.0}
+BLOCK_MS: dict[Phase, float] = {"calibrate": 10.0, "pilot": 10.0, "paired test": 10.0, "confirm": 10.0}
 """A block needs no more steps than take this long at one position: long steps vary less."""
-ROUNDS: dict[Phase, int] = {"calibrate": 24, "screen": 6, "race": 24, "confirm": 24}
+ROUNDS: dict[Phase, int] = {"calibrate": 24, "pilot": 6, "paired test": 24, "confirm": 24}
 HOPELESS_ROUNDS = 2
-"""A screen ends early when its first rounds agree that the candidate will not be raced, a race at its half."""
+"""A pilot ends early when its first rounds agree that the candidate has no paired test, a paired test at its half."""
 
 ABBA = "abba"
 Block = tuple[float, ...]
@@ -40,8 +40,8 @@ Block = tuple[float, ...]
 @dataclass(frozen=True)
 class Job:
     """`seed` is drawn afresh for every attempt; inputs of the device derive from it, so no proposal can know them.
-    slower: the log loss that ends a screen when its first rounds all show more; at_once: when its first round does.
-    half: the log ratio that ends a race when the median of its first half is above it."""
+    slower: the log loss that ends a pilot when its first rounds all show more; at_once: when its first round does.
+    half: the log ratio that ends a paired test when the median of its first half is above it."""
 
     index: int
     phase: Phase
@@ -129,10 +129,10 @@ def round_ratio(blocks: Sequence[Block]) -> float:
 
 
 def hopeless(job: Job, rounds: Sequence[tuple[Block, Block, Block, Block]]) -> bool:
-    """Whether more rounds of a screen or a race would be wasted. A confirmation is always whole."""
-    if job.phase == "race" and len(rounds) == job.rounds // 2:
+    """Whether more rounds of a pilot or a paired test would be wasted. A confirmation is always whole."""
+    if job.phase == "paired test" and len(rounds) == job.rounds // 2:
         return float(np.median([round_ratio(r) for r in rounds])) > job.half
-    if job.phase != "screen" or not rounds:
+    if job.phase != "pilot" or not rounds:
         return False
     first = [round_ratio(r) for r in rounds[:HOPELESS_ROUNDS]]
     return first[0] > job.at_once or (len(first) == HOPELESS_ROUNDS and min(first) > job.slower)

@@ -62,7 +62,7 @@ class Gate:
     """Judges in this process, one candidate after the other.
 
     ahead: proposals that wait for a device at once, one more for each further device. patience: evaluations that bring
-    nothing better, after which the best that passed its screen is raced. glance: who is asked about candidates that are
+    nothing better, after which the best that passed its pilot is tested. glance: who is asked about candidates that are
     no proposals, if not `certify`.
     """
 

@@ -13,7 +13,7 @@ from amk.agent.journal.state import State
 from amk.agent.journal.store import Journal
 
 CLOSING = 60.0
-"""Seconds that a race and a confirmation take together."""
+"""Seconds that a paired test and a confirmation take together."""
 
 
 UNITS = {"minutes": "minutes", "evals": "evaluations", "dollars": "dollars", "tokens": "tokens", "calls": "calls"}
@@ -49,7 +49,7 @@ def out_of_time(limits: Limits, elapsed: float) -> str | None:
 
 
 def closing(limits: Limits, elapsed: float) -> bool:
-    """Whether what is left is needed to race and confirm what waits for it."""
+    """Whether what is left is needed for a paired test and confirm what waits for it."""
     return limits.minutes is not None and elapsed >= limits.minutes * 60 - CLOSING
 
 

@@ -18,7 +18,7 @@ def _unicode(text: object) -> object:
 Text = Annotated[str, BeforeValidator(_unicode), Field(max_length=4000)]
 Ratios = tuple[float, ...]
 NOTE_CHARACTERS: Final = 2000
-Phase = Literal["calibrate", "screen", "race", "confirm"]
+Phase = Literal["calibrate", "pilot", "paired test", "confirm"]
 Outcome = Literal["kept", "rejected", "quarantined", "failed"]
 
 

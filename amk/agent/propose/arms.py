@@ -3,7 +3,7 @@
 An arm is a proposer that may have proposers of its own: the portfolio of those that turn knobs, structural search, what
 earlier runs found, a language model. Credit is gain per cost, chosen by a discounted upper confidence bound (Garivier
 and Moulines, 2011): what an arm's proposals were faster than everything before them, over the seconds of their timed
-steps. Where evaluations are all that limits a run they are the cost: a proposal that is raced takes a device ten times
+steps. Where evaluations are all that limits a run they are the cost: a paired test takes a device ten times
 as long as a hopeless one, and would be held against the arm that made it. The discount is strong, because gains are not
 stationary: the first jump away from a naive plan is worth more than all that follows, and says nothing of whether its
 arm will find anything again. So an arm that found much hands over once its latest evaluations found nothing, and gets

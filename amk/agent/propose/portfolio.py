@@ -100,5 +100,5 @@ def earned(gain: float | None) -> float:
 
 
 def stalled(state: State) -> bool:
-    """Whether the latest evaluations kept nothing, and nothing waits for its race."""
+    """Whether the latest evaluations kept nothing, and nothing waits for its paired test."""
     return leading(state) is None and state.evals - (state.curve[-1].evals if state.curve else 0) >= STALLED

@@ -47,7 +47,7 @@ STACKED = {True: 4, False: 2}
 does: each may add less than a keep needs, and all together more, but where one is refused all are."""
 KNOBS = 1 / 3
 """Share of the children whose change is a knob where the simulator is sure: there are about as many of those as of all
-kinds of edits. Where a device measures a knob is a way like others: of 109 under the edits 3 came a screen ahead of
+kinds of edits. Where a device measures a knob is a way like others: of 109 under the edits 3 came a pilot ahead of
 the best on an H200, and knobs have their own arm."""
 ADDS = 0.0005
 """Simulated log gain of such a change at which it stays."""

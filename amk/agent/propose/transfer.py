@@ -1,8 +1,8 @@
 """What paid in finished runs, tried in this one, whatever model and GPU they were of.
 
-A lesson is the best of a run beside its start, or the fastest that was raced, which may have missed a keep over the
-best by little; or a trial that was measured faster than its parent: than the start, or by more than another was behind
-the best of the time. It is the knobs that came and the edits that came.
+A lesson is the best of a run beside its start, or the fastest that had a paired test, which may have missed a keep over
+the best by little; or a trial that was measured faster than its parent: than the start, or by more than another was
+behind the best of the time. It is the knobs that came and the edits that came.
 Knobs have names, and so have the places of edits in the schedules of all models, so a lesson is tried by making its
 changes again to the best of this run. What this space has not, or cannot plan, and an edit whose place is not there, is
 left out of it. All lessons together come first, then each by itself, the worthiest first; each is proposed once. What
@@ -76,8 +76,8 @@ def learned(state: State, space: Space) -> Lessons:
     assert state.run is not None
     history, start = History(space), Design(space.start)
     history.update(state)
-    raced = [(score, t.index) for t in state.trials if "race" in t.measured and (score := t.score) is not None]
-    whole = {index: score for score, index in sorted(raced)[:1]} | {state.best: state.best_score}
+    tests = [(score, t.index) for t in state.trials if "paired test" in t.measured and (score := t.score) is not None]
+    whole = {index: score for score, index in sorted(tests)[:1]} | {state.best: state.best_score}
     changes = [(-score, start, history.designs[index]) for index, score in whole.items() if index != START]
     for trial in state.trials:
         parent = trial.proposed.parent

@@ -1,7 +1,7 @@
 """Whether what is near the best is exhausted, said plainly, with the error of what was measured.
 
 Near the best are plans one and two knobs away (`decide/neighbourhood.py`), its single changes
-(`propose/singles.py`), and combinations of the changes that gained. A screen drops most of what is measured, so the
+(`propose/singles.py`), and combinations of the changes that gained. A pilot drops most of what is measured, so the
 report says how often it drops what a keep asks for.
 """
 
@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from math import erf, sqrt
 
-from amk.agent.decide.keep import SCREEN_SHARE, needed, percent
+from amk.agent.decide.keep import PILOT_SHARE, needed, percent
 from amk.agent.device.measure import ROUNDS
 from amk.agent.journal.events import Surveyed
 from amk.agent.journal.state import State
@@ -25,11 +25,11 @@ OF_MEDIAN = 1.2533
 
 
 def overlooked(mad: float) -> float:
-    """The probability that a screen drops what gains as much as a keep needs, where noise is normal."""
+    """The probability that a pilot drops what gains as much as a keep needs, where noise is normal."""
     if not mad:
         return 0.0
-    error = OF_MEDIAN * SIGMA * mad / sqrt(ROUNDS["screen"])
-    return 0.5 * (1.0 - erf((1.0 - SCREEN_SHARE) * needed(mad) / error / sqrt(2.0)))
+    error = OF_MEDIAN * SIGMA * mad / sqrt(ROUNDS["pilot"])
+    return 0.5 * (1.0 - erf((1.0 - PILOT_SHARE) * needed(mad) / error / sqrt(2.0)))
 
 
 def summary(state: State, survey: Surveyed | None, singles: Counter[Outcome], sums: Sequence[Sum]) -> tuple[str, str]:
@@ -58,7 +58,7 @@ def summary(state: State, survey: Surveyed | None, singles: Counter[Outcome], su
     share = "below 0.1%" if chance < 0.001 else f"{100 * chance:.1f}%"
     error = (
         f"The same program beside itself differs by {100 * mad:.3f}% (median absolute deviation of a round), so a "
-        f"change that gains the {percent(needed(mad))} that a keep needs is dropped by its screen with a probability "
+        f"change that gains the {percent(needed(mad))} that a keep needs is dropped by its pilot with a probability "
         f"of {share}."
     )
     return what, error

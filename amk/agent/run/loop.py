@@ -1,11 +1,11 @@
-"""The search as a state machine: propose, gate, screen, race, confirm, decide; every step is journaled before the next.
+"""The search as a state machine: propose, gate, pilot, paired test, confirm, decide. Each is journaled first.
 
 Devices do not wait: while they measure, the driver proposes, and the gate judges, until `gate.ahead` proposals wait for
 a device. A judgement is taken when a device turns to its proposal, so that a proposal follows from the
 decisions before it, never from how long something took: with one device a run repeats.
 
-A race costs many screens: what passes the screen waits until `gate.patience` later ones brought nothing better, while
-proposers already go on from the best of those that wait.
+A paired test costs many pilots: what passes the pilot waits until `gate.patience` later ones brought nothing better,
+while proposers already go on from the best of those that wait.
 
 Resume: the state is a fold of the journal, so a new process continues the open proposals at the first step that is not
 written down. What was measured is never measured again; what was not acknowledged is measured afresh.
@@ -153,7 +153,7 @@ class Loop:
             self.note(found)
 
     def _fill(self) -> None:
-        """Propose until enough waits for a device. What waits for its race holds up nothing."""
+        """Propose until enough waits for a device. What waits for its paired test holds up nothing."""
         wanted = self.gate.ahead + len(self._lanes) - 1
         while self._queued < wanted and self._stop_reason() is None:
             if not self._propose():
@@ -248,20 +248,20 @@ class Loop:
     def _trial_for(self, lane: Lane) -> Trial | None:
         """The next of the open proposals that no other lane has; none is begun once the time is up.
 
-        First what lost its screen, to be written down; then what needs its confirmation, then what was not looked at,
-        until the best that passed its screen has waited for long, or the time is nearly up.
+        First what lost its pilot, to be written down; then what needs its confirmation, then what was not looked at,
+        until the best that passed its pilot has waited for long, or the time is nearly up.
         """
         taken = {other.job.index for other in self._lanes if other.busy and other.job is not None}
         waiting = [t for t in self.state.open_trials if t.index not in taken]
-        raced = [t for t in waiting if lost(self.state, t)] or [t for t in waiting if "race" in t.measured]
-        screened = sorted(
-            (t for t in waiting if "screen" in t.measured and t not in raced), key=partial(promise, self.state)
+        tested = [t for t in waiting if lost(self.state, t)] or [t for t in waiting if "paired test" in t.measured]
+        promising = sorted(
+            (t for t in waiting if "pilot" in t.measured and t not in tested), key=partial(promise, self.state)
         )
-        if raced or self._late:
-            return raced[0] if raced else None
-        last = bool(screened) and budget.closing(self.state.limits, self.journal.elapsed)
-        fresh = None if last or due(self.state, screened, self.gate.patience) else self._fresh(lane, waiting)
-        return fresh or (screened[0] if screened else None)
+        if tested or self._late:
+            return tested[0] if tested else None
+        last = bool(promising) and budget.closing(self.state.limits, self.journal.elapsed)
+        fresh = None if last or due(self.state, promising, self.gate.patience) else self._fresh(lane, waiting)
+        return fresh or (promising[0] if promising else None)
 
     def _fresh(self, lane: Lane, waiting: Sequence[Trial]) -> Trial | None:
         """The oldest proposal that was not measured and passes the gate. Judgements are waited for in their order,
@@ -285,7 +285,7 @@ class Loop:
         """The measurement that `trial` needs next; None if it needed none and is decided now.
 
         What was won against an incumbent that has been replaced since is measured again; what was lost stays lost.
-        A screen is not repeated: what it showed is compared with what the new incumbent gained.
+        A pilot is not repeated: what it showed is compared with what the new incumbent gained.
         """
         for phase in PHASES:
             measured = trial.measured.get(phase)
@@ -293,10 +293,10 @@ class Loop:
                 return phase
             ruling = self._rule(phase, measured, trial.index)
             if not ruling.passed:
-                against = self.state.best if phase == "screen" else measured.against
+                against = self.state.best if phase == "pilot" else measured.against
                 self._decide(trial, "rejected", f"{phase}: {ruling.reason}", ruling, against)
                 return None
-            if phase != "screen" and measured.against != self.state.best:
+            if phase != "pilot" and measured.against != self.state.best:
                 return phase
         self._decide(trial, "kept", ruling.reason, ruling, self.state.best)
         return None
@@ -366,7 +366,7 @@ class Loop:
             raise AmkError(Diagnostic("AMK707", message, help=help_line), Exit.NO_GPU)
 
     def _rule(self, phase: Phase, measured: Measured, index: int) -> decide.Ruling:
-        if phase != "screen":
+        if phase != "pilot":
             self.judges_unchanged()
         return rule(self.state, phase, measured, index)
 
