@@ -22,7 +22,7 @@ from amk.bench.ceiling import read_ceiling
 from amk.bench.decode_bench import OWN, needed_bytes, own
 from amk.bench.row import Key
 from amk.bench.subject import Subject
-from amk.bench.timing import Contestant, race
+from amk.bench.timing import Contestant, take_turns
 from amk.engine.backends.cuda_engine import CudaEngine
 from amk.lowering.compile import compile_cuda
 from amk.lowering.launch import CooperativeLaunch, Module
@@ -79,7 +79,7 @@ def ablate(subject: Subject, key: Key, cubins: dict[str, bytes]) -> Ablation:
     ceiling = read_ceiling(subject.engine.device)
     tried = {name: _entered(subject, key, name, cubin) for name, cubin in cubins.items()}
     entered = [made for made in tried.values() if isinstance(made, Contestant)]
-    times = race([own(subject, key.pos, key.tokens), *entered], key.steps)
+    times = take_turns([own(subject, key.pos, key.tokens), *entered], key.steps)
     for contestant in entered:
         contestant.free()
     subject.engine.check()

@@ -78,7 +78,7 @@ def ablated_source(schedule: Schedule, parts: Parts) -> str:
 
 
 def unmet(schedule: Schedule) -> Schedule:
-    """The schedule without the barriers that stand directly before a product. It races; only ablations use it."""
+    """The schedule without the barriers that stand directly before a product. It has races; only ablations use it."""
     programs = [p.model_copy(update={"body": _unmet(p.body)}) for p in schedule.programs]
     return schedule.model_copy(update={"programs": tuple(programs)})
 

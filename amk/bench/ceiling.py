@@ -1,7 +1,7 @@
 """The read ceiling of this GPU, now: how fast plain 16-byte loads stream a buffer much larger than L2.
 
 The buffer holds random bytes, as weights do: constant ones are moved with less power. A pass has the head start of
-every contestant of a race, so that the host's time to enqueue it does not count. The kernel is not admitted: it runs no
+every contestant, so that the host's time to enqueue it does not count. The kernel is not admitted: it runs no
 schedule and reads a buffer of its own.
 """
 

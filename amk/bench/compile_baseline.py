@@ -63,7 +63,7 @@ WITH_GENERATED = tuple(variant for variant in VARIANTS if variant.options == tup
 """For steps whose products are neither: the compiler makes the rest."""
 
 TRIALS = 20
-"""Replays of each variant that decide which one is the baseline, with the head start of the race."""
+"""Replays of each variant that decide which one is the baseline, with the head start of a measurement."""
 
 LOOSE = 3.0
 """A baseline with more than this many times the error of torch's own forward computes something else."""

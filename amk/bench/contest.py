@@ -1,7 +1,7 @@
 """Plans of one model against the default one, in one process on one GPU: `python -m amk.bench.contest --help`.
 
 Every contestant is verified, compiled and certified by a process of its own; its logits are compared with fp64 and with
-its own second run; then all take turns (`amk.bench.timing.race`). All of them get the same weights, cache and token.
+its own second run; then all take turns (`timing.take_turns`). All of them get the same weights, cache and token.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from amk.bench.decode_bench import needed_bytes, own
 from amk.bench.device_packing import packing_key, streamed
 from amk.bench.subject import Subject
 from amk.bench.times import Times
-from amk.bench.timing import race
+from amk.bench.timing import take_turns
 from amk.bench.torch_model import TorchWeights
 from amk.engine.admission.admission import AdmittedKernel, admit, admitted
 from amk.lowering.kernel import build
@@ -46,7 +46,7 @@ Entrant = tuple[str, AdmittedKernel]
 
 @dataclass(frozen=True)
 class Result:
-    """One plan at one position. ratio: its time over that of the first contestant of its race."""
+    """One plan at one position. ratio: its time over that of the first contestant."""
 
     changes: str
     pos: int
@@ -71,7 +71,7 @@ def kernel_of(arguments: argparse.Namespace, changes: str) -> AdmittedKernel | s
 def contest(
     arguments: argparse.Namespace, base: Entrant, others: Sequence[Entrant]
 ) -> tuple[list[Result], Sequence[Entrant]]:
-    """One race per position of the base and as many others as GPU memory holds, but one; and those who were left over.
+    """One contest per position of the base and as many others as GPU memory holds, but one; and those left over.
 
     Matrices are drawn when they are needed, so that the memory is the contestants'.
     """
@@ -88,7 +88,7 @@ def contest(
     for pos in arguments.positions:
         checked = _checked(subjects, pos)
         runners = [replace(own(s, pos, arguments.tokens), name=str(i)) for i, s in enumerate(subjects)]
-        times = race(runners, arguments.steps)
+        times = take_turns(runners, arguments.steps)
         for i, (changes, kernel) in enumerate(entered):
             subjects[i].engine.check()
             used = kernel.resources
@@ -144,8 +144,8 @@ def table(results: Sequence[Result]) -> str:
 
 
 def compared(arguments: argparse.Namespace, kernels: Sequence[AdmittedKernel | str]) -> int:
-    """Race the kernels of the base and of all changes, print and record the results: 0 if all are correct, else 1.
-    Without a kernel of the base, or without any other, there is no race."""
+    """Time kernels of the base and of all changes in turn, print and record the results: 0 if all are right, else 1.
+    Without a kernel of the base, or without any other, there is no contest."""
     every = list(zip([arguments.base, *arguments.changes], kernels, strict=True))
     for changes, kernel in every:
         if isinstance(kernel, str):

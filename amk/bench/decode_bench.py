@@ -21,7 +21,7 @@ from amk.bench.power import Meter, loaded
 from amk.bench.row import Key, Row
 from amk.bench.subject import Subject
 from amk.bench.times import Power
-from amk.bench.timing import Contestant, WrongBaseline, race
+from amk.bench.timing import Contestant, WrongBaseline, take_turns
 from amk.models.matrices import MATRICES, matrix
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.memory import ITEM_BYTES
@@ -44,7 +44,7 @@ def bench_position(subject: Subject, key: Key) -> Row:
         case = Case(subject, pos, tokens, token, torch_error, reference)
         tried = {name: _made(name, case) for name in baselines}
         others = [made for made in tried.values() if isinstance(made, Contestant)]
-        times = race([own(subject, pos, tokens), *others], key.steps)
+        times = take_turns([own(subject, pos, tokens), *others], key.steps)
         subject.engine.check()
         power = _powers(subject, key, others)
         for other in others:

@@ -83,7 +83,9 @@ def generation(text: Text, now: Callable[[], float] = time.perf_counter) -> Gene
     return Generation(first - began, now() - began, tuple(tokens))
 
 
-def raced(texts: dict[str, Text], prompt: int, runs: int, now: Callable[[], float] = time.perf_counter) -> list[Timed]:
+def in_turn(
+    texts: dict[str, Text], prompt: int, runs: int, now: Callable[[], float] = time.perf_counter
+) -> list[Timed]:
     """Every program `runs` times in turn, after a round that does not count."""
     found: dict[str, list[Generation]] = {name: [] for name in texts}
     for number in range(runs + 1):
@@ -223,7 +225,7 @@ def measured(arguments: argparse.Namespace) -> list[Timed]:
             texts["transformers bf16"] = theirs
         if other is not None and "compiled" in arguments.transformers:
             texts["transformers bf16, static, compiled"] = partial(theirs, cache_implementation="static")
-        found += raced(texts, count, arguments.runs)
+        found += in_turn(texts, count, arguments.runs)
     return found
 
 

@@ -17,7 +17,7 @@ from amk.bench.accuracy import relative_error, within_tolerance
 from amk.bench.decode_bench import own
 from amk.bench.kernel_choice import Kernel
 from amk.bench.subject import Subject
-from amk.bench.timing import race
+from amk.bench.timing import take_turns
 from amk.bench.torch_model import TorchWeights
 from amk.planner.search import Problem
 from amk.planner.settings import FAST
@@ -91,7 +91,7 @@ def _row(kernel: Kernel, subject: Subject, pos: int, steps: int, exact: Exact) -
     schedule, token = subject.schedule, exact.token
     first, second = subject.logits(token, pos), subject.logits(token, pos)
     error = relative_error(first, exact.logits)
-    times = race([own(subject, pos, TOKENS)], steps)["amk"]
+    times = take_turns([own(subject, pos, TOKENS)], steps)["amk"]
     subject.engine.check()
     space = Space.around(FAST)
     key = {"model": schedule.model.name, "gpu": schedule.target.name, "dtype": "bf16", "pos": pos, "tokens": TOKENS}

@@ -42,7 +42,7 @@ class Contestant:
     repeats: bool = True
 
 
-def race(contestants: Sequence[Contestant], rounds: int) -> dict[str, Times]:
+def take_turns(contestants: Sequence[Contestant], rounds: int) -> dict[str, Times]:
     """`rounds` measurements of each contestant in turn, after `WARM_UP` that do not count."""
     found, stalls = laps(contestants, rounds)
     return {name: summary(times, stalls[name]) for name, times in found.items()}

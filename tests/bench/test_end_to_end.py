@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from amk.bench.end_to_end import amk_text, generation, raced
+from amk.bench.end_to_end import amk_text, generation, in_turn
 from amk.engine.backends.cpu_engine import CpuEngine
 from amk.engine.backends.schedule_backend import ScheduleBackend
 from amk.models.model_spec import ModelSpec
@@ -45,7 +45,7 @@ def test_programs_take_turns_and_the_first_round_does_not_count() -> None:
         "own": lambda: clock.text([1, 2, 3, 4], 0.25, 0.25),
         "other": lambda: clock.text([1, 2, 9, 4], next(slow), 0.0),
     }
-    own, other = raced(texts, 16, 3, clock)
+    own, other = in_turn(texts, 16, 3, clock)
     assert own.prompt == other.prompt == 16
     assert (own.total_ms, own.first_ms, own.tokens_per_second, own.agrees) == (1000.0, 250.0, 4.0, 4)
     assert (other.total_ms, other.least_ms, other.most_ms, other.agrees) == (2000.0, 1000.0, 3000.0, 2)

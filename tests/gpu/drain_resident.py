@@ -21,7 +21,7 @@ from typing import Any
 
 from amk.bench.decode_bench import needed_bytes, own
 from amk.bench.hardware import provenance
-from amk.bench.timing import race
+from amk.bench.timing import take_turns
 from amk.bench.torch_model import TorchWeights
 from amk.lowering.kernel import build
 from amk.lowering.launch import Device
@@ -61,7 +61,7 @@ def row(gpu: str, form: FormatName, images: Sequence[str], here: str) -> dict[st
     for schedule, image in zip(schedules(gpu, form), images, strict=True):
         with loaded(schedule, TorchWeights.random(schedule.model, 5), image=image) as subject:
             check(subject, (0, POSITION))
-            times.append(race([own(subject, POSITION, TOKENS)], ROUNDS)["amk"])
+            times.append(take_turns([own(subject, POSITION, TOKENS)], ROUNDS)["amk"])
             sizes.append(needed_bytes(schedule, POSITION))
     rate = (sizes[1] - sizes[0]) / (times[1].ms - times[0].ms) / 1e6 / WORKERS
     ratio, supply = clock_ghz(target) / clock_ghz(load_target(here)), target.read_ceiling_gbps / target.sms

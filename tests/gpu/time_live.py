@@ -21,7 +21,7 @@ from pydantic import TypeAdapter
 
 from amk.bench.decode_bench import own
 from amk.bench.subject import Subject
-from amk.bench.timing import race
+from amk.bench.timing import take_turns
 from amk.bench.torch_model import TorchWeights
 from amk.engine.admission.admission import admitted
 from amk.engine.backends.live_backend import LiveBackend
@@ -84,7 +84,7 @@ def measure(wanted: str) -> None:
         if pos == POSITIONS[-1]:
             prepare: Callable[[], None] = lambda: live.place(1, spread(batch))  # noqa: E731
             contestants.append(replace(own(live, pos, STEPS), name="live, spread", prepare=prepare))
-        for name, found in race(contestants, ROUNDS).items():
+        for name, found in take_turns(contestants, ROUNDS).items():
             print(json.dumps({"model": wanted, "pos": pos, "batch": name, **asdict(found)}), flush=True)
     for workers in (1, batch):
         print(json.dumps({"model": wanted, "texts at once": workers, **texts_per_s(live, workers)}), flush=True)

@@ -26,7 +26,7 @@ from amk.bench.accuracy import relative_error
 from amk.bench.decode_bench import own
 from amk.bench.device_packing import streamed
 from amk.bench.subject import Subject
-from amk.bench.timing import race
+from amk.bench.timing import take_turns
 from amk.bench.torch_model import TorchDecoder, TorchWeights
 from amk.engine.admission.admission import AdmittedKernel, started
 from amk.models.model import load_model
@@ -160,7 +160,7 @@ def measure(name: str, names: Sequence[str]) -> None:
     for pos in POSITIONS:
         for subject in made.values():
             subject.load_cache()
-        times = race([replace(own(subject, pos, STEPS), name=plan) for plan, subject in made.items()], ROUNDS)
+        times = take_turns([replace(own(subject, pos, STEPS), name=plan) for plan, subject in made.items()], ROUNDS)
         for plan_name, found in times.items():
             print(json.dumps({"model": name, "pos": pos, "plan": plan_name, **asdict(found)}), flush=True)
     several = [plan_name for plan_name in made if made[plan_name].schedule.rows > 1]
