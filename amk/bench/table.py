@@ -1,4 +1,4 @@
-"""A table of cases with the times they must and should reach, and what recorded runs say about each.
+"""A table of cases, each with a target and a stretch target, and what recorded runs say about each.
 
 The cases are data (`tables/NAME.json`). A run is one process; the time of a case is the median over its runs of their
 medians, the spread their least and largest.
@@ -50,7 +50,7 @@ class Known(_Data):
 
 
 class Case(_Data):
-    """One row. must, aim: ms per token.
+    """One row. target_ms, stretch_ms: targets in ms per token.
 
     settings: changes of the fast plan, by field of `amk.planner.settings.Settings`.
     """
@@ -63,8 +63,8 @@ class Case(_Data):
     pos: Annotated[int, Field(ge=0, le=2**24)]
     context: _Positive
     settings: Annotated[dict[str, bool | int | float | str], Field(max_length=16)] = {}
-    must: _Ms
-    aim: _Ms
+    target_ms: _Ms
+    stretch_ms: _Ms
     others: Annotated[tuple[Known, ...], Field(strict=False, max_length=10)] = ()
     baselines: Annotated[tuple[str, ...], Field(strict=False)] = ()
 
@@ -123,12 +123,12 @@ def load_table(name: str) -> Table:
 
 @dataclass(frozen=True)
 class Judged:
-    """A case and its rows, one a run. must, aim: what it must and should reach in ms."""
+    """A case and its rows, one a run, with its targets."""
 
     case: Case
     rows: tuple[Row, ...]
-    must: float
-    aim: float
+    target_ms: float
+    stretch_ms: float
     l2_bytes: int
 
     @property
@@ -191,7 +191,7 @@ def judge(table: Table, keys: dict[str, Key], found: Sequence[Row]) -> list[Judg
     judged = []
     for case in table.cases:
         rows = mine.get(case.case, ())
-        judged.append(Judged(case, rows, case.must, case.aim, l2))
+        judged.append(Judged(case, rows, case.target_ms, case.stretch_ms, l2))
     return judged
 
 
@@ -204,7 +204,7 @@ def _runs(key: Key, found: Sequence[Row]) -> tuple[Row, ...]:
 
 
 HEADER = (
-    "case", "runs", "cards", "floor", "ms/token", "least", "most", "must", "", "aim", "", "best other", "mJ", "W",
+    "case", "runs", "cards", "floor", "ms/token", "least", "most", "target", "", "stretch", "", "best other", "mJ", "W",
     "MHz", "throttled", "against baselines", "gates",
 )  # fmt: skip
 OTHERS = ("case", "program", "ms", "how", "method", "source")
@@ -223,10 +223,10 @@ def cells(found: Judged) -> tuple[str, ...]:
         _ms(found.ms),
         _ms(min(times, default=None)),
         _ms(max(times, default=None)),
-        _ms(found.must),
-        _met(found.reaches(found.must)),
-        _ms(found.aim),
-        _met(found.reaches(found.aim)),
+        _ms(found.target_ms),
+        _met(found.reaches(found.target_ms)),
+        _ms(found.stretch_ms),
+        _met(found.reaches(found.stretch_ms)),
         f"{other.ms:.3f} {other.how}" if other else "-",
         *power_cells(power),
         ", ".join([*(f"{name} {ratio:.2f}x" for name, ratio in found.beaten().items()), *found.left_out()]),
@@ -246,8 +246,9 @@ def as_json(found: Judged) -> dict[str, Any]:
     """The same with the rows of every run."""
     known = [other.model_dump() for other in found.case.others]
     return {
-        "case": found.case.case, "ms": found.ms, "floor_ms": found.floor_ms, "must": found.must, "aim": found.aim,
-        "must_met": found.reaches(found.must), "aim_met": found.reaches(found.aim), "wrong": found.wrong,
+        "case": found.case.case, "ms": found.ms, "floor_ms": found.floor_ms, "wrong": found.wrong,
+        "target_ms": found.target_ms, "target_met": found.reaches(found.target_ms),
+        "stretch_ms": found.stretch_ms, "stretch_met": found.reaches(found.stretch_ms),
         "notes": found.notes, "cards": found.cards, "others": known, "times_faster": found.beaten(),
         "runs": [row.record() for row in found.rows],
     }  # fmt: skip

@@ -22,8 +22,8 @@ BASE = Key("llama3-8b", "h200", "bf16", "fast", 128, 4, 50, ("pdl-graph",))
 CASES = {
     "gpu": "h200", "steps": 50, "tokens": 4,
     "cases": [
-        {"case": "one", "model": "llama3-8b", "pos": 128, "context": 512, "must": 3.7, "aim": 3.45},
-        {"case": "eight", "model": "llama3-8b", "pos": 128, "context": 512, "must": 4.1, "aim": 3.9},
+        {"case": "one", "model": "llama3-8b", "pos": 128, "context": 512, "target_ms": 3.7, "stretch_ms": 3.45},
+        {"case": "eight", "model": "llama3-8b", "pos": 128, "context": 512, "target_ms": 4.1, "stretch_ms": 3.9},
     ],
 }  # fmt: skip
 TABLE = Table.model_validate(CASES)
@@ -40,12 +40,12 @@ def test_the_time_is_the_median_of_the_runs() -> None:
     rows += [row(replace(BASE, batch=8), 4.2), row(replace(BASE, model="llama3.1-8b"), 1.0)]
     one, eight = judge(TABLE, KEYS, rows)
     assert one.ms == 3.6 and len(one.rows) == 3
-    assert one.reaches(one.must) is True and one.reaches(one.aim) is False
-    assert eight.ms == 4.2 and eight.reaches(eight.must) is False
+    assert one.reaches(one.target_ms) is True and one.reaches(one.stretch_ms) is False
+    assert eight.ms == 4.2 and eight.reaches(eight.target_ms) is False
     assert one.beaten() == {"pdl-graph": pytest.approx(2.0)}
     assert len(cells(one)) == len(HEADER)
     assert "NOT MET" in cells(eight) and "met" in cells(one)
-    assert as_json(one)["must_met"] is True and len(as_json(one)["runs"]) == 3
+    assert as_json(one)["target_met"] is True and len(as_json(one)["runs"]) == 3
 
 
 def test_runs_without_baselines_count_and_the_fuller_row_of_a_run_is_taken() -> None:
@@ -58,8 +58,8 @@ def test_runs_without_baselines_count_and_the_fuller_row_of_a_run_is_taken() -> 
 
 def test_what_fails_a_gate_meets_nothing() -> None:
     wrong, fast = (judge(TABLE, KEYS, [made])[0] for made in (row(BASE, 3.5, correct=False), row(BASE, 3.1)))
-    assert wrong.reaches(wrong.must) is False and "differ" in cells(wrong)[-1]
-    assert fast.reaches(fast.must) is False and cells(fast)[-1] == "faster than its floor"
+    assert wrong.reaches(wrong.target_ms) is False and "differ" in cells(wrong)[-1]
+    assert fast.reaches(fast.target_ms) is False and cells(fast)[-1] == "faster than its floor"
 
 
 def test_a_baseline_that_was_left_out_says_why() -> None:
@@ -83,7 +83,7 @@ def test_the_floor_is_what_l2_cannot_hold_over_the_ceiling_of_the_same_run() -> 
 def test_a_token_that_fp64_would_not_choose_stands_in_the_row_and_fails_no_gate() -> None:
     other = replace(row(replace(BASE, run=3), 3.5), argmax_agrees=False)
     found = judge(TABLE, KEYS, [row(BASE, 3.5), other])[0]
-    assert cells(found)[-1] == "ok; argmax differs from fp64 in run 3" and found.reaches(found.must) is True
+    assert cells(found)[-1] == "ok; argmax differs from fp64 in run 3" and found.reaches(found.target_ms) is True
     assert as_json(found)["notes"] == ["argmax differs from fp64 in run 3"]
     assert cells(judge(TABLE, KEYS, [row(BASE, 3.5)])[0])[-1] == "ok"
 
@@ -134,7 +134,7 @@ def test_every_quantised_case_has_a_rival_of_its_own_format(name: str) -> None:
 
 def test_what_was_not_measured_is_open() -> None:
     one, eight = judge(TABLE, KEYS, [])
-    assert one.reaches(one.must) is None and eight.reaches(eight.must) is None
+    assert one.reaches(one.target_ms) is None and eight.reaches(eight.target_ms) is None
     assert cells(one)[-1] == "not measured"
 
 
@@ -143,7 +143,7 @@ def test_the_shipped_table_is_planned_as_it_says(name: str) -> None:
     table = load_table(name)
     assert len({case.case for case in table.cases}) == len(table.cases)
     for case in table.cases:
-        assert case.aim < case.must and case.pos < case.context
+        assert case.stretch_ms < case.target_ms and case.pos < case.context
         if case.settings.get("batch", 1) == 1:
             schedule = case.schedule(table.gpu)
             assert schedule.kv.context == case.context

@@ -185,7 +185,7 @@ def test_the_shares_of_a_table_are_judged_together(tmp_path: Path, capsys: pytes
     assert [case["case"] for case in cases] == [
         "llama3-8b bf16, 128", "llama3-8b bf16, 128, batch 4", "llama3-8b bf16, 128, batch 8",
     ]  # fmt: skip
-    assert [case["must"] for case in cases] == [3.45, 3.58, 3.78]
+    assert [case["target_ms"] for case in cases] == [3.45, 3.58, 3.78]
     assert len(json.loads(whole.read_text())["rows"]) == len(record["rows"])
     assert main([*words, "--rows", str(tmp_path / "none.json")]) == 2
     assert "AMK001" in capsys.readouterr().err
