@@ -1,5 +1,6 @@
 """READMEs agree with the records that they quote."""
 
+import ast
 import re
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ PAGES = sorted(
     for p in records.ROOT.rglob("*.md")
     if p.relative_to(records.ROOT).parts[0] in {"README.md", "amk", "adversarial", "tests"}
 )
+MODULES = sorted((records.ROOT / "amk").rglob("*.py"))
 CODE = {p.relative_to(records.ROOT).as_posix() for top in ("amk", "tests") for p in (records.ROOT / top).rglob("*.*")}
 BEFORE = "d1b2b13"
 """A commit since which `.ci/run` has changed and LICENSE has not."""
@@ -94,3 +96,37 @@ def test_links_and_names_of_modules_lead_somewhere(page: Path) -> None:
         places = (name, f"amk/{name}", f"{here}/{name}") if "/" in name else ()
         known = any(p in CODE for p in places) or any(p.endswith(f"/{name}") for p in CODE)
         assert known, f"`{name}` is not a file of this repository"
+
+
+def code_lines(path: Path) -> int:
+    """Lines of a module without docstrings, comments and blank lines."""
+    text = path.read_text(encoding="utf-8")
+    loose = (node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Expr))
+    strings = (v for v in loose if isinstance(v, ast.Constant) and isinstance(v.value, str))
+    words = {line for v in strings for line in range(v.lineno, (v.end_lineno or v.lineno) + 1)}
+    lines = enumerate(text.splitlines(), 1)
+    return sum(bool(line.strip()) and not line.lstrip().startswith("#") and n not in words for n, line in lines)
+
+
+COUNTED = re.compile(r"^\|([^|]*\.py\)[^|]*)\| (?:by hand, )?(\d+)(?: lines)? \|", re.MULTILINE)
+
+
+@pytest.mark.parametrize(("page", "rows"), [("README.md", 6), ("checker/README.md", 7)])
+def test_pages_count_lines_of_code_as_they_are(page: str, rows: int) -> None:
+    path = records.ROOT / "amk" / page
+    found = COUNTED.findall(path.read_text(encoding="utf-8"))
+    assert len(found) == rows
+    for modules, count in found:
+        files = [path.parent / target for target, _ in TARGET.findall(modules)]
+        assert sum(map(code_lines, files)) == int(count), files
+
+
+def test_the_glossary_is_short_and_its_words_are_used() -> None:
+    text = (records.ROOT / "amk" / "README.md").read_text(encoding="utf-8")
+    _, behind = text.split("## Words\n")
+    words = [row[2:].split(" | ")[0] for row in behind.split("## ")[0].splitlines() if row.startswith("| ")][1:]
+    assert 20 < len(words) <= 40
+    others = [p for p in PAGES if p != records.ROOT / "amk" / "README.md"] + MODULES
+    said = re.sub(r"[_\s]+", " ", "\n".join(p.read_text(encoding="utf-8") for p in others))
+    every = [word.strip() for entry in words for word in re.split(r",|\(.*\)", entry) if word.strip()]
+    assert [word for word in every if not re.search(rf"\b{word}", said, re.IGNORECASE)] == []

@@ -1,5 +1,4 @@
-"""The rules that decide. Everything else in this package only spells the schedule out into the tables read
-    here.
+"""The rules that decide. Everything else in this package only spells the schedule out into the tables read here.
 
 Given the warps of every worker (`Program`), waits and signals (`Counters`), flag words (`FlagWords`), accesses, and
 from the certificate level[w, j] (when worker w runs item j) and K(c, t) (a vector per awaited threshold):
@@ -7,11 +6,9 @@ from the certificate level[w, j] (when worker w runs item j) and K(c, t) (a vect
 (1) Run. level grows along every warp; when item j runs, the signals of earlier items meet its waits, and the words it
     reads are written. So one complete run exists; counters only grow, so no other gets stuck.
 (2) Order. S[w, j][x] = how many first items are over on all warps of warp class x (warps of one worker that run the
-same
-    items) before any warp of w starts item j, in every run, if the K hold; and the K follow from S. README.md has the
-    rule and why there is then no exception.
-(3) Races. Along the run, the accesses of a byte are cut into groups: one write, or the reads between two. All pairs
-of
+    same items) before any warp of w starts item j, in every run, if the K hold; and the K follow from S. README.md has
+    the rule and why there is then no exception.
+(3) Races. Along the run, the accesses of a byte are cut into groups: one write, or the reads between two. All pairs of
     neighbouring groups are ordered by (2), and so by induction all conflicting pairs.
 (4) Values. Along the run each byte read holds what the reader means. By (3) every run reads the same.
 
