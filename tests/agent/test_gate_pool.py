@@ -11,6 +11,7 @@ from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from dataclasses import dataclass
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -35,6 +36,7 @@ from amk.models.model import load_model
 from amk.planner.settings import FAST, NAIVE
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.schedule import Schedule
+from amk.simulator.predict import Simulator
 from amk.targets.target import load_target
 from tests.agent.rules import fences_kept
 from tests.engine.test_admission import built
@@ -180,7 +182,7 @@ def test_a_certificate_that_the_checker_refuses_is_a_verdict(runs: bool, monkeyp
     """With a code of its own; where nothing is going to run nobody asks."""
     schedule, cubin, _ = built()
     made = Candidate(FAST, schedule, "", "0" * 64)
-    workshop: Any = None
+    workshop: Any = SimpleNamespace(simulator=Simulator())
     gate = Gate(workshop, fences_kept, lambda _: cubin, runs=runs)
     gated, ready = gate.judge(0, made)
     assert gated.verdict == "passed" and ready is not None and bool(ready.kernel) == runs

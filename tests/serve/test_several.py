@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -90,11 +91,13 @@ def test_clients_of_the_device_cpu_share_passes(directory: Path, tmp_path: Path,
         backend = running.device._backend
         forward, backend._patience = (
             backend._forward,
-            0.05,
+            0.3,
         )  # a pass of the tiny model is shorter than an event loop's turn
         read = forward.read
 
         def counted(parts: Sequence[Part]) -> Any:
+            if not sizes:
+                time.sleep(0.5)  # the first answer would be over before the others have asked
             sizes.append(len(parts))
             return read(parts)
 
