@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+import time
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -76,14 +77,16 @@ def run(arguments: argparse.Namespace) -> int:
     schedule, positions = load_schedule(arguments.schedule)
     if arguments.emit_system or arguments.emit_promela:
         _emit_system(arguments, schedule)
+    started = time.process_time()
     verdict = verify(schedule, timeout_s=arguments.timeout, solver=arguments.solver)
+    took = time.process_time() - started
     if arguments.witness and verdict.evidence is not None:
         _write_parts(arguments.witness, verdict.evidence.json_parts(schedule_hash(schedule)))
     if arguments.certificate and verdict.safe:
         _write(arguments.certificate, _certificate(schedule))
     if arguments.emit_smt:
         _emit_smt(arguments.emit_smt, schedule)
-    repair = _repair(arguments, schedule, verdict)
+    repair = _repair(arguments, schedule, verdict, took)
     diagnostics = [located(d, str(arguments.schedule), positions) for d in verdict.diagnostics]
     if repair is not None and diagnostics:
         from amk.repair.text import fix
@@ -98,12 +101,13 @@ def run(arguments: argparse.Namespace) -> int:
     return int(EXITS[verdict.status])
 
 
-def _repair(arguments: argparse.Namespace, schedule: Schedule, verdict: Verdict) -> "Repair | None":
-    """A verified fix, written where --fix asks for it. Nothing is sought for what was not decided in time."""
+def _repair(arguments: argparse.Namespace, schedule: Schedule, verdict: Verdict, took: float) -> "Repair | None":
+    """A verified fix, written where --fix asks for it. Nothing is sought for what was not decided in time, nor where a
+    verdict takes longer than is sought: each candidate needs one. took: processor time of the verdict."""
     seconds = arguments.fix_seconds
     if seconds is None:
         seconds = SOUGHT_S if arguments.fix else OFFERED_S
-    hopeless = seconds <= 0 or verdict.safe or any(d.code == "AMK205" for d in verdict.diagnostics)
+    hopeless = seconds < took or verdict.safe or any(d.code == "AMK205" for d in verdict.diagnostics)
     repair = None
     if not hopeless:
         from amk.repair.search import find_repair  # most schedules are SAFE, and its planner takes time to load

@@ -158,3 +158,13 @@ def test_no_fix_is_looked_for_when_asked_not_to(tmp_path: Path, capsys: pytest.C
     assert cli.main(["verify", str(bad), "--fix-seconds", "0"]) == 1
     assert "verified fix" not in capsys.readouterr().err
     assert cli.main(["verify", str(bad), "-o", str(tmp_path / "x.json")]) == 2
+
+
+def test_no_fix_is_looked_for_where_a_verdict_takes_longer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each candidate needs a verdict, whose memory comes on top of that of the witness."""
+    bad = tmp_path / "bad.json"
+    bad.write_bytes(canonical_json(case("cta-scope")))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("amk.repair.search.find_repair", lambda *_: pytest.fail("looked for"))
+        assert cli.main(["verify", str(bad), "--fix-seconds", "1e-6"]) == 1
+    assert "AMK505" in capsys.readouterr().err

@@ -1,5 +1,6 @@
 """The position obligations against brute force over every position, and what happens when one is false."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,12 +9,16 @@ import numpy as np
 import pytest
 
 import amk.validator.verify as verify_module
+from amk.adversary.cases import RECIPES, make_case
+from amk.adversary.edits import Edit, apply, steps
 from amk.cli import main
 from amk.report.diagnostic import AmkError, Exit
 from amk.schedule_ir.codec import save_schedule, schedule_hash
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.ops import Access
 from amk.schedule_ir.ops.attention import active_splits, agent_positions, owns_position
+from amk.schedule_ir.schedule import Schedule
+from amk.validator.memory.composition import compose
 from amk.validator.memory.position_abstraction import NO_DATA, PositionAbstraction
 from amk.validator.program.footprint import Footprints
 from amk.validator.program.trace import unroll
@@ -142,3 +147,14 @@ def test_a_solver_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(obligations, "find_spec", lambda name: None)
     with pytest.raises(AmkError, match="AMK207"):
         prove([], solver="cvc5")
+
+
+def test_all_workers_are_looked_at_only_where_the_first_of_a_class_has_no_race() -> None:
+    """Where counters order private memory: a race of one is a race, but one without any does not speak for others."""
+    racy = json.loads(small_plan(SMALL["fast"]).model_dump_json())
+    barrier = next(path for path, step in steps(racy) if step["op"]["op"] == "barrier")
+    first = compose(Schedule.model_validate_json(json.dumps(apply(racy, [Edit("remove", barrier)])[0])))
+    assert first.leaning and not first.safe and first.classes < first.schedule.launch.workers
+    recipe = next(recipe for recipe in RECIPES if recipe.name == "ordered-for-some-workers")
+    ordered = compose(Schedule.model_validate_json(json.dumps(make_case(recipe)["schedule"])))
+    assert not ordered.safe and ordered.classes == ordered.schedule.launch.workers

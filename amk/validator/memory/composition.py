@@ -153,7 +153,7 @@ class Composition:
     writes that fences do not order. outside, clashes, written_constants: see `Touched`.
     hints: the order with hints, if words alone do not keep the words. fence: the order of what is visible, if it is
     not `order`. at: the only start that was looked at. private: what the buffers behind the schedule's are, in
-    turn. complete: does every agent finish with the edges of `block`? rows: see `Touched`.
+    turn. complete: does every agent finish with the edges of `block`? rows, leaning: see `Touched`.
     """
 
     schedule: Schedule
@@ -177,6 +177,7 @@ class Composition:
     classes: int = 0
     incidences: int = 0
     weak: bool = False
+    leaning: bool = False
     at: Start | None = None
     private: tuple[str, ...] = ("shared memory", "the key cache", "the value cache")
 
@@ -206,12 +207,16 @@ def groups_of(schedule: Schedule, tokens: int, instances: Instances) -> list[Gro
 
 def compose(schedule: Schedule, tokens: int = TOKENS, footprints: Footprints | None = None) -> Composition:
     """Check the schedule; raises `TooLarge`, `ClocksTooLarge` or `NotComposable`. footprints: of the schedule."""
-    return _Composer(footprints or Footprints(schedule, folded=True), tokens).run()
+    footprints = footprints or Footprints(schedule, folded=True)
+    found = _Composer(footprints, tokens).run()
+    return _Composer(footprints, tokens, each=True).run() if found.leaning and found.safe else found
 
 
 class _Composer:
-    def __init__(self, footprints: Footprints, tokens: int) -> None:
-        self.footprints, schedule = footprints, footprints.schedule
+    """each: look at the private memory of every worker."""
+
+    def __init__(self, footprints: Footprints, tokens: int, each: bool = False) -> None:
+        self.footprints, schedule, self.each = footprints, footprints.schedule, each
         instances = Instances(schedule.counters)
         self.schedule, self.groups = schedule, groups_of(schedule, tokens, instances)
         self.inter_ctas: dict[tuple[Edges, Kept], InterCtaSystem] = {}
@@ -223,7 +228,8 @@ class _Composer:
         if result.stuck:
             return result
         boundary = boundary_content(self.schedule, result.tokens)
-        self.seen = touched(self.footprints, self.groups, boundary)
+        self.seen = touched(self.footprints, self.groups, boundary, self.each)
+        result.leaning = self.seen.leaning
         self.items = [group.order.trace.items for group in self.groups]
         most, always = (words(self.schedule, self.items, rows) for rows in (self.seen.most, self.seen.always))
         self.words: dict[Kept, FlagWords] = {"most": most, "always": always}

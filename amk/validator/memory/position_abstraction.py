@@ -17,9 +17,10 @@ whatever others do, and what it always reads is what it reads at any position of
 workers can be at those positions at once, so all combinations are covered (`static.sequences` decides what that needs).
 
 Shared memory is checked for one worker of each class. Two workers are in one class if all their events have the same
-shared-memory rows up to one displacement per value family (a consistent renaming of what the bytes hold), and if the
-order within each of them, of its program and its barriers, leaves no race there. Where counters are needed to order
-them, every worker is a class of its own, because one may wait for less than another.
+shared-memory rows up to one displacement per value family (a consistent renaming of what the bytes hold). One speaks
+for all of a class if the order within each worker, of its program and its barriers, leaves no race there. If counters
+are needed as well, one worker may wait for less than another: then a race of the one that is looked at is a race, and
+if it has none every worker is looked at (`memory.composition.compose`).
 
 Rows are (node, buffer, kind, lo, hi, value, delta): global buffers keep their number, worker-private memory is numbered
 behind them. Of parts of a buffer that are touched alike one is there. In global memory the rows of all agents
@@ -200,9 +201,11 @@ def steps_with_data(trace: Trace) -> list[I64]:
 class PositionAbstraction:
     """What one group of workers after another touches. common: (node, piece) of global memory; private: rows [n, 7] of
     private memory, of which there are `classes`. moving: (group, item) of warp groups whose reads of flag words may not
-    happen; always: (group, worker, item, piece) of those of them that do."""
+    happen; always: (group, worker, item, piece) of those of them that do. each: look at the private memory of every
+    worker; leaning: one worker was looked at for others, and it needs counters to order its own."""
 
-    def __init__(self, schedule: Schedule, footprints: Footprints) -> None:
+    def __init__(self, schedule: Schedule, footprints: Footprints, each: bool = False) -> None:
+        self.each, self.leaning = each, False
         self.schedule, self.footprints = schedule, footprints
         self.private_base = len(schedule.buffers)
         self.tagged = [i for i, b in enumerate(schedule.buffers) if b.tagged]
@@ -306,11 +309,11 @@ class PositionAbstraction:
         worker, delta = own[:, 1].copy(), own[:, 8].copy()
         own[:, 1], own[:, 8] = 0, delta - delta[first[key]]
         bounds = np.searchsorted(worker, np.arange(group.first, group.first + group.count + 1)).tolist()
-        every = [*pairwise(bounds)]
-        leaders = sorted({own[low:high].tobytes(): (low, high) for low, high in reversed(every)}.values())
+        every = leaders = [*pairwise(bounds)]
+        if not self.each:
+            leaders = sorted({own[low:high].tobytes(): (low, high) for low, high in reversed(every)}.values())
         found = [self._rows_of(own, delta, *leader) for leader in leaders]
-        if len(leaders) < len(every) and not self._ordered_within(group, found):
-            leaders, found = every, [self._rows_of(own, delta, *each) for each in every]
+        self.leaning = self.leaning or (len(leaders) < len(every) and not self._ordered_within(group, found))
         for (low, _), (event, rows) in zip(leaders, found, strict=True):
             node = event + group.node_base + (worker[low] - group.first) * group.nodes if len(rows) else event
             rows[:, 0] = self.private_base + UNITS * self.classes - 1 - rows[:, 0]
@@ -419,9 +422,9 @@ def _overlapping(rows: I64, agent: I64, place: I64) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Touched:
-    """rows, tagged, classes: see `PositionAbstraction`. boundary: initial and final content, of the same parts. most,
-    always: those on flag words as `words` wants them, with all reads, and with those alone that happen at every
-    position whatever the data say."""
+    """rows, tagged, classes, leaning: see `PositionAbstraction`. boundary: initial and final content, of the same
+    parts. most, always: those on flag words as `words` wants them, with all reads, and with those alone that happen
+    at every position whatever the data say."""
 
     rows: I64
     most: I64
@@ -429,10 +432,13 @@ class Touched:
     tagged: list[int]
     classes: int
     boundary: tuple[I64, I64]
+    leaning: bool
 
 
-def touched(footprints: Footprints, groups: list[Group], boundary: tuple[I64, I64] = (NOTHING, NOTHING)) -> Touched:
-    abstraction = PositionAbstraction(footprints.schedule, footprints)
+def touched(
+    footprints: Footprints, groups: list[Group], boundary: tuple[I64, I64] = (NOTHING, NOTHING), each: bool = False
+) -> Touched:
+    abstraction = PositionAbstraction(footprints.schedule, footprints, each)
     for group in groups:
         abstraction.add(group)
     common, moved = np.concatenate(abstraction.common), np.concatenate(abstraction.always)
@@ -443,9 +449,9 @@ def touched(footprints: Footprints, groups: list[Group], boundary: tuple[I64, I6
     words, at = alike.of(moved[:, 3:])
     most = _word_rows(groups, rows, abstraction.tagged)
     always = np.concatenate((most[_always(most, abstraction)], np.column_stack((moved[at, :3], words[:, :4]))))
-    content = [alike.of(end)[0][:, [0, 2, 3, 4, 5]] for end in ends]
+    first, last = (alike.of(end)[0][:, [0, 2, 3, 4, 5]] for end in ends)
     every = np.concatenate((*abstraction.private, rows))
-    return Touched(every, most, always, abstraction.tagged, abstraction.classes, (content[0], content[1]))
+    return Touched(every, most, always, abstraction.tagged, abstraction.classes, (first, last), abstraction.leaning)
 
 
 def _as_rows(edge: I64) -> I64:
