@@ -105,9 +105,11 @@ def _constants(arguments: argparse.Namespace, target: Target) -> Constants:
 
 
 def as_data(prediction: Prediction, error: str) -> dict[str, Any]:
-    """What `--format json` prints; times in microseconds but for `ms_per_token` and `floor_ms`. error: what is known of
-    it."""
+    """What `--format json` prints; times in microseconds but for `ms_per_token` and `floor_ms`. A step of several rows
+    reads as many tokens in `ms_per_token`. error: what is known of it."""
     return {
+        "batch": prediction.schedule.batch,
+        "rows": prediction.schedule.rows,
         "ms_per_token": prediction.ms,
         "simulated": True,
         "schedule": schedule_hash(prediction.schedule),
@@ -116,7 +118,7 @@ def as_data(prediction: Prediction, error: str) -> dict[str, Any]:
         "pos": prediction.pos,
         "floor_ms": prediction.floor_ms,
         "error": error,
-        "tokens_per_second": 1e3 / prediction.ms,
+        "tokens_per_second": 1e3 * prediction.schedule.vectors / prediction.ms,
         "layer_us": prediction.layer_us,
         "phases": [_phase(p) for p in prediction.phases],
         "timeline": [
@@ -143,7 +145,8 @@ def _phase(phase: Phase) -> dict[str, Any]:
 
 def _print(prediction: Prediction, error: str) -> None:
     schedule = prediction.schedule
-    print(f"{prediction.ms:.4f} ms per token, simulated: {schedule.name} at position {prediction.pos}")
+    step = "token" if schedule.rows == 1 else f"step of {schedule.rows} rows"
+    print(f"{prediction.ms:.4f} ms per {step}, simulated: {schedule.name} at position {prediction.pos}")
     print(f"error of such predictions: {error}")
     share = 100 * prediction.floor_ms / prediction.ms
     print(f"floor {prediction.floor_ms:.4f} ms ({share:.0f}%), a layer takes {prediction.layer_us:.1f} us\n")

@@ -1,8 +1,8 @@
 """How far predictions were off, by kind of plan: what a prediction's error is known from.
 
-A kind is what changes where the time goes: weights in bf16 or in codes, one sequence or several, a short or a long
-context. The errors of a target's kinds are data, made by `amk simulate --against RUN... --errors FILE`; a target that
-has none was never compared with a measurement.
+A kind is what changes where the time goes: weights in bf16 or in codes, one sequence, several, or several rows of one,
+a short or a long context. The errors of a target's kinds are data, made by
+`amk simulate --against RUN... --errors FILE`; a target that has none was never compared with a measurement.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from amk.simulator.constants import Constants
 
 LONG = 8192
 """Positions from which attention takes a good part of the time."""
+MANY = 16
+"""Rows that a step stages at once; more take the inputs of products in parts."""
 MOST_BYTES = 1 << 20
 
 _Share = Annotated[float, Field(gt=-1, lt=100, allow_inf_nan=False)]
@@ -58,11 +60,12 @@ def kind_of(schedule: Schedule, pos: int) -> str:
     """For example `bf16, one sequence`, `codes, one sequence, long context`."""
     stream = schedule.streams[0]
     bf16 = all(chunk.format == "bf16" for name in MATRICES for chunk in stream.kinds(name))
-    return named_kind(bf16, schedule.batch, pos)
+    return named_kind(bf16, schedule.batch, pos, schedule.rows)
 
 
-def named_kind(bf16: bool, batch: int, pos: int) -> str:
-    parts = ["bf16" if bf16 else "codes", "one sequence" if batch == 1 else "a batch"]
+def named_kind(bf16: bool, batch: int, pos: int, rows: int = 1) -> str:
+    several = f"2 to {MANY} rows" if 1 < rows <= MANY else f"more than {MANY} rows"
+    parts = ["bf16" if bf16 else "codes", "a batch" if batch > 1 else several if rows > 1 else "one sequence"]
     return ", ".join([*parts, "long context"] if pos >= LONG else parts)
 
 

@@ -11,16 +11,19 @@ from amk.planner.decode import plan
 from amk.planner.formats import formats
 from amk.planner.settings import FAST
 from amk.report.diagnostic import AmkError
+from amk.report.json_file import read_json
 from amk.schedule_ir.schedule import Schedule
-from amk.simulator.kinds import Errors, errors_of, errors_on, kind_of, known_error, saved, stored_errors
+from amk.simulator.kinds import Errors, errors_of, errors_on, kind_of, known_error, named_kind, saved, stored_errors
+from amk.simulator.predict import step_ms
 from amk.targets.target import load_target
+from tests.simulator import row_errors
 from tests.tiny import tiny
 
 MODEL = tiny("small", hidden=512, ffn=1024, heads=8, kv_heads=4, vocab=4096)
 
 
-def small(batch: int = 1, form: str = "bf16", gpu: str = "h200") -> Schedule:
-    settings = replace(FAST, batch=batch)
+def small(batch: int = 1, form: str = "bf16", gpu: str = "h200", rows: int = 1) -> Schedule:
+    settings = replace(FAST, batch=batch, rows=rows)
     return plan(MODEL, load_target(gpu), settings=settings, wanted=formats(form), max_context=16384)  # type: ignore[arg-type]
 
 
@@ -29,6 +32,10 @@ def test_kinds_are_what_changes_where_the_time_goes() -> None:
     assert kind_of(small(), 8192) == "bf16, one sequence, long context"
     assert kind_of(small(form="int8"), 128) == "codes, one sequence"
     assert kind_of(small(batch=4), 128) == "bf16, a batch"
+    assert [named_kind(True, 1, 128, rows) for rows in (2, 16, 17)] == [
+        "bf16, 2 to 16 rows", "bf16, 2 to 16 rows", "bf16, more than 16 rows",
+    ]  # fmt: skip
+    assert "compared" in known_error(small(rows=8, form="int8"), 128)
 
 
 def test_errors_have_a_median_a_worst_and_a_sign() -> None:
@@ -48,7 +55,17 @@ def test_errors_have_a_median_a_worst_and_a_sign() -> None:
 def test_the_shipped_errors_are_of_measured_targets_only() -> None:
     kinds = stored_errors().kinds
     assert set(kinds) == {"h100", "h200"}
-    assert {"bf16, one sequence", "codes, one sequence", "bf16, a batch"} <= set(kinds["h200"])
+    assert {"bf16, one sequence", "codes, one sequence", "bf16, a batch", "bf16, 2 to 16 rows"} <= set(kinds["h200"])
+
+
+def test_errors_of_rows_are_those_of_the_recorded_steps() -> None:
+    """Of the smallest plan: the larger ones take seconds each."""
+    record = Path(__file__).parents[1] / "records" / "speed" / "h200-columns.json"
+    steps = [s for s in read_json(record, 1 << 20)["steps"] if s["model"] == "llama3.2-1b" and s["plan"] == "rows 8"]
+    schedule = row_errors.planned("llama3.2-1b", "h200", 8)
+    off = [abs(step_ms(schedule, step["pos"]) / step["ms"] - 1) for step in steps]
+    own = stored_errors().kinds["h200"]["bf16, 2 to 16 rows"]
+    assert len(off) == 3 and max(off) <= own.worst + 1e-4 < 0.1
 
 
 def test_a_recorded_row_is_of_its_batch_and_formats(tmp_path: Path) -> None:
