@@ -1,13 +1,14 @@
-"""Mistakes in what a schedule takes for granted: which constant is read, whose bytes they are, how wide a word is, and
-that a wait is the same wait in every token."""
+"""Mistakes in what a schedule takes for granted: which constant is read, whose bytes they are, how wide a word is, that
+a wait is the same wait in every token, and that the op which makes a value is the one that this model has for it."""
 
 from __future__ import annotations
 
-from amk.adversary.edits import Edit, Json, at, steps, waiting
+from amk.adversary.edits import Edit, Json, at, find, named, steps, waiting
 from amk.adversary.recipe import (
     WORKERS as W,
 )
-from amk.adversary.recipe import Make, Recipe, drop, field_of, op_field, put, wait_of
+from amk.adversary.recipe import Make, Recipe, drop, field_of, op_field, put, two_programs, wait_of
+from amk.schedule_ir.ranking import LAST
 
 WORD = 2**32
 
@@ -43,6 +44,46 @@ def _chunks_across_parts(s: Json) -> list[Edit]:
         Edit("replace", ("streams", 0, "chunks", "down", "columns"), 192),
         Edit("replace", weights, [2 * n for n in at(s, weights)]),
     ]
+
+
+def _as_in_a_slice(s: Json) -> list[Edit]:
+    """The second program."""
+    place = ("programs", 1, *find(s, "select")[2:])
+    role = at(s, place)["op"]["role"]
+    op = {"op": "give_hidden", "role": role, "residual": "residual", "hidden_out": "hidden_out"}
+    return [_hidden(s, "hidden_out", "state"), Edit("replace", (*place, "op"), op)]
+
+
+def _given_hidden(s: Json) -> list[Edit]:
+    place = (*find(s, "embed"), "op")
+    kept = {key: value for key, value in at(s, place).items() if key != "table"}
+    op = kept | {"op": "take_hidden", "hidden_in": "hidden_in"}
+    return [_hidden(s, "hidden_in", "constant"), Edit("replace", place, op)]
+
+
+def _hidden(s: Json, name: str, role: str) -> Edit:
+    """Such a state, as the host knows it of slices."""
+    logits = at(s, named(s, "buffers", "logits"))
+    made = logits | {"name": name, "role": role, "shape": [s["model"]["hidden"]]}
+    return Edit("insert", ("buffers", len(s["buffers"])), made)
+
+
+def _activated_otherwise(s: Json) -> list[Edit]:
+    place, shape = (*find(s, "swiglu"), "op"), (*named(s, "buffers", "act"), "shape")
+    kept = {key: value for key, value in at(s, place).items() if not key.startswith("ssq")}
+    wide = [2 * n for n in at(s, shape)]
+    return [Edit("replace", place, kept | {"op": "gelu", "tanh": False}), Edit("replace", shape, wide)]
+
+
+def _largest_taken(s: Json) -> list[Edit]:
+    place = (*find(s, "select_draw"), "op")
+    op = {"op": "select", "best_value": "best_value", "best_index": "best_index"}
+    return [Edit("replace", place, at(s, place) | op)]
+
+
+def _without_filters(s: Json) -> list[Edit]:
+    op = at(s, find(s, "peak"))["op"] | {"round": LAST}
+    return [Edit("insert", find(s, "draw"), {"op": op, "waits": [], "signals": []})]
 
 
 FRAME = [
@@ -248,5 +289,45 @@ FRAME = [
         "bytes; a wait for nothing prints nothing, so the lowering prints a barrier of the warp there",
         _empty_waits,
         "SAFE",
+    ),
+    Recipe(
+        "token-not-chosen",
+        "op of another graph",
+        "fenced",
+        "AMK106",
+        "two workers end a token as a slice of layers does: position and epoch go on, the token stays the first one",
+        lambda s: two_programs(s, _as_in_a_slice),
+    ),
+    Recipe(
+        "hidden-state-of-a-slice",
+        "op of another graph",
+        "fenced",
+        "AMK106",
+        "a whole model begins with the hidden state that a slice of layers is given, whatever the token is",
+        _given_hidden,
+    ),
+    Recipe(
+        "activation-of-another-family",
+        "op of another graph",
+        "fenced",
+        "AMK106",
+        "rows of gate and up go through GELU each, and the first half of them is taken for the activation",
+        _activated_otherwise,
+    ),
+    Recipe(
+        "largest-logit-of-a-draw",
+        "op of another graph",
+        "drawing",
+        "AMK106",
+        "a schedule that draws its tokens takes the largest logit all the same",
+        _largest_taken,
+    ),
+    Recipe(
+        "filters-forgotten",
+        "op of another graph",
+        "drawing",
+        "AMK106",
+        "the search for a cut starts again behind its last round, with no row dropped",
+        _without_filters,
     ),
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from amk.adversary.edits import Edit, after, find, signalling, waiting
+from amk.adversary.edits import Edit, Json, after, at, find, signalling, steps, waiting
 from amk.adversary.recipe import (
     WORKERS as W,
 )
@@ -23,6 +23,18 @@ from amk.adversary.recipe import (
     wait_of,
     without_hints,
 )
+
+
+def _finish_early(s: Json) -> list[Edit]:
+    """Behind a barrier for those who load the state."""
+    barrier = at(s, next(path for path, step in steps(s) if step["op"]["op"] == "barrier"))
+    begin, finish = find(s, "begin"), find(s, "finish")
+    return [
+        Edit("remove", finish),
+        Edit("insert", after(begin), barrier),
+        Edit("insert", after(begin, 2), at(s, finish)),
+    ]
+
 
 MEANS = [
     Recipe(
@@ -252,5 +264,13 @@ MEANS = [
         "AMK104",
         "the token is chosen before the layers have used the one before",
         lambda s: select_early(s),
+    ),
+    Recipe(
+        "finish-before-the-loop",
+        "registers",
+        "single",
+        "AMK104",
+        "the launch state is stored before the first token: the next launch begins where this one did",
+        _finish_early,
     ),
 ]

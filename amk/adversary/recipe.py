@@ -45,15 +45,17 @@ BASES: dict[str, Settings] = {
     "parts": replace(FAST, warps=2, kv_block=8, rows=3, handoff="mixed", chunk_bytes=512, x_parts=2, k_parts=3),
     "alone": replace(PHASED, warps=1, kv_block=8),
     "deep": replace(PHASED, warps=4, kv_block=8, wide_epilogue=64),
+    "single": replace(PHASED, warps=2, kv_block=8),
+    "drawing": replace(PHASED, warps=2, kv_block=8, sampling="top-k-top-p"),
 }
 """Plans that cases start from: epilogues in one warp, in all warps, with per-head counters, with tagged words, with
 copies held back until a result is out, with steps of three rows, of three that accept guesses, of four that are a tree,
 of two sequences at positions of their own, of such with weights in codes and `down` in two parts, with weights in codes
 alone, with those and attention's outputs in one block, of three rows and parts of all columns, with one warp each, with
-four layers, of which an analysis may look at fewer."""
+four layers, of which an analysis may look at fewer, with one worker, with tokens that are drawn."""
 MODELS = {
     "coded": TINY.model_copy(update={"ffn": 640}), "block": TINY.model_copy(update={"heads": 2, "kv_heads": 1}),
-    "deep": TINY.model_copy(update={"layers": 4}),
+    "deep": TINY.model_copy(update={"layers": 4}), "single": TINY.model_copy(update={"kv_heads": 1}),
 }  # fmt: skip
 """Of the bases that have one of their own."""
 
@@ -77,7 +79,8 @@ def base_schedule(name: str) -> Json:
     """The safe plan as JSON; `idle` is the tagged one with a worker that owns no rows of the layers."""
     settings = BASES["tagged" if name == "idle" else name]
     wanted = formats("int8") if name in ("coded", "digits", "block") else BF16
-    found = plan(MODELS.get(name, TINY), load_target("h200"), settings=settings, wanted=wanted, workers=WORKERS)
+    workers = 1 if name == "single" else WORKERS
+    found = plan(MODELS.get(name, TINY), load_target("h200"), settings=settings, wanted=wanted, workers=workers)
     made = json.loads(found.model_dump_json())
     return apply(made, idle_worker(made))[0] if name == "idle" else made
 

@@ -184,15 +184,19 @@ def check_launch(schedule: Schedule, programs: list[Program]) -> None:
 
 
 def check_registers(schedule: Schedule, programs: list[Program]) -> None:
-    """(10) Along each warp: registers are loaded once, before the tokens, and used only while they are this token's."""
+    """(10) Along each warp: registers are loaded once, before the tokens, and used only while they are this token's;
+    before the loop the first one's, behind it and by `finish` those behind the last one."""
     tagged = {b.name for b in schedule.buffers if b.tagged}
     for program, warp in ((p, warp) for p in programs for warp in range(p.warps)):
         moved = -1  # not loaded; then the token whose registers these are
-        for item in (item for item, role in zip(program.items, program.roles, strict=True) if warp in role):
+        begun = next((j for j, item in enumerate(program.items) if item.token >= 0), 0)
+        mine = (j for j, role in enumerate(program.roles) if warp in role)
+        for j, item in ((j, program.items[j]) for j in mine):
             if item.step.op.op == "begin":
                 require(item.token < 0 and moved == -1, "registers: loaded again")
                 moved = 0
             elif registers_read(item.step, tagged):
-                here = moved in (0, TOKENS) if item.token < 0 else moved == item.token
-                require(here, "registers: not loaded, or of another token")
+                left = j >= begun or item.step.op.op == "finish"
+                meant = item.token if item.token >= 0 else TOKENS if left else 0
+                require(moved == meant, "registers: not loaded, or of another token")
             moved += item.step.op.op in ("select", "select_draw", "give_hidden")

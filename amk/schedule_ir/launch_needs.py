@@ -19,8 +19,9 @@ from amk.schedule_ir.memory import Buffer, Stream
 from amk.schedule_ir.ops.attention import TREE_WORDS
 from amk.schedule_ir.ops.base import LEFT, Op, multiplied, rows_held
 from amk.schedule_ir.ops.precondition import INDEX, Need, Site
-from amk.schedule_ir.ops.select import request_words
+from amk.schedule_ir.ops.select import Selection, request_words
 from amk.schedule_ir.ranking import PARAMETERS
+from amk.schedule_ir.sampling import SEARCHES
 from amk.schedule_ir.schedule import Loop, Node, Schedule, Step, mode_of
 
 Path = tuple[str | int, ...]
@@ -66,7 +67,7 @@ class Unmet(NamedTuple):
 
 def unmet(schedule: Schedule) -> Iterator[Unmet]:
     """Everything that does not hold; nothing, if the device code may rely on what it does."""
-    for check in (_host_buffers, _buffers, _tables, _streams, _counts, _rows, _steps):
+    for check in (_host_buffers, _buffers, _tables, _streams, _counts, _choice, _rows, _steps):
         yield from check(schedule)
 
 
@@ -168,6 +169,8 @@ def _packed(schedule: Schedule, stream: Stream, source: Buffer, at: Path) -> Ite
     except ValueError as error:
         yield Unmet(at, "drains", f"all programs drain the chunks in one order: {error}")
         return
+    if len(set(layout.drains)) < len(layout.drains):
+        yield Unmet(at, "drains", "a product drains its chunks once in a token: each has one place")
     total = int(layout.totals.sum())
     if total * stream.chunk_bytes > source.bytes:
         message = f"'{source.name}' has room for {total:,} chunks of {stream.chunk_bytes} bytes"
@@ -193,6 +196,20 @@ def _counts(schedule: Schedule) -> Iterator[Unmet]:
             parts.setdefault(name, set()).add(getattr(op, "k_parts"))  # noqa: B009
     for name in (name for name, each in parts.items() if len(each) > 1):
         yield Unmet(("programs",), "counts", f"the columns of {name} are in as many parts for all ops")
+
+
+def _choice(schedule: Schedule) -> Iterator[Unmet]:
+    """All warps choose tokens in one way, which is what the host is told that the schedule does (`mode_of`). Whoever
+    starts a search at another round, or ends it there, leaves out a filter under the name of a search that has it."""
+    mode = mode_of(schedule)
+    rounds = SEARCHES.get(mode, range(0))
+    for path, step, _, _ in _sites(schedule):
+        op = step.op
+        if isinstance(op, Selection) and (op.candidate == "best") != (mode == "greedy"):
+            yield Unmet((*path, "op"), f"{op.op}.choice", f"the token is chosen as in mode {mode}")
+        for kind, end in (("peak", rounds.start), ("draw", rounds.stop)):
+            if op.op == kind and vars(op)["round"] != end:
+                yield Unmet((*path, "op", "round"), f"{kind}.round", f"the rounds are those of mode {mode}")
 
 
 def _rows(schedule: Schedule) -> Iterator[Unmet]:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
 
+from amk.adversary.cases import RECIPES, make_case, repaired
 from amk.checker.certificate import Proof, check_certificate
-from amk.checker.facts import check_fields
+from amk.checker.facts import check_fields, check_registers
 from amk.checker.programs import Rejected, programs_of
+from amk.judges.judge import judge
+from amk.judges.oracle.judge import rule
 from amk.planner.decode import plan
 from amk.planner.settings import FAST, Settings
 from amk.schedule_ir.codec import schedule_hash
 from amk.schedule_ir.schedule import Loop, Node, Schedule, Step
 from amk.targets.target import load_target
+from tests.checker.offer import reasons
 from tests.engine.tiny import tiny_model
+from tests.validator.plans import from_document
 
 PARTS: Settings = replace(FAST, warps=2, rows=8, handoff="mixed", chunk_bytes=512, x_parts=2, k_parts=4)
 
@@ -63,3 +69,30 @@ def test_partials_in_place_of_queries_that_warps_share_are_refused() -> None:
     assert not found.accepted
     with pytest.raises(Rejected, match="needs: attend"):
         Proof(schedule)
+
+
+def test_a_launch_leaves_the_registers_of_its_last_token() -> None:
+    """One worker, whose warps have all loaded the state when it is overwritten: nothing races, and every byte of the
+    state has the value that is meant, by its name. It is the state that the launch began with."""
+    case = make_case(next(recipe for recipe in RECIPES if recipe.name == "finish-before-the-loop"))
+    wrong, right = (from_document(document) for document in (case["schedule"], repaired(case)))
+    assert reasons(right) == [""] and reasons(wrong) == ["registers: not loaded, or of another token"]
+    assert {rule(wrong, tokens).status for tokens in (1, 2, 4)} == {"UNSAFE"}
+    assert judge(wrong, 2).kind == "state" and judge(right, 2).status == "not refuted"
+
+
+def test_registers_behind_the_loop_are_not_those_before_it() -> None:
+    """A warp that only meets the others in the loop, and stores what it had loaded before it."""
+    document = json.loads(made(replace(PARTS, rows=1, x_parts=1, k_parts=1)).model_dump_json())
+    document["launch"]["warps"] = 3
+    document["roles"] += [{"name": "third", "first": 2, "count": 1}, {"name": "three", "first": 0, "count": 3}]
+    before, tokens, behind = document["programs"][0]["body"]
+    before["op"]["role"] = "three"
+    meet = {"op": {"op": "barrier", "role": "three", "id": 9, "agents": 3}, "waits": [], "signals": []}
+    tokens["body"].append(meet)
+    right = from_document(document)
+    check_registers(right, programs_of(right))
+    behind["op"]["role"] = "third"
+    wrong = from_document(document)
+    with pytest.raises(Rejected, match="registers"):
+        check_registers(wrong, programs_of(wrong))

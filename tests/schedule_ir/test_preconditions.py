@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from amk.adversary.edits import at, steps
 from amk.lowering.emit import emit
 from amk.models.matrices import MATRICES
-from amk.models.model_spec import ModelSpec
+from amk.models.model_spec import LayerSlice, ModelSpec
 from amk.planner.decode import plan
 from amk.planner.formats import formats
 from amk.planner.settings import FAST, PHASED, Settings
@@ -79,7 +80,11 @@ def test_plans_of_all_variants_do(model: ModelSpec, gpu: str) -> None:
 
 
 def other_models(geo: Geometry) -> Iterator[Geometry]:
-    """The same of a model with one number or part changed."""
+    """The same of a model with one number or part changed, of another family, of a slice for a whole and of a whole for
+    a slice."""
+    yield replace(geo, model=CENTRED if geo.model.graph.norm == "rms" else PLAIN)
+    layers = None if geo.model.slice else LayerSlice(first=0, of=geo.model.layers + 1)
+    yield replace(geo, model=geo.model.model_copy(update={"slice": layers}))
     numbers = ("hidden", "ffn", "heads", "kv_heads", "head_dim")
     changes: list[Document] = [{key: getattr(geo.model, key) + add} for key in numbers for add in (1, 2, 4, 2**20)]
     changes += [{"heads": 3, "head_dim": 63}]
@@ -264,6 +269,92 @@ CHANGES: list[tuple[str, Callable[[Document], object]]] = [
 @pytest.mark.parametrize(("need", "change"), CHANGES, ids=[f"{n}-{need}" for n, (need, _) in enumerate(CHANGES)])
 def test_needs_of_the_schedule(need: str, change: Callable[[Document], object]) -> None:
     assert need in wanted(changed("fast", change))
+
+
+OF_THE_GRAPH = ("text", "slice", "norm-kind", "taken")
+"""Needs that say which models have the op."""
+ALIKE = ({"embed", "embed_rows", "embed_hidden"}, {"embed", "stage_norm"}, {"combine", "stage_attention"})
+"""Ops that leave the same under one name, in models that have both. `peak` and `narrow`, `select` and `select_draw` are
+told apart by how the schedule chooses tokens (below)."""
+CHOOSING = {"pick", "output"}
+
+
+def makers(schedule: Schedule) -> dict[str, dict[str, Op]]:
+    """By name of a value: the ops that write it somewhere, each with one of its steps."""
+    geo, tables = schedule.geometry(), {name: np.array(column) for name, column in schedule.tables.items()}
+    found: dict[str, dict[str, Op]] = {}
+    for op in {step.op.op: step.op for program in schedule.programs for step in steps_of(program.body)}.values():
+        places = [(w, a) for w in range(schedule.launch.workers) for a in range(geo.role_size[op.role])]
+        for worker, agent in places:
+            for access in op.accesses(Env({"t": 0, "n": 0, "l": 0}, worker, agent, tables=tables), geo):
+                if access.kind == "write" and access.value is not None:
+                    found.setdefault(access.value[0], {})[op.op] = op
+    return found
+
+
+def test_a_value_is_made_by_the_op_that_the_model_has_for_it() -> None:
+    """Values have names, and whoever reads one asks for the name. An op of another graph leaves another value under the
+    same name: its needs refuse it."""
+    used = {name: makers(base(name)) for name in BASES}
+    every: dict[str, dict[str, Op]] = {}
+    for found in used.values():
+        for family, ops in found.items():
+            every[family] = every.get(family, {}) | ops
+    assert {"embed", "take_hidden", "stage_norm", "layer_norm"} == every["xn"].keys()
+    refused = set[str]()
+    for name in BASES:
+        env, geo = Env({"t": 0, "n": 0, "l": 0}, np.arange(6)), base(name).geometry()
+        for family in every.keys() - CHOOSING:
+            mine = used[name].get(family, {}).keys()
+            for kind, op in every[family].items():
+                own = (need for need in type(op).needs if need.name in OF_THE_GRAPH)
+                if not all(np.all(need.holds.value(Site(op, env, geo))) for need in own):
+                    refused.add(kind)
+                elif mine and kind not in mine:
+                    assert any(kind in alike and mine & alike for alike in ALIKE), (name, family, kind)
+    assert refused >= {"embed", "take_hidden", "stage_norm", "layer_norm", "swiglu", "gelu"}
+
+
+def op_with(kind: str, **fields: object) -> Callable[[Document], object]:
+    """The first op of that kind has these fields."""
+    return lambda found: next(s["op"] for _, s in steps(found) if s["op"]["op"] == kind).update(fields)
+
+
+def step_again(kind: str, **fields: object) -> Callable[[Document], object]:
+    """The first step of that kind is there twice, and the second has these fields."""
+
+    def change(found: Document) -> None:
+        (*body, place), step = next((path, s) for path, s in steps(found) if s["op"]["op"] == kind)
+        at(found, tuple(body)).insert(place + 1, step | {"op": step["op"] | fields, "waits": [], "signals": []})
+
+    return change
+
+
+GREEDILY = {"best_value": "best_value", "best_index": "best_index"}
+CHOICE: list[tuple[str, str, Callable[[Document], object]]] = [
+    ("select.choice", "drawing", op_with("select_draw", op="select", **GREEDILY)),
+    ("select_draw.choice", "fast", op_with("select", op="select_draw", **GREEDILY)),
+    ("peak.round", "drawing", step_again("peak", round=14)),
+    ("peak.round", "drawing", op_with("peak", round=3)),
+    ("draw.round", "drawing", step_again("draw", round=7)),
+]
+
+
+@pytest.mark.parametrize(("need", "name", "change"), CHOICE, ids=range(len(CHOICE)))
+def test_tokens_are_chosen_in_one_way(need: str, name: str, change: Callable[[Document], object]) -> None:
+    """Whoever leaves out a filter, or a draw, leaves values of the same names."""
+    assert need in wanted(changed(name, change))
+
+
+def test_a_chunk_has_one_place() -> None:
+    """The second drain of a product would find chunks elsewhere than the first."""
+
+    def twice(found: Document) -> None:
+        step_again("gemv")(found)
+        weights = next(b for b in found["buffers"] if b["name"] == "weights")
+        weights["shape"] = [2 * n for n in weights["shape"]]
+
+    assert "drains" in wanted(changed("fast", twice))
 
 
 OF_ROWS: list[tuple[str, Callable[[Document], object]]] = [

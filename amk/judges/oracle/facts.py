@@ -280,8 +280,9 @@ def _registers(spelled: Spelled) -> Iterator[str]:
         for segment in spelled.segments[span.start : span.stop]:
             for visit in segment.visits:
                 seen = seen or visit.token >= 0
-                wanted = visit.token if visit.token >= 0 else spelled.tokens * seen
                 name, step = visit.step.op.op, id(visit.step)
+                behind = seen or name == "finish"  # which says what the launch leaves
+                wanted = visit.token if visit.token >= 0 else spelled.tokens * behind
                 if step not in reads:
                     reads[step] = bool(registers_read(visit.step, tagged))
                 if name == "begin":

@@ -98,7 +98,7 @@ class AttendOp(Op):
         if head < 0:
             return []
         layer, dim, count = env.eval_int(self.layer), geo.model.head_dim, queries(geo)
-        base = (layer * geo.caches + head) * geo.buffers[self.k_cache].shape[2]
+        base = (layer * geo.caches + head) * geo.context
         runs, (share, mine) = self._runs(env, geo), self._queries(env, geo)
         begun = part * geo.kv_block <= last_row(env.pos, geo)  # then agents multiply with the query, some by nothing
         out: list[Access] = []
@@ -123,7 +123,7 @@ class AttendOp(Op):
         if head < 0:
             return
         layer, dim, count = env.eval_int(self.layer), geo.model.head_dim, queries(geo)
-        base = (layer * geo.caches + head) * geo.buffers[self.k_cache].shape[2]
+        base = (layer * geo.caches + head) * geo.context
         runs, (share, mine) = self._runs(env, geo), self._queries(env, geo)
         begun = part * geo.kv_block <= last_row(env.pos, geo)
         for q0, q1 in mine:

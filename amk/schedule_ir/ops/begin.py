@@ -9,13 +9,12 @@ from amk.report.schema import unless
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import Access, BufferField, Geometry, Memory, Op
-from amk.schedule_ir.ops.precondition import LIVE, ROWS, Need, Term, has
+from amk.schedule_ir.ops.precondition import LIVE, ROWS, SLICED, Need, Term, has
 
 STATE = ("token", "pos", "epoch", "done")
 """Words of the state buffer for one sequence. epoch counts tokens since the counters were zeroed, over all launches."""
 
 
-SLICED = Term(lambda site: site.geo.model.slice is not None)
 NAMED_PROMPT = Term(lambda site: getattr(site.op, "prompt") is not None)  # noqa: B009
 
 

@@ -10,7 +10,7 @@ from amk.schedule_ir.expr import Env
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import Access, Geometry, Memory, owned_rows, split
 from amk.schedule_ir.ops.begin import token_register
-from amk.schedule_ir.ops.precondition import HIDDEN, Need
+from amk.schedule_ir.ops.precondition import HIDDEN, OF_A_TEXT, Need, normed_by
 from amk.schedule_ir.ops.staging import Staging
 
 
@@ -25,6 +25,8 @@ class EmbedOp(Staging):
     registers: ClassVar[tuple[str, ...]] = ("token",)
     needs: ClassVar[tuple[Need, ...]] = (
         *Staging.needs,
+        OF_A_TEXT,
+        normed_by("rms"),
         Need("pairs", HIDDEN.multiple_of(2), "elements are read two at a time"),
     )
     leaves: ClassVar[str | None] = "ssq_agents"

@@ -9,7 +9,7 @@ from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import Access, Geometry, Memory, owned_rows, split
 from amk.schedule_ir.ops.begin import token_register
 from amk.schedule_ir.ops.hidden import Hidden
-from amk.schedule_ir.ops.precondition import AGENTS, HIDDEN, Need
+from amk.schedule_ir.ops.precondition import AGENTS, HIDDEN, OF_A_TEXT, Need, normed_by
 
 
 class EmbedHiddenOp(Hidden):
@@ -17,6 +17,8 @@ class EmbedHiddenOp(Hidden):
 
     registers: ClassVar[tuple[str, ...]] = ("token",)
     needs: ClassVar[tuple[Need, ...]] = (
+        OF_A_TEXT,
+        normed_by("layer"),
         Need("pairs", HIDDEN.multiple_of(AGENTS * 2), "elements are read two at a time, in equal shares"),
     )
     op: Literal["embed_hidden"] = "embed_hidden"

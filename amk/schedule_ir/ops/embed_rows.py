@@ -9,7 +9,7 @@ from amk.schedule_ir.expr import Env
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import Access, Geometry, Memory, Op, owned_groups, owned_rows, split
 from amk.schedule_ir.ops.begin import token_register
-from amk.schedule_ir.ops.precondition import ALONE, HIDDEN, Need, row, untagged
+from amk.schedule_ir.ops.precondition import ALONE, HIDDEN, OF_A_TEXT, Need, row, untagged
 
 
 class EmbedRowsOp(Op):
@@ -20,6 +20,7 @@ class EmbedRowsOp(Op):
 
     registers: ClassVar[tuple[str, ...]] = ("token",)
     needs: ClassVar[tuple[Need, ...]] = (
+        OF_A_TEXT,
         Need("pairs", untagged("h") | HIDDEN.multiple_of(2), "two elements share a word"),
         Need("rows", untagged("h") | ALONE | row("h").multiple_of(2), "every sequence's row is whole words"),
     )

@@ -24,7 +24,7 @@ from amk.schedule_ir.ops.base import (
     sum_partials,
 )
 from amk.schedule_ir.ops.gemv import partial_value
-from amk.schedule_ir.ops.precondition import ALONE, FFN, SUMS, Need, Term, biased, own, row, untagged
+from amk.schedule_ir.ops.precondition import ALONE, FFN, SUMS, TAKEN, Need, Term, biased, own, row, untagged
 
 TANH = Term(lambda site: int(site.geo.model.activation == "gelu-tanh"))
 
@@ -46,6 +46,7 @@ class GeluOp(Op):
     sums_of: ClassVar[MatrixName | None] = "gate_up"
     needs: ClassVar[tuple[Need, ...]] = (
         *SUMS,
+        TAKEN,
         biased(),
         Need("activation", own("tanh").equals(TANH), "the approximation is used if and only if the model has it"),
         Need("pairs", untagged("act") | FFN.multiple_of(2), "two elements share a word"),

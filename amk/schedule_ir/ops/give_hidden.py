@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import Access, BufferField, Geometry, Memory, Op, owned_rows, split
-from amk.schedule_ir.ops.precondition import ALONE, Need
+from amk.schedule_ir.ops.precondition import ALONE, OF_A_SLICE, Need
 
 
 class GiveHiddenOp(Op):
@@ -18,7 +18,10 @@ class GiveHiddenOp(Op):
     """
 
     registers: ClassVar[tuple[str, ...]] = ("pos", "epoch")
-    needs: ClassVar[tuple[Need, ...]] = (Need("alone", ALONE, "a slice of layers is called for one token"),)
+    needs: ClassVar[tuple[Need, ...]] = (
+        OF_A_SLICE,
+        Need("alone", ALONE, "a slice of layers is called for one token"),
+    )
     own_fields: ClassVar[Mapping[str, BufferField]] = {
         "hidden_out": BufferField("global", "f32", "hidden_out", each=True)
     }

@@ -12,7 +12,7 @@ from amk.schedule_ir.expr import Env, Expr
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import F32, Access, BufferField, Count, Geometry, Memory
 from amk.schedule_ir.ops.hidden import HIDDEN_FIELDS
-from amk.schedule_ir.ops.precondition import AGENTS, HIDDEN, Need, has, own
+from amk.schedule_ir.ops.precondition import AGENTS, HIDDEN, Need, has, normed_by, own
 from amk.schedule_ir.ops.staging import Staging
 
 WIDE = 4
@@ -29,6 +29,7 @@ class LayerNormOp(Staging):
 
     needs: ClassVar[tuple[Need, ...]] = (
         *Staging.needs,
+        normed_by("layer"),
         Need("wide", HIDDEN.multiple_of(WIDE), "elements are taken four at a time"),
         Need("fours", has("scales") | HIDDEN.multiple_of(AGENTS * WIDE), "every warp's share is whole fours"),
         Need("equal", HIDDEN.multiple_of(own("moment_agents")), "the moments are those of equal shares"),

@@ -145,6 +145,7 @@ BATCH = plan(lambda geo: geo.vectors, "kBatch")
 ROWS = Term(lambda site: site.geo.rows_each)
 LIVE = Term(lambda site: site.geo.live)
 TREE = Term(lambda site: site.geo.tree)
+SLICED = Term(lambda site: site.geo.model.slice is not None)
 AGENTS = Term(lambda site: site.geo.role_size[site.op.role], "kAgents")
 
 K = Term(lambda site: site.geo.matrix(site.matrix).k, "Matrix::kK")
@@ -185,6 +186,25 @@ def biased() -> Need:
     """Biases are named if and only if the product has them, per the model's graph."""
     graph = Term(lambda site: bool(site.geo.model.graph.products[site.matrix].biases))
     return Need("bias", has("bias").equals(graph), "biases are named if and only if the model's product has them")
+
+
+OF_A_TEXT = Need("text", ~SLICED, "a slice of layers is given a hidden state and no tokens")
+OF_A_SLICE = Need("slice", SLICED, "only a slice of layers is given a hidden state, and gives one")
+
+
+def normed_by(kind: str) -> Need:
+    """The op is about norms of this kind, and the model has no others. What it leaves is named like what the op for the
+    other kind leaves: the value is that of the model's norm by whichever op is the model's."""
+    return Need(
+        "norm-kind", Term(lambda site: site.geo.model.graph.norm == kind), f"the norms of the model are of kind {kind}"
+    )
+
+
+TAKEN = Need(
+    "taken",
+    Term(lambda site: site.geo.model.graph.products[site.matrix].taken_by == getattr(site.op, "op")),  # noqa: B009
+    "the rows of the product are taken by the op that the model's graph names",
+)
 
 
 def wide(field: str) -> Term:

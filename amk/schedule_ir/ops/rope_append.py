@@ -81,7 +81,7 @@ class RopeAppendOp(Op):
         return mine
 
     def accesses(self, env: Env, geo: Geometry) -> list[Access]:
-        layer, dim, context = env.eval_int(self.layer), geo.model.head_dim, geo.buffers[self.k_cache].shape[2]
+        layer, dim, context = env.eval_int(self.layer), geo.model.head_dim, geo.context
         head, _ = place(env)
         out: list[Access] = []
         for kind, local, r, first in self._units(env, geo):
@@ -102,7 +102,7 @@ class RopeAppendOp(Op):
         return out
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
-        layer, dim, context = env.eval_int(self.layer), geo.model.head_dim, geo.buffers[self.k_cache].shape[2]
+        layer, dim, context = env.eval_int(self.layer), geo.model.head_dim, geo.context
         head, _ = place(env)
         for kind, local, r, first in self._units(env, geo):
             pos = env.pos + r

@@ -9,13 +9,14 @@ from amk.schedule_ir.expr import Env, Expr
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import Access, Geometry, Memory, split
 from amk.schedule_ir.ops.hidden import Hidden
-from amk.schedule_ir.ops.precondition import AGENTS, ALONE, HIDDEN, Need, row, wide
+from amk.schedule_ir.ops.precondition import AGENTS, ALONE, HIDDEN, Need, normed_by, row, wide
 
 
 class StageHiddenOp(Hidden):
     """hidden = h, moments of this agent's share, for each sequence; h is the state behind the addition of `matrix`."""
 
     needs: ClassVar[tuple[Need, ...]] = (
+        normed_by("layer"),
         Need("shares", HIDDEN.multiple_of(wide("h") * AGENTS), "every warp's share is whole fetches"),
         Need("rows", ALONE | row("h").multiple_of(wide("h")), "every sequence's row is whole fetches"),
     )

@@ -25,7 +25,7 @@ from amk.schedule_ir.ops.base import (
     sum_partials,
 )
 from amk.schedule_ir.ops.gemv import partial_value
-from amk.schedule_ir.ops.precondition import ALONE, FFN, MAX_PARTS, PARTS, SSQ, SUMS, Need, row, untagged
+from amk.schedule_ir.ops.precondition import ALONE, FFN, MAX_PARTS, PARTS, SSQ, SUMS, TAKEN, Need, row, untagged
 
 OUTPUTS_PER_GROUP = 4
 
@@ -39,6 +39,7 @@ class SwigluOp(Op):
     sums_of: ClassVar[MatrixName | None] = "gate_up"
     needs: ClassVar[tuple[Need, ...]] = (
         *SUMS,
+        TAKEN,
         SSQ,
         PARTS,
         Need("pairs", untagged("act") | FFN.multiple_of(2), "two elements share a word"),

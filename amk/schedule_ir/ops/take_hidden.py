@@ -10,7 +10,7 @@ import numpy as np
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import Access, BufferField, Geometry, Memory, owned_rows, split
-from amk.schedule_ir.ops.precondition import ALONE, HIDDEN, Need
+from amk.schedule_ir.ops.precondition import ALONE, HIDDEN, OF_A_SLICE, Need, normed_by
 from amk.schedule_ir.ops.staging import Staging, whole_fetches
 
 
@@ -23,6 +23,8 @@ class TakeHiddenOp(Staging):
 
     needs: ClassVar[tuple[Need, ...]] = (
         *Staging.needs,
+        OF_A_SLICE,
+        normed_by("rms"),
         *whole_fetches(HIDDEN, "hidden_in"),
         Need("alone", ALONE, "a slice of layers is called for one token"),
     )

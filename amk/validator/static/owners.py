@@ -9,7 +9,8 @@ Property:
                whenever it uses one, that holds the value of the token that the schedule means
       (R1) the warp has run `begin`, outside the token loop, before the first use;
       (R2) no use follows `select` within one token: those registers are the next token's;
-      (R3) a warp that uses registers in the token loop, or after it, runs `select` in every token.
+      (R3) a warp that uses registers in the token loop, or after it, runs `select` in every token;
+      (R4) `finish` follows `select`: what it stores is what the launch leaves.
 
 An op's field for a constant holds that one: `references` fixes the name, `structure` that of scales, `launch_needs`
 that the host fills it. Which bytes of it are read follows from the op alone (`accesses`). A read of a constant where
@@ -18,8 +19,8 @@ the op needs what a step computed finds that no step wrote it (`footprint`).
 The epoch is used by every wait whose threshold counts tokens and by every access to flag words. Registers belong to one
 warp, so program order decides and no interleaving matters; steps outside its role never touch them.
 
-Codes: AMK106 for what is kept for something else, AMK301 for rings, AMK302 for fields, AMK105 for R1, AMK104 for R2 and
-R3. Cost: one look at every step as written, for registers one per warp.
+Codes: AMK106 for what is kept for something else, AMK301 for rings, AMK302 for fields, AMK105 for R1, AMK104 for R2 to
+R4. Cost: one look at every step as written, for registers one per warp.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from amk.report.diagnostic import Diagnostic
 from amk.report.schema import finding
 from amk.schedule_ir.memory import Buffer
 from amk.schedule_ir.ops.begin import BeginOp
+from amk.schedule_ir.ops.finish import FinishOp
 from amk.schedule_ir.references import buffer_fields
 from amk.schedule_ir.schedule import Schedule, registers_read
 from amk.validator.program.trace import Path, Site, all_sites, sites
@@ -152,6 +154,9 @@ def _misuses(mine: list[tuple[Site, list[str]]], warp: int) -> Iterator[tuple[Di
         elif names and site.around and chosen:
             message = f"warp {warp} uses {names[0]} after `select`: it is the next token's"
             yield _finding("AMK104", message, site, "R2"), site
+        elif isinstance(op, FinishOp) and not chosen:
+            message = f"warp {warp} stores its registers before the token loop, as they were when the launch began"
+            yield _finding("AMK104", message, site, "R4"), site
         chosen = chosen or op.op in MOVES
 
 
@@ -159,6 +164,7 @@ RULES = {
     "R1": "registers belong to one warp and are loaded once per launch, by `begin`",
     "R2": "`select` replaces token, position and epoch in the warps that run it",
     "R3": "a warp that does not run `select` stays at the first token of the launch",
+    "R4": "the next launch goes on where `finish` says that this one stopped",
 }
 
 
