@@ -3,7 +3,7 @@ a wait is the same wait in every token, and that the op which makes a value is t
 
 from __future__ import annotations
 
-from amk.adversary.edits import Edit, Json, at, find, named, steps, waiting
+from amk.adversary.edits import Edit, Json, after, at, find, named, steps, waiting
 from amk.adversary.recipe import (
     WORKERS as W,
 )
@@ -84,6 +84,20 @@ def _largest_taken(s: Json) -> list[Edit]:
 def _without_filters(s: Json) -> list[Edit]:
     op = at(s, find(s, "peak"))["op"] | {"round": LAST}
     return [Edit("insert", find(s, "draw"), {"op": op, "waits": [], "signals": []})]
+
+
+def _product_before(s: Json) -> list[Edit]:
+    """Of the first token's embedding, whose result nobody reads; there is room for its chunks."""
+    weights = field_of("buffers", "weights", "shape")(s)
+    barrier = at(s, next(path for path, step in steps(s) if step["op"]["op"] == "barrier"))
+    product = at(s, find(s, "gemv", matrix="qkv"))
+    product = product | {"op": product["op"] | {"layer": 0}}
+    added = (at(s, find(s, "embed")), barrier, product, barrier)
+    begin = find(s, "begin")
+    return [
+        Edit("replace", weights, [2 * n for n in at(s, weights)]),
+        *(Edit("insert", after(begin, 1 + n), step) for n, step in enumerate(added)),
+    ]
 
 
 FRAME = [
@@ -329,5 +343,14 @@ FRAME = [
         "AMK106",
         "the search for a cut starts again behind its last round, with no row dropped",
         _without_filters,
+    ),
+    Recipe(
+        "product-before-the-loop",
+        "op of another graph",
+        "fenced",
+        "AMK106",
+        "a product is done before the first token as well: the copies of every token begin with its chunks, and the "
+        "tokens behind the first one drain them where they want their own",
+        _product_before,
     ),
 ]

@@ -14,7 +14,7 @@ Accepts if, for two tokens and two layers (why that is enough: (6), `layers`):
 (8) all fits the device, at once; (9) what the device code of every op relies on holds (`launch_needs`);
 (10) registers hold the token that is meant.
 
-Total: any input yields a verdict. What it takes on trust: README.md.
+Total: any input yields a verdict; what a short text can multiply has limits. What it takes on trust: README.md.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from amk.checker.epochs import check_epochs
 from amk.checker.footprints import PLACE, READ, WRITE, Footprints
 from amk.checker.layers import short
 from amk.checker.parts import BUFFER, HI, LO, MOVED, VALUE
-from amk.checker.programs import MAX_ITEMS, TOKENS, Rejected, programs_of, require
+from amk.checker.programs import MAX_ITEMS, TOKENS, Rejected, programs_of, require, require_small
 from amk.checker.words import FlagWords, passes
 from amk.schedule_ir.launch_needs import unmet
 from amk.schedule_ir.references import check_references
@@ -82,6 +82,7 @@ class Proof:
 
     def __init__(self, schedule: Schedule) -> None:
         require(not check_references(schedule), "schedule: malformed")
+        require_small(schedule)
         for found in unmet(schedule):
             require(False, f"needs: {found.need}")
         self.full, self.schedule = schedule, short(_roomy(schedule))
@@ -140,7 +141,7 @@ class Proof:
         """[[instance, threshold, [value, repeat, value, repeat, ...]], ...]"""
         warp_classes, claims = self.counters.warp_classes * self.schedule.launch.workers, dict[tuple[int, int], I64]()
         for instance, threshold, coded in read(CLOCKS, raw, "clocks"):
-            require(instance < len(self.counters.init), "clocks: no such counter")
+            require((instance, threshold) in self.counters.awaited, "clocks: nobody waits for it")
             require(len(coded) % 2 == 0 and sum(coded[1::2]) == warp_classes, "clocks: malformed")
             require(max(coded[::2]) <= MAX_ITEMS, "clocks: not a post-fixpoint")
             claims[instance, threshold] = np.repeat(np.array(coded[::2], np.int64), coded[1::2])

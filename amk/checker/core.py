@@ -30,7 +30,7 @@ import numpy.typing as npt
 from amk.checker.counters import AMOUNT, INSTANCE, ITEM, WARP, WEAK, WORKER, Counters
 from amk.checker.footprints import DONT_CARE, PLACE, READ, WRITE
 from amk.checker.parts import spread
-from amk.checker.programs import TOKENS, Program, require
+from amk.checker.programs import CELLS, TOKENS, Program, require
 from amk.checker.words import FlagWords, Reading, Readings
 
 I16 = npt.NDArray[np.int16]
@@ -39,7 +39,6 @@ Bools = npt.NDArray[np.bool_]
 Claims = dict[tuple[int, int], I64]
 EDGES: Final = ("time", "fence", "wait")
 OUTSIDE: Final = -1
-CELLS: Final = 1 << 28
 INCIDENCES: Final = 1 << 27
 PART: Final = 1 << 21
 

@@ -20,11 +20,13 @@ WarpGroups = tuple[I64, I64, I64, I64, int]
 WORKER, ITEM, WARP, INSTANCE, AMOUNT, WEAK = range(6)
 MOST: Final = 1 << 40
 WORD: Final = 1 << 32
+ROWS: Final = 1 << 22
+"""Waits, or signals, of all warps."""
 
 
 class Counters:
-    """init [instances]; waits, signals [n, 6] (signals of 0 are left out). by_item: the waits by number of the program
-    and of the item, each with a row for every worker of the program."""
+    """init [instances]; waits, signals [n, 6] (signals of 0 are left out); awaited: pairs (instance, threshold).
+    by_item: the waits by number of the program and of the item, each with a row for every worker of the program."""
 
     def __init__(self, schedule: Schedule, programs: list[Program]) -> None:
         ends = np.cumsum([0, *(c.count for c in schedule.counters)]).tolist()
@@ -35,6 +37,7 @@ class Counters:
         self.tables = {name: np.array(column, np.int64) for name, column in schedule.tables.items()}
         self.by_item: dict[tuple[int, int], list[I64]] = {}
         self.waits = self._all(programs, waiting=True)
+        self.awaited = set(map(tuple, np.unique(self.waits[:, [INSTANCE, AMOUNT]], axis=0).tolist()))
         rows = self._all(programs, waiting=False)
         self.signals = rows[rows[:, AMOUNT] != 0]
         require((self.signals[:, AMOUNT] > 0).all(), "signals: a counter is decremented")
@@ -71,7 +74,7 @@ class Counters:
         return self._warp_groups[key]
 
     def _all(self, programs: list[Program], waiting: bool) -> I64:
-        found = [np.zeros((0, 6), np.int64)]
+        found, rows = [np.zeros((0, 6), np.int64)], 0
         for g, program in enumerate(programs):
             workers = np.arange(program.workers.start, program.workers.stop)
             for j, item in enumerate(program.items):
@@ -80,6 +83,8 @@ class Counters:
                     for agent, warp in enumerate(program.roles[j]):
                         env = Env(loops=item.loops, worker=workers, agent=agent, tables=self.tables)
                         found.append(self._rows(entry, env, workers, j, warp))
+                        rows += len(workers)
+                        require(rows <= ROWS, "schedule: too large")
                         if waiting:
                             self.by_item.setdefault((g, j), []).append(found[-1])
         return np.concatenate(found)

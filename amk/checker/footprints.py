@@ -34,6 +34,9 @@ AGAIN: Final = [12, 13, 14]
 """More of them, until equal parts are one (`parts`): times, step, turn."""
 ALL: Final = 15
 READ, WRITE, DONT_CARE = 0, 1, -1
+ENTRIES: Final = 1 << 21
+ROWS: Final = 1 << 24
+"""What ops say that they touch, and that for all environments."""
 LIMIT: Final = 1 << 20
 """Values are (family, index, token) packed: token and index lie below this."""
 TIMELESS: Final = frozenset({"k", "v"})
@@ -87,6 +90,7 @@ class Footprints:
         self.tables = {name: np.array(column, np.int64) for name, column in schedule.tables.items()}
         self.forms = {b.name: b.dtype for b in schedule.buffers if b.space == "shared"}
         self.families: dict[tuple[str, str], int] = {}
+        self.entries = self.made = 0
 
     def _at_positions(self, where: I64) -> I64:
         """The same environments at the first position, the last, one in the worker's first block, and one in another
@@ -153,7 +157,10 @@ class Footprints:
             except Diverged as diverged:
                 left += [where[diverged.labels == label] for label in np.unique(diverged.labels)]
             else:
-                parts.append(self._columns([entry for entry in entries if entry], where))
+                told = [entry for entry in entries if entry]
+                self.entries, self.made = self.entries + len(told), self.made + len(told) * len(where)
+                require(self.entries <= ENTRIES and self.made <= ROWS, "schedule: too large")
+                parts.append(self._columns(told, where))
         made = _joined(np.concatenate(parts))
         item = made[:, 1]
         made[:, 2], made[:, 11] = warp, made[:, 3]

@@ -20,6 +20,11 @@ from amk.schedule_ir.schedule import Node, Schedule, Step
 I64 = npt.NDArray[np.int64]
 TOKENS: Final = 2
 MAX_ITEMS: Final = 20_000
+MAX_STEPS: Final = 1 << 20
+"""Of a token, in all programs and layers together."""
+MAX_BLOCKS: Final = 1 << 16
+"""Of the cache: what attention touches is spelled out by them."""
+CELLS: Final = 1 << 28
 
 
 class Rejected(Exception):
@@ -29,6 +34,17 @@ class Rejected(Exception):
 def require(condition: object, reason: str) -> None:
     if not condition:
         raise Rejected(reason)
+
+
+def require_small(schedule: Schedule) -> None:
+    """A short text may say much: what would not end is refused before anything of it is spelled out."""
+    steps = sum(_length(node) for program in schedule.programs for node in program.body)
+    require(steps <= MAX_STEPS, "program: too long")
+    require(schedule.kv.context <= schedule.kv.block * MAX_BLOCKS, "positions: in too many blocks")
+
+
+def _length(node: Node) -> int:
+    return 1 if isinstance(node, Step) else (node.count or 1) * sum(map(_length, node.body))
 
 
 @dataclass(frozen=True)
@@ -101,6 +117,8 @@ def programs_of(schedule: Schedule) -> list[Program]:
                 require(owner.setdefault((p.name, op.id), role) == role, "barrier: an id with two roles")
         require(all(_within_class(item.step) for item in items), "class: synchronisation outside of it")
         found.append(Program(range(p.first, p.first + p.count), schedule.launch.warps, items, roles))
+    longest = max(len(program.items) for program in found)
+    require(schedule.launch.workers**2 * max(longest, schedule.launch.warps) <= CELLS, "schedule: too large")
     return found
 
 

@@ -18,6 +18,7 @@ from amk.schedule_ir.layout import stream_layout
 from amk.schedule_ir.memory import Buffer, Stream
 from amk.schedule_ir.ops.attention import TREE_WORDS
 from amk.schedule_ir.ops.base import LEFT, Op, multiplied, rows_held
+from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.ops.precondition import INDEX, Need, Site
 from amk.schedule_ir.ops.select import Selection, request_words
 from amk.schedule_ir.ranking import PARAMETERS
@@ -169,6 +170,9 @@ def _packed(schedule: Schedule, stream: Stream, source: Buffer, at: Path) -> Ite
     except ValueError as error:
         yield Unmet(at, "drains", f"all programs drain the chunks in one order: {error}")
         return
+    for path, step, loops, _ in _sites(schedule):
+        if isinstance(step.op, GemvOp) and "t" not in loops:
+            yield Unmet((*path, "op"), "drains", "chunks come in the order of a token: products are in its loop")
     if len(set(layout.drains)) < len(layout.drains):
         yield Unmet(at, "drains", "a product drains its chunks once in a token: each has one place")
     total = int(layout.totals.sum())
