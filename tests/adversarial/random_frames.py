@@ -37,7 +37,7 @@ from amk.schedule_ir.references import check_references
 from amk.schedule_ir.schedule import Schedule
 from amk.targets.target import load_target
 from amk.validator.verify import verify
-from tests.adversarial.layouts import token_loop
+from tests.adversarial.layouts import own_programs, token_loop
 from tests.checker.offer import reasons
 
 ONE = replace(PHASED, warps=1)
@@ -56,6 +56,8 @@ MADE: dict[str, Callable[[], Json]] = {
     "three layers": lambda: _made(ONE, layers=3),
     "flag words": lambda: _made(replace(TAGGED, warps=1)),
     "drawing": lambda: _made(replace(ONE, sampling="top-k-top-p")),
+    "a program each": lambda: own_programs(_made(ONE, workers=2)),
+    "a program each, drawing": lambda: own_programs(_made(replace(ONE, sampling="top-p"), workers=2)),
     "drawing from all": lambda: _made(replace(ONE, sampling="temperature")),
     "rows": lambda: _made(replace(PHASED, warps=4, rows=3)),
     "rows that accept": lambda: _made(replace(PHASED, warps=4, rows=2, accepts=True)),
