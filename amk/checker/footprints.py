@@ -111,12 +111,15 @@ class Footprints:
         return there
 
     def rows_of_splits(self) -> list[I64]:
-        """Of every split that owns a position, what happens at the first step that has a row there (first bit) and at
-        the last one (second bit)."""
+        """Of every split that owns a position, what happens at the first step that has a row there (first bit), at the
+        last one (second bit), and at one that has all its rows there, if any has: of two splits, the other one has rows
+        at both ends.
+        """
         kv, rows, last = self.schedule.kv, self.schedule.rows, self.schedule.kv.context - self.schedule.rows
         blocks = [range(0, kv.context, kv.block)[split :: kv.splits] for split in range(kv.splits)]
-        ends = [(max(mine[0] - rows + 1, 0), min(mine[-1] + kv.block - 1, last)) for mine in blocks if mine]
-        return [Footprints(self.schedule, self.programs, [*end, *end]).rows() for end in ends]
+        ends = [(max(mine[0] - rows + 1, 0), min(mine[-1] + kv.block - 1, last), mine[0]) for mine in blocks if mine]
+        only = [[first, end, within if within <= last else end, end] for first, end, within in ends]
+        return [Footprints(self.schedule, self.programs, places).rows() for places in only]
 
     def rows(self) -> I64:
         """[n, 12] of the bytes that accesses have differently (`parts`)."""

@@ -1,10 +1,11 @@
 """Flag words: who waits for whom by reading them.
 
-Every byte of a tagged buffer is written by one worker, whose steps carry growing tags. A warp that has read words
-with tag v knows that the step of the owner that writes tag v had started; nothing more is claimed. Reads that happen
-at some positions only (and those of `select`, which looks at candidates only when it has to choose) order nothing,
-except in `cases`: each position belongs to a split, and what is read at the first and at the last that do is read at
-it. Of a live batch that is so for each sequence by itself, whatever the positions of the others are (`together`).
+Every byte of a tagged buffer is written by one worker, whose steps carry growing tags. A warp that has read words with
+tag v knows that the step of the owner that writes tag v had started; nothing more is claimed. Reads that happen at some
+positions only (and those of `select`, which looks at candidates only when it has to choose) order nothing, except in
+`cases`: each position belongs to a split, and what is read at the first and at the last that do, and where all rows of
+a step do, is read at it. Of a live batch that is so for each sequence by itself, whatever the positions of the others
+are (`together`).
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def passes(schedule: Schedule) -> int:
 
 class FlagWords:
     """Rejects words with two owners, tags that do not grow or that wrap within a launch, words that nobody writes.
-    split_rows: the rows of the steps at the first and the last position of each split."""
+    split_rows: the rows of the steps at the positions of each split that stand for all of its."""
 
     def __init__(
         self, schedule: Schedule, layers: int, rows: I64, split_rows: Callable[[], list[I64]] | None = None

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from amk.judges.oracle.flatten import Spelled
+from amk.judges.oracle.touched import COUNTING
 from amk.models.matrices import MATRICES, matrix
 from amk.schedule_ir.expr import coefficient
 from amk.schedule_ir.memory import Buffer
@@ -261,13 +262,14 @@ _Named = tuple[str, str, int, int]
 
 
 def _named(op: Op) -> _Named | None:
-    """Name, matrix with the part of its columns, and the layer as base + each * l (-1 without one); None for an op that
-    touches nothing."""
+    """Name, matrix with the part of its columns or the round of a search, and the layer as base + each * l (-1 without
+    one); None for an op that touches nothing."""
     if type(op).accesses is Op.accesses:
         return None
     expr = getattr(op, "layer", getattr(op, "index", None))
     base, each = (-1, 0) if expr is None else (coefficient(expr, "1"), coefficient(expr, "l"))
-    which = (getattr(op, "matrix", ""), *(f"part {part}" for part in (getattr(op, "k_part", 0),) if part))
+    which = [getattr(op, "matrix", ""), *(f"part {part}" for part in (getattr(op, "k_part", 0),) if part)]
+    which += [f"round {op.round}"] if hasattr(op, "round") else []
     return op.op, " ".join(which), base, each
 
 
@@ -289,7 +291,7 @@ def _registers(spelled: Spelled) -> Iterator[str]:
                     loaded, count = True, 0
                 elif reads[step] and (not loaded or count != wanted):
                     yield f"{name} uses registers that hold another token's values"
-                count += name == "select"
+                count += name in COUNTING
 
 
 def _held_back(spelled: Spelled) -> Iterator[str]:

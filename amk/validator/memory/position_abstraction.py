@@ -229,12 +229,14 @@ class PositionAbstraction:
         return np.where(first <= self.last, np.minimum(first + kv.block - self.schedule.rows, self.last), self.last)
 
     def least_positions(self, item: Item, workers: I64) -> I64:
-        """Where the op reads no more than it always does: the first position, for cache ops one of another split."""
+        """Where the op reads no more than it always does: the first position, for cache ops one of another split, or
+        the last one if only the last rows of a step ever reach that.
+        """
         kv = self.schedule.kv
         if not isinstance(item.step.op, RopeAppendOp | AttendOp):
             return np.zeros(len(workers), np.int64)
-        other = np.where(self.footprints.tables["attn.split"][workers] == 0, kv.block, 0)
-        return np.where((kv.splits > 1) & (other <= self.last), other, 0)
+        first = (self.footprints.tables["attn.split"][workers] == 0) & (kv.splits > 1)
+        return np.where(first, min(kv.block, self.last), 0)
 
     def add(self, group: Group) -> None:
         """Rows of every worker of the group in global memory, and of one worker per class in private memory."""
