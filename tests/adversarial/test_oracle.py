@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
 from itertools import combinations
@@ -13,9 +14,11 @@ import pytest
 
 from amk.adversary.classes.table import CLASSES
 from amk.adversary.confusion import mutation, tokens_for
+from amk.adversary.edits import at, find, steps, waiting
+from amk.adversary.neighbourhood.bases import base
 from amk.judges.oracle import order as ordering
 from amk.judges.oracle.flatten import Edges, Segment, Spelled, spell
-from amk.judges.oracle.judge import Judge, telling_positions
+from amk.judges.oracle.judge import Judge, rule, telling_positions
 from amk.judges.oracle.lags import HALF_WORD, _Runs, wrong_comparison
 from amk.judges.oracle.memory import asked, final_content, launch_content, misread, word_needs
 from amk.judges.oracle.order import Needs, Order, System, execute, system_of
@@ -23,6 +26,7 @@ from amk.judges.oracle.races import Orders, race
 from amk.judges.oracle.stretches import stretches
 from amk.judges.oracle.touched import UNNAMED, Touched, Toucher
 from amk.schedule_ir.schedule import Schedule
+from tests.validator.plans import from_document
 from tests.validator.two_level import random_two_level
 
 EDGES: tuple[Edges, ...] = ("word", "fence", "block")
@@ -283,3 +287,18 @@ def test_a_position_is_decided_alike_whatever_was_decided_before() -> None:
         seen.update(why is None for why in told.values())
         differ += len({why is None for why in told.values()}) > 1
     assert min(seen[True], seen[False]) > 10 and differ > 0, (seen, differ)
+
+
+@pytest.mark.parametrize("name", ["drawing, fenced", "rows that accept, drawn, fenced"])
+def test_drawings_are_decided(name: str) -> None:
+    """A plan that draws, one whose choice is not awaited, and one that draws twice in a token."""
+    document = deepcopy(base(name))
+    assert rule(from_document(document), 1).status == rule(from_document(document), 3).status == "SAFE"
+    path = find(document, "draw")
+    at(document, path[:-1]).insert(int(path[-1]), deepcopy(at(document, path)))
+    assert "draw round" in rule(from_document(document), 2).why
+    document = deepcopy(base(name))
+    at(document, waiting(document, "draw"))["waits"] = []
+    ruling = rule(from_document(document), 2)
+    assert ruling.status == "UNSAFE" and "unordered" in ruling.why
+    assert any(step["op"]["op"] == "select_draw" for _, step in steps(document))

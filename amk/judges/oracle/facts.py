@@ -270,7 +270,7 @@ def _named(op: Op) -> _Named | None:
     base, each = (-1, 0) if expr is None else (coefficient(expr, "1"), coefficient(expr, "l"))
     which = [getattr(op, "matrix", ""), *(f"part {part}" for part in (getattr(op, "k_part", 0),) if part)]
     which += [f"round {op.round}"] if hasattr(op, "round") else []
-    return op.op, " ".join(which), base, each
+    return op.op, " ".join(filter(None, which)), base, each
 
 
 def _registers(spelled: Spelled) -> Iterator[str]:
