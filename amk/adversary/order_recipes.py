@@ -45,6 +45,15 @@ ORDER = [
         drop(lambda s: after(find(s, "combine"), -1)),
     ),
     Recipe(
+        "overwritten-behind-a-reader",
+        "dropped barrier",
+        "apart",
+        "AMK301",
+        "one warp multiplies what another staged, and a third stages over it behind words that follow the product: "
+        "barriers order the first two, words the last two, and nothing makes the second write come after the first",
+        drop(lambda s: after(find(s, "combine"), -1)),
+    ),
+    Recipe(
         "combine-before-barrier",
         "moved barrier",
         "block",

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from amk.adversary.edits import Edit, Json, Path, after, apply, at, find, meeting, named, signalling, steps, waiting
+from amk.adversary.specialised import specialised
 from amk.models.model_spec import ModelSpec
 from amk.planner.decode import plan
 from amk.planner.formats import BF16, formats
@@ -47,15 +48,18 @@ BASES: dict[str, Settings] = {
     "deep": replace(PHASED, warps=4, kv_block=8, wide_epilogue=64),
     "single": replace(PHASED, warps=2, kv_block=8),
     "drawing": replace(PHASED, warps=2, kv_block=8, sampling="top-k-top-p"),
+    "apart": replace(FAST, warps=1, kv_block=8, kv_splits=1, handoff="tagged", overlay=False),
 }
 """Plans that cases start from: epilogues in one warp, in all warps, with per-head counters, with tagged words, with
 copies held back until a result is out, with steps of three rows, of three that accept guesses, of four that are a tree,
 of two sequences at positions of their own, of such with weights in codes and `down` in two parts, with weights in codes
 alone, with those and attention's outputs in one block, of three rows and parts of all columns, with one warp each, with
-four layers, of which an analysis may look at fewer, with one worker, with tokens that are drawn."""
+four layers, of which an analysis may look at fewer, with one worker, with tokens that are drawn, with ops of its own
+for each of four warps."""
 MODELS = {
     "coded": TINY.model_copy(update={"ffn": 640}), "block": TINY.model_copy(update={"heads": 2, "kv_heads": 1}),
     "deep": TINY.model_copy(update={"layers": 4}), "single": TINY.model_copy(update={"kv_heads": 1}),
+    "apart": TINY.model_copy(update={"kv_heads": 4}),
 }  # fmt: skip
 """Of the bases that have one of their own."""
 
@@ -82,6 +86,8 @@ def base_schedule(name: str) -> Json:
     workers = 1 if name == "single" else WORKERS
     found = plan(MODELS.get(name, TINY), load_target("h200"), settings=settings, wanted=wanted, workers=workers)
     made = json.loads(found.model_dump_json())
+    if name == "apart":
+        return specialised(made)
     return apply(made, idle_worker(made))[0] if name == "idle" else made
 
 

@@ -236,6 +236,9 @@ class Bytes:
         previous = np.where(alone, 0, np.concatenate(([0], size[:-1])))
         require(int((previous * size).sum()) <= INCIDENCES, "schedule: too large")
         later, earlier = spread(np.repeat(starts - previous, size), np.repeat(starts, size))
+        if after_read is not after_write:
+            before, write = self._writes_around_reads()
+            later, earlier = np.append(later, write), np.append(earlier, before)
         place = np.ascontiguousarray(self.rows[:, PLACE].T)
         read = self.kind[earlier] == READ
         for order, mine in ((after_read, read), (after_write, ~read)):
@@ -244,6 +247,12 @@ class Bytes:
                 if not order.before(p.T, q.T).all():
                     return False
         return True
+
+    def _writes_around_reads(self) -> tuple[I64, I64]:
+        """Each write before which something is read, behind the write before it."""
+        write = np.flatnonzero(self.kind == WRITE)
+        apart = (np.diff(write) > 1) & (self.atom[write[1:]] == self.atom[write[:-1]])
+        return write[:-1][apart], write[1:][apart]
 
     def check_values(self, name: str) -> None:
         """(4) Content is (value, displacement, tag); the tag of what is left at the end is nobody's concern."""

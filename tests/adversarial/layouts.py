@@ -183,11 +183,11 @@ def own_sets(document: Json) -> Json:
     return document
 
 
-def planned(settings: Settings, layers: int, workers: int = 2) -> Json:
+def planned(settings: Settings, layers: int, workers: int = 2, **model: Any) -> Json:
     """A plan of the smallest model with so many layers, as a document."""
     settings = replace(settings, kv_block=CONTEXT // 3, max_tokens=CONTEXT, max_ring_bytes=16384)
-    model = SMALLEST.model_copy(update={"layers": layers})
-    made = plan(model, load_target("h200"), settings=settings, workers=workers, max_context=CONTEXT)
+    spec = SMALLEST.model_copy(update={"layers": layers} | model)
+    made = plan(spec, load_target("h200"), settings=settings, workers=workers, max_context=CONTEXT)
     return json.loads(made.model_dump_json())
 
 

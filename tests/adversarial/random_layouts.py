@@ -1,11 +1,13 @@
-"""Random plans in random layouts, with shares dealt anew, some of them empty, and no to three edits.
+"""Random plans in random layouts, with shares dealt anew, some of them empty, and edits, one after the other.
 
     python -m tests.adversarial.random_layouts --seconds 600 --seed 1 --holes holes/
 
 What `amk verify` calls SAFE is decided by the oracle over one token and over four, and all layers, and one in so many
 is run by the numpy judge. A hole is one that either refutes; it is written, and the run ends with 1. The neighbourhood
 edits texts of plans; here layers, workers and sequences differ from each other, edits are those of somebody who tunes,
-and several go together: instances of counters that nobody used are there, and some workers use them.
+and several go together: instances of counters that nobody used are there, and some workers use them. What is SAFE is
+edited again and again, so that each plan is the start of a walk, far from where plans are. Plans of four warps have
+roles for all ranges of them (`within_worker`); of some, each warp has ops of its own.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from pydantic import ValidationError
 
 from amk.adversary.edits import Json, at, meeting, steps
 from amk.adversary.neighbourhood.bases import TAGGED
+from amk.adversary.specialised import specialised
 from amk.judges.judge import judge
 from amk.judges.oracle.flatten import TooBig
 from amk.judges.oracle.judge import rule
@@ -34,6 +37,7 @@ from amk.report.diagnostic import AmkError
 from amk.schedule_ir.memory import Buffer
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.verify import verify
+from tests.adversarial import within_worker
 from tests.adversarial.layouts import (
     FENCED,
     ends_apart,
@@ -49,6 +53,8 @@ from tests.adversarial.layouts import (
 TOKENS = 4
 RUN = 3
 """One in so many that are SAFE is also run."""
+WALK = 40
+"""Edited schedules, SAFE or not, that start from one plan, on average."""
 SHARES = ("hidden", "gate_up", "qkv", "lm_head")
 SYNC = ("wait", "signal", "barrier")
 
@@ -297,25 +303,37 @@ EDITS: tuple[Callable[[Json, Random], None], ...] = (
 )  # fmt: skip
 
 
-def drawn(rng: Random) -> tuple[list[str], Json]:
-    """(names of the edits, document). AmkError for settings that cannot be planned."""
-    chosen, layers = settings(rng), rng.choice((1, 2, 3, 4, 5))
-    document = planned(chosen, layers, workers=rng.choice((2, 3, 4, 5)))
-    deal(document, rng)
-    document["roles"].append({"name": "w1", "first": 1, "count": 1})
-    document = laid_out(document, rng, layers, chosen.handoff or "")
-    made = rng.choices(EDITS, k=rng.choice((0, 1, 1, 2, 2, 3)))
+def started(rng: Random) -> Json:
+    """A plan in some layout. AmkError for settings that cannot be planned."""
+    chosen, layers, form = settings(rng), rng.choice((1, 2, 3, 4, 5)), rng.random()
+    if form < 0.3:
+        workers = rng.choice((2, 3, 4))
+        chosen = replace(chosen, warps=1, batch=1, live=False, rows=1, kv_splits=1, overlay=False, reduce_from=None)
+        document = specialised(planned(chosen, layers, workers, heads=workers, kv_heads=workers))
+    else:
+        chosen = replace(chosen, warps=4 if form < 0.6 else 2)
+        document = planned(chosen, layers, workers=rng.choice((2, 3, 4, 5)))
+        deal(document, rng)
+    within_worker.every_range(document)
+    return laid_out(document, rng, layers, chosen.handoff or "")
+
+
+def edited(document: Json, rng: Random) -> tuple[list[str], Json]:
+    """(names of the edits, the document with them). An error if it has not what is edited."""
+    document, warps = deepcopy(document), document["launch"]["warps"]
+    edits = (*EDITS, *(within_worker.EDITS * 2 if warps > 2 else ()))
+    made = rng.choices(edits, k=rng.choice((1, 1, 2, 2, 3)))
     for edit in made:
         edit(document, rng)
     return [edit.__name__ for edit in made], document
 
 
-def drawn_next(rng: Random) -> tuple[list[str], Json]:
-    """The next ones that can be planned, and that have what is edited."""
+def drawn_next(rng: Random, last: Json | None = None) -> tuple[list[str], Json]:
+    """The next one that can be planned, or `last` edited once more, with what is edited."""
     while True:
         try:
-            return drawn(rng)
-        except (AmkError, IndexError, ValueError):
+            return edited(last, rng) if last is not None else ([], started(rng))
+        except (AmkError, IndexError, KeyError, StopIteration, ValueError):
             continue
 
 
@@ -347,11 +365,15 @@ def main() -> int:
     arguments = parser.parse_args()
     rng, end = Random(arguments.seed), time.monotonic() + arguments.seconds
     found, safe = Counter[str](), Counter[str]()
+    last: Json | None = None
     while time.monotonic() < end:
-        names, document = drawn_next(rng)
+        names, document = drawn_next(rng, last)
         verdict, wrong = looked_at(document, found["SAFE"] % RUN == 0)
         found[verdict] += 1
-        safe.update(names if verdict == "SAFE" else ())
+        if verdict == "SAFE":
+            safe.update(names)
+            last = document
+        last = None if rng.random() < 1 / WALK else last
         if wrong:
             found["hole"] += 1
             arguments.holes.mkdir(parents=True, exist_ok=True)

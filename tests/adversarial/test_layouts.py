@@ -40,8 +40,8 @@ from tests.adversarial.layouts import (
 
 TOKENS = 4
 """Two more than the validator's induction begins with."""
-SEEDS = (2, 5, 9, 11)
-"""Of random layouts that can be planned."""
+SEEDS = (1, 2, 9, 12)
+"""Of walks from random layouts, of plans with two warps, with four, and with ops of its own for each."""
 
 
 @cache
@@ -199,9 +199,20 @@ def test_a_mistake_in_one_place_is_seen(mistake: Callable[[], Json]) -> None:
     assert oracle(schedule) == "UNSAFE" or judge(schedule, 2).kind == "hang"
 
 
+def walk(rng: Random) -> list[tuple[str, str]]:
+    """A plan, and what three edits in turn make of what was SAFE last."""
+    document = random_layouts.drawn_next(rng)[1]
+    found = [random_layouts.looked_at(document, run=True)]
+    for _ in range(3):
+        _, other = random_layouts.drawn_next(rng, document)
+        found.append(random_layouts.looked_at(other, run=False))
+        document = other if found[-1][0] == "SAFE" else document
+    return found
+
+
 @pytest.mark.turns(2)
 def test_random_layouts_have_no_hole_and_would_tell_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = [random_layouts.looked_at(random_layouts.drawn_next(Random(seed))[1], run=True) for seed in SEEDS]
+    found = [one for seed in SEEDS for one in walk(Random(seed))]
     assert {verdict for verdict, _ in found} >= {"SAFE", "UNSAFE"}
     assert not any(wrong for _, wrong in found), found
     safe = verify(schedule_of(layout("unrolled")))

@@ -91,8 +91,13 @@ def test_abstractions_do_something_in_these_bases(name: str) -> None:
     assert fewer or verdict.stats["classes"] == schedule.launch.workers
 
 
-@pytest.mark.parametrize("name", ["signal-of-later-layers", "signal-of-layers-by-worker", "ordered-for-some-workers"])
-def test_cases_of_other_instances_are_refused_by_the_checker_alone(name: str) -> None:
+BY_ITSELF = (
+    "signal-of-later-layers", "signal-of-layers-by-worker", "ordered-for-some-workers", "overwritten-behind-a-reader",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BY_ITSELF)
+def test_cases_are_refused_by_the_checker_alone(name: str) -> None:
     case = make_case(next(recipe for recipe in RECIPES if recipe.name == name))
     wrong, right = (Schedule.model_validate_json(json.dumps(d)) for d in (case["schedule"], repaired(case)))
     twin = certificate_of(right)

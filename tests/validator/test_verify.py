@@ -79,12 +79,16 @@ def test_what_is_wrong_in_one_token_is_unsafe_where_launches_have_one() -> None:
     assert verdict.diagnostics[0].code == "AMK302"
 
 
+ASKED = ("warps apart", "warps apart, fenced")
+"""Where that is not seen: the last step that all warps run waits by itself, and before it they know too little."""
+
+
 @pytest.mark.turns(3)
 @pytest.mark.parametrize("name", sorted(MADE))
 def test_a_launch_of_one_token_is_safe_where_that_follows(name: str) -> None:
     schedule = reduce_layers(from_document(base(name)))
     result = compose(schedule)
-    assert result.safe and one_follows(result) and compose(schedule, 1).safe
+    assert result.safe and one_follows(result) == (name not in ASKED) and compose(schedule, 1).safe
 
 
 class _Nothing(IntervalOrder):

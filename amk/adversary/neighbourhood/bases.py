@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 from amk.adversary.edits import Json, meeting
+from amk.adversary.specialised import specialised
 from amk.models.model_spec import LayerSlice, ModelSpec
 from amk.planner.decode import plan
 from amk.planner.formats import BF16, Formats, Layered, formats
@@ -52,6 +53,12 @@ def _roomy(document: Json) -> Json:
     """Every counter has twice as many instances as are used, so that an index may name another one."""
     counters = [counter | {"shape": [2 * size for size in counter["shape"]]} for counter in document["counters"]]
     return document | {"counters": counters}
+
+
+def _specialised(settings: Settings, workers: int) -> Json:
+    """Each of four warps has ops of its own; barriers are of two or three of them."""
+    settings = replace(settings, warps=1, kv_splits=1, overlay=False)
+    return specialised(_made(settings, workers=workers, layers=1, heads=workers, kv_heads=workers))
 
 
 def _own_counters() -> Json:
@@ -137,6 +144,8 @@ MADE: dict[str, Callable[[], Json]] = {
         replace(FAST, handoff="mixed", warps=2, rows=8, chunk_bytes=512, x_parts=2, k_parts=2), layers=3, hidden=64
     ),
     "counters of each worker, room": _own_counters,
+    "warps apart": lambda: _specialised(TAGGED, 3),
+    "warps apart, fenced": lambda: _specialised(PHASED, 2),
 }
 
 WHOLE = (

@@ -163,6 +163,7 @@ def _meetings(schedule: Schedule) -> Iterator[str]:
     size = {r.name: r.count for r in schedule.roles}
     warps = {r.name: range(r.first, r.first + r.count) for r in schedule.roles}
     rings = {s.name: s.role for s in schedule.streams}
+    left = {parts: _leavers(schedule, counted, parts, size) for counted, parts in COUNTED}
     for program in schedule.programs:
         roles: dict[int, set[str]] = {}
         for step in steps(program.body):
@@ -170,7 +171,7 @@ def _meetings(schedule: Schedule) -> Iterator[str]:
                 roles.setdefault(step.op.id, set()).add(step.op.role)
                 if step.op.agents != size[step.op.role]:
                     yield "a barrier counts other warps than join it"
-            if not _adds_all(step.op, size["all"]):
+            if not _adds_all(step.op, left):
                 yield "a sum leaves out, or invents, parts"
             if isinstance(step.op, GemvOp):
                 owner = next(s.role for s in schedule.streams if s.name == step.op.stream)
@@ -182,11 +183,21 @@ def _meetings(schedule: Schedule) -> Iterator[str]:
             yield "two roles share a barrier"
 
 
-def _adds_all(op: Op, warps: int) -> bool:
-    """Sums of squares and moments are those of all warps; whoever reads none counts none."""
-    for counted, parts in (("ssq_agents", "ssq"), ("moment_agents", "moments")):
-        there = warps if getattr(op, parts, None) is not None else 0
-        if getattr(op, counted, there) != there:
+COUNTED = (("ssq_agents", "ssq"), ("moment_agents", "moments"))
+"""Field that counts parts, and field of where they lie: who counts none leaves one for each of its warps."""
+
+
+def _leavers(schedule: Schedule, counted: str, parts: str, size: dict[str, int]) -> set[int]:
+    """How many warps the steps have that leave such parts."""
+    ops = (step.op for program in schedule.programs for step in steps(program.body))
+    return {size[op.role] for op in ops if getattr(op, parts, None) is not None and not hasattr(op, counted)}
+
+
+def _adds_all(op: Op, left: dict[str, set[int]]) -> bool:
+    """Sums of squares and moments are those of all warps that left one; whoever reads none counts none."""
+    for counted, parts in COUNTED:
+        there = left[parts] if getattr(op, parts, None) is not None else {0}
+        if hasattr(op, counted) and {getattr(op, counted)} != there:
             return False
     return True
 

@@ -62,7 +62,7 @@ from amk.validator.order.greedy_run import greedy
 from amk.validator.order.intervals import Ordering, divided
 from amk.validator.order.two_levels import Group
 from amk.validator.program.handoffs import POISON
-from amk.validator.program.system import I64
+from amk.validator.program.system import I64, READ
 from amk.validator.program.trace import Trace, all_sites
 from amk.validator.static.outside import reach
 
@@ -173,8 +173,9 @@ def one_follows(result: Composition) -> bool:
             mine = own[item == number]
             mine[:, 0] += trace.events + before[-1] - node[item == number]
             late.append(mine)
-    orders = ByFirst(result.order, result.fence or result.order)
-    return not races_of(np.concatenate((*early, *late)), orders).racy
+    rows, fence = np.concatenate((*early, *late)), result.fence or result.order
+    writes = rows[rows[:, 2] != READ]
+    return not (races_of(rows, ByFirst(result.order, fence)).racy or races_of(writes, ByFirst(fence, fence)).racy)
 
 
 def _covers(trace: Trace, one: int, other: int) -> bool:

@@ -75,8 +75,13 @@ class Accesses:
         """(races, unseen) of `Composition`; least: what is ordered whatever is read.
 
         A read needs to be over in time, a write must be visible. Reads of flag words are `overwritten`'s business.
+        A write that a fence shows to a reader, and a write behind words behind that reader, are ordered by no fence:
+        two kinds of order do not add up. So of two writes in turn it is asked whatever is read between them.
         """
-        races = unseen = races_of(self.rows[~self._on_words | (self.rows[:, 2] != READ)], ByFirst(least, fence))
+        writes = self.rows[:, 2] != READ
+        races = unseen = races_of(self.rows[~self._on_words | writes], ByFirst(least, fence))
+        if not unseen.racy:
+            races = unseen = races_of(self.rows[writes], ByFirst(fence, fence))
         if unseen.racy:
             # what a fence orders is ordered in time too, so only now the two can differ
             races = races_of(self.rows[~self._on_words], ByFirst(least, least))

@@ -24,7 +24,8 @@ Algorithm: along one atom, in run order, split the touches into groups: every wr
 (or integer, or float accumulations) share one. Members of neighbouring groups conflict, so all of them must be ordered;
 must-happen-before is transitive, so if they are, every conflicting pair on the atom is. Hence an atom has a race iff
 two neighbouring groups have one. Only for such atoms all pairs are listed. b never must-happen-before an earlier a, so
-only "a precedes b" needs a look.
+only "a precedes b" needs a look. Two orders (`ByFirst`) are not transitive together: what a write precedes by one, and
+what that precedes by the other, is no order of the two; so writes are then asked about by themselves, too.
 
 Cost: linear in incidences, except reads next to accumulations (product of the two groups).
 
