@@ -14,7 +14,7 @@ from torch import Tensor
 from amk.bench.device_quantise import packed_chunks, quantised
 from amk.bench.torch_model import Drawn, TorchWeights
 from amk.models.matrices import MATRICES, ROWS_PER_GROUP, MatrixName, matrix, scale_buffer, scale_shape
-from amk.schedule_ir.layout import chunk_places, stream_layout
+from amk.schedule_ir.layout import piece_places, stream_layout
 from amk.schedule_ir.memory import Stream
 from amk.schedule_ir.schedule import Schedule
 from amk.weights.weight_format import Chunk
@@ -24,18 +24,18 @@ ROOM = 3
 
 
 def packed_weights(schedule: Schedule, weights: TorchWeights, into: Tensor | None = None) -> Tensor:
-    """The packed weight buffer, bytes [chunks, chunk_bytes], on the weights' device; quantised where the stream is.
+    """The packed weight buffer, bytes [pieces, piece_bytes], on the weights' device; quantised where the stream is.
 
     into: where it is written, contiguous, of any type.
     """
     (stream,) = schedule.streams
     layout = stream_layout(schedule, stream)
-    shape = (int(layout.totals.sum()), stream.chunk_bytes)
+    shape = (int(layout.totals.sum()) * stream.row_groups, stream.piece_bytes)
     if into is None:
         out = torch.zeros(shape, dtype=torch.uint8, device=weights.embedding.device)
     else:
         out = into.view(-1).view(torch.uint8)[: shape[0] * shape[1]].view(shape).zero_()
-    for (name, layer, part), places in chunk_places(layout):
+    for (name, layer, part), places in piece_places(schedule, stream):
         rows, chunk = _rows_in_groups(schedule, weights, name, layer), stream.chunk(name, layer)
         groups = len(rows) // ROWS_PER_GROUP
         own = _encoded(rows, chunk).view(groups, layout.parts[name], -1, chunk.bytes)[:, part]
@@ -94,7 +94,7 @@ def packing_key(schedule: Schedule) -> str:
     (stream,) = schedule.streams
     layout = stream_layout(schedule, stream)
     digest = hashlib.sha256(repr((schedule.model, stream.chunk_bytes, layout.totals.tolist(), layout.parts)).encode())
-    for (name, layer, part), places in chunk_places(layout):
+    for (name, layer, part), places in piece_places(schedule, stream):
         digest.update(repr((name, layer, part, stream.chunk(name, layer), places.shape)).encode())
         digest.update(places.tobytes())
     return digest.hexdigest()

@@ -40,12 +40,14 @@ class Drain:
 
     def tile(self, name: MatrixName, layer: int, group: int, k_chunk: int) -> F32:
         """f32 [8, columns] of a drained chunk; a fault for any other."""
-        index = (group - self.first_group - self.part) * self.k_chunks + k_chunk - self.lo
+        stream, own = self.ring.stream, group - self.first_group
+        index = (own // stream.row_groups - self.part) * self.k_chunks + k_chunk - self.lo
         if (name, layer) != (self.matrix, self.layer) or not 0 <= index < len(self.chunks):
             raise OutOfBounds(f"reads a tile of {name} {layer} that it has not drained")
         if self.tiles is None:
-            self.tiles = unpack_chunks(np.stack(self.chunks), self.ring.stream.chunk(self.matrix, self.layer))
-        tile: F32 = self.tiles[index]
+            pieces = np.stack(self.chunks).reshape(-1, stream.piece_bytes // 2)
+            self.tiles = unpack_chunks(pieces, stream.chunk(self.matrix, self.layer))
+        tile: F32 = self.tiles[index * stream.row_groups + own % stream.row_groups]
         return tile
 
 

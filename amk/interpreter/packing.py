@@ -68,12 +68,15 @@ class Packer:
         model, tables = self.schedule.model, self.schedule.tables
         key = share_table(name)
         first, count = tables[f"{key}.first"][worker], tables[f"{key}.count"][worker]
-        step = max(1, BLOCK_ELEMENTS // (ROWS_PER_GROUP * matrix(model, name).k))
+        each = self.stream.row_groups
+        step = max(1, BLOCK_ELEMENTS // (ROWS_PER_GROUP * matrix(model, name).k) // each) * each
         for group in range(first, first + count, step):
             groups = range(group, min(group + step, first + count))
             chunks = self._chunks(name, layer, groups)
             own = chunks.reshape(len(groups), self.layout.parts[name], -1, chunks.shape[1])[:, part]
-            yield filled(own.reshape(-1, chunks.shape[1]), self.stream.chunk_bytes)
+            pieces = own.reshape(len(groups) // each, each, -1, chunks.shape[1]).swapaxes(1, 2)
+            filled_up = filled(pieces.reshape(-1, chunks.shape[1]), self.stream.piece_bytes)
+            yield filled_up.reshape(-1, self.stream.chunk_bytes // 2)
 
     def _chunks(self, name: MatrixName, layer: int, groups: range) -> Bits:
         """16-bit words [chunks, chunk.bytes / 2] of some row groups of a matrix, group-major."""

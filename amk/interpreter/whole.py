@@ -79,20 +79,22 @@ def gemv_share(op: GemvOp, env: Env, geo: Geometry, view: View, weights: Logical
         return
     layer, first = env.eval_int(op.layer), owned_groups(env, op.matrix)[0]
     width, (begin, stop) = geo.columns(op.stream, op.matrix, layer), op.columns(geo)
-    for group, end, c0, c1 in _pieces(lo, hi, k_chunks):
+    each = geo.streams[op.stream].row_groups
+    for lower, upper, c0, c1 in _pieces(lo, hi, k_chunks):
+        group, end = lower * each, upper * each
         k0, k1 = c0 * width, min(c1 * width, stop - begin)
         rows = weights.rows(op.matrix, layer, first + group, first + end)
         own = rows[:, begin + k0 : begin + k1]
         # One product a sequence: the sums are those of the sequence alone, whatever else is in the batch.
         sums = [own @ op.read_x(geo, view, k0, k1, s) for s in range(geo.vectors)]
         slots = np.stack(sums).reshape(geo.vectors, -1, ROWS_PER_GROUP).transpose(1, 0, 2)
-        at = own_sums(env, geo, op.part) + (group + int(env.agent)) * ROWS_PER_GROUP * geo.vectors
+        at = own_sums(env, geo, op.part) + (group + int(env.agent) * each) * ROWS_PER_GROUP * geo.vectors
         before = view.read(op.part, at, at + slots.size) if op.k_part else np.float32(0)
         view.write(op.part, at, before + slots.reshape(-1))
 
 
 def _pieces(lo: int, hi: int, k_chunks: int) -> list[tuple[int, int, int, int]]:
-    """(group, end group, first column chunk, end column chunk) rectangles of chunks [lo, hi) in group-major order."""
+    """(row, end row, first column, end column) rectangles of chunks [lo, hi) in the order of rows of chunks."""
     (g0, c0), (g1, c1) = divmod(lo, k_chunks), divmod(hi, k_chunks)
     if g0 == g1:
         return [(g0, g0 + 1, c0, c1)]

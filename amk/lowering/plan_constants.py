@@ -49,7 +49,8 @@ def plan_struct(schedule: Schedule) -> str:
     for name in MATRICES:
         shares = share_table(name)
         for chunk in stream.kinds(name):
-            lines.append(_matrix_struct(matrix_type(stream, name, chunk), shares, matrix(model, name), chunk))
+            kind, weights = matrix_type(stream, name, chunk), _weights_type(chunk, stream.row_groups)
+            lines.append(_matrix_struct(kind, shares, matrix(model, name), chunk.columns, weights))
     lines.append("  using Hidden = O;")
     return "struct Plan {\n" + "\n".join(lines) + "\n};\n"
 
@@ -60,12 +61,12 @@ def matrix_type(stream: Stream, name: MatrixName, chunk: Chunk) -> str:
     return f"{camel(name)}{kind}" if kind else camel(name)
 
 
-def _matrix_struct(name: str, shares: str, shape: Matrix, chunk: Chunk) -> str:
-    numbers = {"kRows": shape.rows, "kK": shape.k, "kColumns": chunk.columns, "kChunks": shape.k_chunks(chunk.columns)}
+def _matrix_struct(name: str, shares: str, shape: Matrix, columns: int, weights: str) -> str:
+    numbers = {"kRows": shape.rows, "kK": shape.k, "kColumns": columns, "kChunks": shape.k_chunks(columns)}
     constants = ", ".join(f"{constant} = {value}" for constant, value in numbers.items())
     inline = "template <class C> static __device__ __forceinline__ int"
     return (
-        f"  struct {name} {{\n    static constexpr int {constants};\n    using Weights = {_weights_type(chunk)};\n"
+        f"  struct {name} {{\n    static constexpr int {constants};\n    using Weights = {weights};\n"
         f"    {inline} first(const C& c) {{ return c.shares.{shares}_first; }}\n"
         f"    {inline} count(const C& c) {{ return c.shares.{shares}_count; }}\n"
         f"    {inline} first_row(const C& c) {{ return min(first(c) * 8, kRows); }}\n"
@@ -73,11 +74,11 @@ def _matrix_struct(name: str, shares: str, shape: Matrix, chunk: Chunk) -> str:
     )
 
 
-def _weights_type(chunk: Chunk) -> str:
+def _weights_type(chunk: Chunk, row_groups: int) -> str:
     """The type of amk/weights.cuh that reads the matrix's chunks."""
     form = chunk.weights
     if form.codes == "bf16":
-        return "amk::Bf16"
+        return "amk::Bf16" if row_groups == 1 else "amk::Bf16Pairs"
     group = form.group or chunk.columns
     if form.codes == "int4":
         return f"amk::Int4<{group}, {str(form.zeros).lower()}>"

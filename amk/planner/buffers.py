@@ -14,7 +14,7 @@ from amk.models.matrices import (
 )
 from amk.models.model_spec import ModelSpec
 from amk.planner.formats import Runs
-from amk.planner.settings import Settings, crossing_dtype, has_tags, per_vector
+from amk.planner.settings import Settings, crossing_dtype, has_tags, per_vector, sum_slots
 from amk.planner.storage import packed_bytes
 from amk.schedule_ir.expr import Expr
 from amk.schedule_ir.memory import Buffer, Dtype
@@ -35,11 +35,12 @@ def global_buffers(model: ModelSpec, kv: KvLayout, settings: Settings, workers: 
 
 
 def head_sums(model: ModelSpec, settings: Settings, workers: int) -> list[Buffer]:
-    """A slot for every row group that a worker owns, and one more for each of its warps."""
+    """The slots of every worker's row groups."""
     if settings.head_sums == "shared":
         return []
-    groups = -(-matrix(model, "lm_head").groups // workers)
-    shape = workers, groups + settings.warps, *per_vector(settings), ROWS_PER_GROUP
+    each = settings.row_groups
+    groups = -(-matrix(model, "lm_head").groups // (workers * each)) * each
+    shape = workers, sum_slots(settings, groups), *per_vector(settings), ROWS_PER_GROUP
     return [Buffer(name=HEAD_SUMS, space="global", dtype="f32", shape=shape, align=128)]
 
 

@@ -16,6 +16,7 @@ from amk.planner.program import Author
 from amk.planner.settings import (
     FAST,
     LONG_RINGS,
+    NARROW_STEP,
     SMALL_COPY,
     Settings,
     has_tags,
@@ -29,7 +30,7 @@ from amk.planner.settings import (
 from amk.planner.shares import act_handoff, attention_tables, head_handoff, loads, row_tables
 from amk.planner.staging import head_layout
 from amk.planner.steps import RunOfLayers
-from amk.planner.storage import SharedPlan, Shares, choose_chunks, choose_parts, largest, shared_plan
+from amk.planner.storage import SharedPlan, Shares, choose_chunks, choose_parts, copied, shared_plan
 from amk.planner.tuned import tuned
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.memory import Counter
@@ -111,7 +112,8 @@ def _laid_out(
     model: ModelSpec, target: Target, settings: Settings, runs: Layered, max_context: int | None, count: int
 ) -> Sized:
     """AMK401 unless shared memory holds two slots of every ring."""
-    rows = row_tables(model, count, runs)
+    _require_pairs(model, settings, runs)
+    rows = row_tables(model, count, runs, settings.row_groups)
     parts = settings.act_parts if settings.act_parts > 1 else choose_parts(model, target, settings, rows, runs)
     settings = replace(settings, k_parts=parts)
     chunks = choose_chunks(model, target, settings, rows, runs)
@@ -292,6 +294,19 @@ def _require_parts(model: ModelSpec, settings: Settings, runs: Runs) -> None:
         raise AmkError(Diagnostic("AMK406", message))
 
 
+def _require_pairs(model: ModelSpec, settings: Settings, wanted: Layered) -> None:
+    """AMK016 unless chunks can have so many row groups."""
+    if settings.row_groups == 1:
+        return
+    reasons = {
+        f"a step reads {settings.vectors} tokens": settings.vectors <= NARROW_STEP,
+        "weights are codes": any(form != "bf16" for _, forms in wanted for form in forms.values()),
+        "a matrix has an odd number of them": any(matrix(model, name).groups % 2 for name in matrices_of(model)),
+    }
+    if found := [reason for reason, holds in reasons.items() if holds]:
+        raise AmkError(Diagnostic("AMK016", f"chunks have no two row groups where {found[0]}"))
+
+
 def _require_places(workers: int, model: ModelSpec, target: Target, settings: Settings) -> None:
     """AMK011 unless every KV head of every sequence has a worker, AMK402 unless every worker has its place on an SM."""
     heads, ctas = settings.batch * model.kv_heads, settings.ctas_per_sm
@@ -344,7 +359,7 @@ def first_refills(model: ModelSpec, settings: Settings, chunks: Chunks, tables: 
     plain = all(chunk.format == "bf16" for chunk in chunks.values())
     for name, count in held.items():
         long = drained(model, settings, chunks[name], tables, name) >= LONG_RINGS * slots
-        share = 1.0 if plain and long and largest(((model.layers, chunks),)) < 2 * SMALL_COPY else 0.5
+        share = 1.0 if plain and long and copied(settings, ((model.layers, chunks),)) < 2 * SMALL_COPY else 0.5
         found[name] = round(count * (share if settings.first_refills is None else settings.first_refills))
         if (settings.paced and name in PACED) or (settings.carried is not None and name == "qkv"):
             found[name] = int(not settings.refill_late)
@@ -353,7 +368,7 @@ def first_refills(model: ModelSpec, settings: Settings, chunks: Chunks, tables: 
 
 def drained(model: ModelSpec, settings: Settings, chunk: Chunk, tables: Shares, name: MatrixName) -> int:
     """Chunks of one product, or of a part of it, that the least busy agent drains."""
-    groups = min(tables[f"{share_table(name)}.count"])
+    groups = min(tables[f"{share_table(name)}.count"]) // settings.row_groups
     return groups * (matrix(model, name).k_chunks(chunk.columns) // parts_of(settings, name)) // settings.warps
 
 

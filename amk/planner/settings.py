@@ -79,6 +79,8 @@ class Settings:
 
     scale_blocks: neighbouring blocks of a staged vector, in a warp's share, that have one scale.
 
+    row_groups: of a chunk; what is read of x is multiplied with all of them. Two take bf16 and more than 8 vectors.
+
     head_sums: where the partial sums of lm_head lie. In shared memory they take several times what those of a layer do,
     for each sequence, bytes that rings lack in all layers; in global memory they stay in L2.
     """
@@ -129,6 +131,7 @@ class Settings:
     hint_at: Literal["published", "summed", "drained"] = "published"
     head_sums: Literal["shared", "global"] = "shared"
     scale_blocks: ScaleBlocks = 1
+    row_groups: Literal[1, 2] = 1
 
     @property
     def vectors(self) -> int:
@@ -176,6 +179,12 @@ def down_apart(model: ModelSpec, settings: Settings) -> bool:
 def per_vector(settings: Settings) -> tuple[int, ...]:
     """The leading dimension of what every token of a step has of its own."""
     return (settings.vectors,) if settings.vectors > 1 else ()
+
+
+def sum_slots(settings: Settings, groups: int) -> int:
+    """Slots of a worker's partial sums of so many row groups: where the share of a warp begins within those of a chunk,
+    they have sums of two warps. (One slot more than that for chunks of one row group.)"""
+    return groups + max(settings.warps, settings.row_groups * (settings.warps - 1))
 
 
 LONG_RINGS = 4

@@ -17,17 +17,17 @@ OWNED: dict[str, MatrixName] = {"hidden": "o", "gate_up": "gate_up", "qkv": "qkv
 """Share tables and the matrix whose row groups they count; o and down share one."""
 
 
-def row_tables(model: ModelSpec, workers: int, wanted: Formats | Layered = BF16) -> dict[str, Table]:
+def row_tables(model: ModelSpec, workers: int, wanted: Formats | Layered = BF16, together: int = 1) -> dict[str, Table]:
     """first/count tables of every matrix; o and down share `hidden`, so a worker keeps its residual rows to itself.
 
-    Every worker gets the same number of groups, and the left-over ones go to those who stream the fewest bytes a token
+    together: groups that are owned together. Every worker gets the same number of groups, and the left-over ones go to those who stream the fewest bytes a token
     so far, heaviest matrix first: rings run ahead across phases, so what counts is a worker's sum, not each phase.
     """
     load = [0] * workers
     tables: dict[str, Table] = {}
     for key, bits_per_row in sorted(streamed_bits(model, wanted).items(), key=lambda item: -item[1]):
         groups = matrix(model, OWNED[key]).groups
-        counts = _shared_out(groups, load)
+        counts = tuple(together * count for count in _shared_out(groups // together, load))
         load = [have + count * bits_per_row for have, count in zip(load, counts, strict=True)]
         tables[f"{key}.first"], tables[f"{key}.count"] = (0, *accumulate(counts[:-1])), counts
     return tables

@@ -9,7 +9,7 @@ from typing import Literal
 from amk.models.matrices import MATRICES, ROWS_PER_GROUP, matrix
 from amk.models.model_spec import ModelSpec
 from amk.planner.formats import BF16, Formats, Layered, Runs, chunk_choices, layered
-from amk.planner.settings import Settings, chunk_bytes_of, down_apart, in_place, per_vector
+from amk.planner.settings import Settings, chunk_bytes_of, down_apart, in_place, per_vector, sum_slots
 from amk.planner.staging import DOWN, DOWN_SUMS, free_from, layout, shared, staged_arrays
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.memory import Alignment, Buffer, LayerChunks, Stream
@@ -43,8 +43,8 @@ def choose_chunks(model: ModelSpec, target: Target, settings: Settings, counts: 
     fixed = fixed_buffers(model, settings, counts, wanted)[1]
     used = {form for _, forms in wanted for form in forms.values()}
     limit = chunk_bytes_of(settings, model, target, used, len(counts["hidden.count"]))
-    choices = chunk_choices(model, limit, wanted, settings.scales_apart, settings.k_parts or 1)
-    depths = [ring_slots(target, settings, largest(chunks), fixed) for chunks in choices]
+    choices = chunk_choices(model, limit // settings.row_groups, wanted, settings.scales_apart, settings.k_parts or 1)
+    depths = [ring_slots(target, settings, copied(settings, chunks), fixed) for chunks in choices]
     comfortable = [chunks for chunks, slots in zip(choices, depths, strict=True) if slots >= enough]
     return comfortable[0] if comfortable else choices[depths.index(max(depths))]
 
@@ -62,7 +62,7 @@ def choose_parts(model: ModelSpec, target: Target, settings: Settings, counts: S
         if any(model.ffn % (parts * each["down"].columns) for _, each in chunks):
             continue
         fixed = fixed_buffers(model, parted, counts, wanted)[1]
-        if ring_slots(target, parted, largest(chunks), fixed) >= comfortable_slots(settings):
+        if ring_slots(target, parted, copied(settings, chunks), fixed) >= comfortable_slots(settings):
             return parts
     return 1
 
@@ -81,9 +81,14 @@ def chunk_align(runs: Runs) -> Alignment:
 
 
 def largest(runs: Runs) -> int:
-    """Bytes of the largest chunk with its padding: what every chunk takes in the stream and in a slot."""
+    """Bytes of a row group of the largest chunk with its padding: what that of every chunk takes in stream and slot."""
     align = chunk_align(runs)
     return max(-(-chunk.bytes // align) * align for _, chunks in runs for chunk in chunks.values())
+
+
+def copied(settings: Settings, runs: Runs) -> int:
+    """Bytes of a copy: of all row groups of the largest chunk."""
+    return settings.row_groups * largest(runs)
 
 
 def packed_bytes(model: ModelSpec, runs: Runs) -> int:
@@ -118,7 +123,7 @@ def fixed_buffers(
     apart = down_apart(model, settings)
     k_parts = -(-model.ffn * settings.x_parts // model.hidden) if apart else settings.k_parts or 1
     staged = staged_arrays(model, wanted, together, k_parts, settings.x_parts)
-    products: list[Array] = [("part", "f32", (most + warps, *each, ROWS_PER_GROUP))]
+    products: list[Array] = [("part", "f32", (sum_slots(settings, most), *each, ROWS_PER_GROUP))]
     attention: list[Array] = [("q", "f32", (vectors, dim))]
     if in_place(model, settings):
         attention = [("q", "f32", (vectors, dim + PARTIAL_EXTRA))]
@@ -144,7 +149,7 @@ def fixed_buffers(
     first, end = _laid_out(products, part)
     if apart:
         wide = shared(DOWN, "bf16", -(-model.ffn // (settings.k_parts or 1)), 0, together)
-        slots = max(counts["hidden.count"]) + warps
+        slots = sum_slots(settings, max(counts["hidden.count"]))
         sums, last = _laid_out([(DOWN_SUMS, "f32", (slots, *each, ROWS_PER_GROUP))], free_from([wide]))
         first, end = [*first, wide, *sums], max(end, last)
     second, behind = _laid_out(attention, 0 if settings.overlay else end)
@@ -193,7 +198,7 @@ def shared_plan(model: ModelSpec, target: Target, settings: Settings, runs: Runs
 
     AMK401 if not even two slots per ring fit.
     """
-    warps, chunk, bulk = settings.warps, largest(runs), target.has("bulk_copy")
+    warps, chunk, bulk = settings.warps, copied(settings, runs), target.has("bulk_copy")
     wanted = tuple((count, {name: each.format for name, each in chunks.items()}) for count, chunks in runs)
     buffers, offset = fixed_buffers(model, settings, counts, wanted)
     slots = ring_slots(target, settings, chunk, offset)
@@ -213,7 +218,7 @@ def shared_plan(model: ModelSpec, target: Target, settings: Settings, runs: Runs
     plain = {chunk.columns for _, chunks in runs for chunk in chunks.values() if chunk.format == "bf16"}
     stream = Stream(
         name="weights", source="weights", ring="ring", full="full" if bulk else None, role="all", slots=slots,
-        chunk_k=plain.pop() if plain else NO_PLAIN, engine="bulk" if bulk else "cp_async", run_ahead=settings.run_ahead,
+        chunk_rows=16 if settings.row_groups == 2 else 8, chunk_k=plain.pop() if plain else NO_PLAIN, engine="bulk" if bulk else "cp_async", run_ahead=settings.run_ahead,
         refill_fence=settings.refill_fence and bulk,
         chunks={name: chunk for name, chunk in runs[0][1].items() if chunk.format != "bf16"}, later=_later(runs),
         chunk_align=chunk_align(runs),

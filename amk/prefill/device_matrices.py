@@ -51,7 +51,7 @@ def argument(
     product, form = schedule.model.graph.products[name], chunk.weights
     block = np.zeros((), ARGUMENT)
     values = {
-        "chunks": chunks, "places": places, "out": out, "apart": apart, "stride": stream.chunk_bytes, "count": count,
+        "chunks": chunks, "places": places, "out": out, "apart": apart, "stride": stream.piece_bytes, "count": count,
         "across": shape.k_chunks(chunk.columns), "columns": chunk.columns, "rows": shape.rows, "k": shape.k,
         "parts": len(product.rows) if product.in_turn else 1, "codes": CODES[form.codes], "group": form.group,
         "zeros": int(form.zeros),

@@ -91,7 +91,7 @@ def stream_layout(schedule: Schedule, stream: Stream) -> StreamLayout:
     for name, layer, _ in sequence:
         k_chunks = matrix(schedule.model, name).k_chunks(stream.chunk(name, layer).columns) // parts[name]
         if (name, k_chunks) not in alike:
-            chunks = np.array(schedule.tables[f"{share_table(name)}.count"]) * k_chunks
+            chunks = np.array(schedule.tables[f"{share_table(name)}.count"]) // stream.row_groups * k_chunks
             bounds = [chunks * a // agents for a in range(agents + 1)]
             alike[name, k_chunks] = np.stack([b - a for a, b in pairwise(bounds)], axis=1)
         counts[name, layer] = alike[name, k_chunks]
@@ -102,7 +102,7 @@ def stream_layout(schedule: Schedule, stream: Stream) -> StreamLayout:
 
 
 def chunk_places(layout: StreamLayout) -> Iterator[tuple[DrainKey, NDArray[np.int64]]]:
-    """Packed index of each of its chunks, worker by worker and group-major, for every drain of a token."""
+    """Packed index of each of its chunks, worker by worker and row by row of them, for every drain of a token."""
     done = np.zeros_like(layout.totals)
     for key in layout.drains:
         counts = layout.counts[key[:2]]
@@ -113,11 +113,20 @@ def chunk_places(layout: StreamLayout) -> Iterator[tuple[DrainKey, NDArray[np.in
         yield key, np.repeat(starts, sizes) + within
 
 
+def piece_places(schedule: Schedule, stream: Stream) -> Iterator[tuple[DrainKey, NDArray[np.int64]]]:
+    """Packed index of each piece of its chunks, worker by worker and group-major, for every drain of a token."""
+    layout, each = stream_layout(schedule, stream), stream.row_groups
+    for key, places in chunk_places(layout):
+        across = matrix(schedule.model, key[0]).k_chunks(stream.chunk(*key[:2]).columns) // layout.parts[key[0]]
+        pieces = places.reshape(-1, 1, across) * each + np.arange(each)[:, None]
+        yield key, pieces.reshape(-1)
+
+
 def matrix_places(schedule: Schedule, stream: Stream) -> dict[tuple[MatrixName, int], NDArray[np.int32]]:
-    """Packed index of every chunk of each (matrix, layer), [row groups * chunks of a row], group-major."""
+    """Packed index of every piece of each (matrix, layer), [row groups * chunks of a row], group-major."""
     layout = stream_layout(schedule, stream)
     found: dict[tuple[MatrixName, int], NDArray[np.int32]] = {}
-    for (name, layer, part), places in chunk_places(layout):
+    for (name, layer, part), places in piece_places(schedule, stream):
         first, count = (schedule.tables[f"{share_table(name)}.{end}"] for end in ("first", "count"))
         groups = np.concatenate([np.arange(f, f + n) for f, n in zip(first, count, strict=True)])
         each = matrix(schedule.model, name).k_chunks(stream.chunk(name, layer).columns) // layout.parts[name]

@@ -13,7 +13,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from amk.models.matrices import MATRICES, Matrix, MatrixName, matrix
+from amk.models.matrices import MATRICES, ROWS_PER_GROUP, Matrix, MatrixName, matrix
 from amk.models.model_spec import ModelSpec
 from amk.report.schema import Name as Name
 from amk.report.schema import unless
@@ -111,6 +111,9 @@ class Stream(Frozen):
     by the same agent. `full` holds one 8-byte mbarrier per slot (bulk copies only). run_ahead=False restricts the
     issue to chunks of the step being drained (no prefetch). descriptor other than none breaks rule M12.
 
+    chunk_rows: rows of a chunk, one row group or, in bf16, two that follow each other, tile by tile of the first and
+    then of the second. The pieces of a chunk are its 8 rows each.
+
     chunks: format and columns of the matrices that are not in bf16 with `chunk_k` columns. later: what they are from
     some layer on, in ascending order; lm_head belongs to no layer. All chunks take the bytes of the largest, so that a
     slot holds any of them, and `chunk_align` has them begin at multiples of that in `source` and in a ring that does.
@@ -122,7 +125,7 @@ class Stream(Frozen):
     full: Name | None = None
     role: Name
     slots: int = Field(ge=1, le=64)
-    chunk_rows: Literal[8] = 8
+    chunk_rows: Literal[8, 16] = 8
     chunk_k: int = Field(ge=32, le=4096, multiple_of=32)
     engine: Literal["bulk", "cp_async"] = "bulk"
     run_ahead: bool = True
@@ -145,9 +148,19 @@ class Stream(Frozen):
         return tuple(dict.fromkeys(self.chunk(name, first) for first in (0, *(change.first for change in self.later))))
 
     @property
-    def chunk_bytes(self) -> int:
+    def row_groups(self) -> int:
+        """Row groups of a chunk."""
+        return self.chunk_rows // ROWS_PER_GROUP
+
+    @property
+    def piece_bytes(self) -> int:
+        """Bytes of a row group of a chunk."""
         largest = max(chunk.bytes for name in MATRICES for chunk in self.kinds(name))
         return -(-largest // self.chunk_align) * self.chunk_align
+
+    @property
+    def chunk_bytes(self) -> int:
+        return self.piece_bytes * self.row_groups
 
 
 ValueKey = tuple[str, int]
@@ -222,7 +235,7 @@ class Geometry:
         return self.streams[stream].chunk(name, layer).columns
 
     def k_chunks(self, stream: str, name: MatrixName, layer: int) -> int:
-        """Chunks that a row group of matrix `name` of that layer takes in `stream`."""
+        """Chunks that the row groups of a chunk take in `stream`, in matrix `name` of that layer."""
         return self.matrix(name).k_chunks(self.columns(stream, name, layer))
 
     def norm_of(self, name: MatrixName, layer: int) -> int:

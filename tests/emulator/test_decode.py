@@ -60,6 +60,15 @@ CASES: dict[str, tuple[Any, str, FormatName, int, dict[str, Any]]] = {
         tiny_model(ffn=256, max_context=160), "h200", "bf16", 4,
         {"rows": 40, "kv_block": 40, "kv_splits": 2, "handoff": "mixed", "x_parts": 2, "k_parts": 4},
     ),
+    "forty rows, two row groups for what is read of x, sm_90a": (
+        tiny_model(ffn=256, max_context=160, vocab=96), "h200", "bf16", 3,
+        {"rows": 40, "kv_block": 40, "kv_splits": 1, "handoff": "mixed", "x_parts": 2, "k_parts": 4, "row_groups": 2,
+         "chunk_bytes": 1024},
+    ),
+    "batch of 10, two row groups, sums of lm_head in global memory, sm_80": (
+        tiny_model(layers=1, kv_heads=1, ffn=128, vocab=80), "a100", "bf16", 12,
+        {"batch": 10, "row_groups": 2, "chunk_bytes": 1024, "head_sums": "global"},
+    ),
     "batch of 11, sm_80": (tiny_model(layers=1, kv_heads=1, ffn=128), "a100", "bf16", 13, {"batch": 11, "k_parts": 2}),
     "drawing sm_100a": (tiny_model(), "b200", "bf16", 4, {"sampling": "top-k-top-p"}),
     "live batch of 3 that draws, sm_90a": (

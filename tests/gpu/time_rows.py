@@ -47,11 +47,20 @@ EXACT = 2
 
 
 def plans(model: ModelSpec, target: Target) -> dict[str, Settings]:
-    """By name: one row, with the copies and parts of the plan of several rows too, several rows, as large a batch."""
-    alone = tuned(FAST, model, target, layered(model, BF16), target.sms, CONTEXT)
+    """By name: one row, with the copies and parts of the plan of several rows too, several rows, as large a batch.
+
+    pairs: in chunks of two row groups.
+    """
+
+    def found(settings: Settings) -> Settings:
+        return replace(tuned(settings, model, target, layered(model, BF16), target.sms, CONTEXT), plan="search")
+
+    pairs = {
+        f"rows {rows} pairs": replace(found(replace(FAST, rows=rows)), row_groups=2) for rows in (4 * ROWS, 8 * ROWS)
+    }
     return {
         "rows 1": FAST,
-        "rows 1, chunk_bytes=2048;k_parts=4": replace(alone, plan="search", chunk_bytes=2048, k_parts=4),
+        "rows 1, chunk_bytes=2048;k_parts=4": replace(found(FAST), chunk_bytes=2048, k_parts=4),
         "rows 4": replace(FAST, rows=4),
         "rows 8": replace(FAST, rows=ROWS),
         "rows 8 tree": replace(FAST, rows=ROWS, tree=True),
@@ -60,6 +69,7 @@ def plans(model: ModelSpec, target: Target) -> dict[str, Settings]:
         "batch 16": replace(FAST, batch=2 * ROWS),
         "rows 32": replace(FAST, rows=4 * ROWS),
         "rows 64": replace(FAST, rows=8 * ROWS),
+        **pairs,
     }
 
 

@@ -95,17 +95,18 @@ struct Place {
       : row(kBatch == 1 ? number : number / (8 * kBatch) * 8 + number % 8), sequence(number / 8 % kBatch) {}
 };
 
-// The partials of one row group of a worker with `chunks` chunks; see partial_slots() of the schedule's ops: agent a, which
-// drains chunks [chunks * a / n, chunks * (a + 1) / n), left its sums for group g in slot g + a, kBatch * 8 of them.
-template <int kChunksPerGroup, int kAgents, int kBatch>
+// The partials of one row group of a worker with `chunks` chunks of kRowGroups groups; see partial_slots() of the schedule's ops:
+// agent a, which drains chunks [chunks * a / n, chunks * (a + 1) / n), left its sums for group g in slot g + a * kRowGroups,
+// kBatch * 8 of them. pieces: 8 rows of a chunk each.
+template <int kChunksPerGroup, int kAgents, int kBatch, int kRowGroups>
 struct Partials {
-  static constexpr int kSlot = 8 * kBatch, kTogether = kAgents < 4 ? kAgents : 4;
+  static constexpr int kSlot = 8 * kBatch * kRowGroups, kTogether = kAgents < 4 ? kAgents : 4;
   int chunks, first, last;  // agents
 
-  __device__ __forceinline__ Partials(int group, int chunks_) : chunks(chunks_) {
+  __device__ __forceinline__ Partials(int group, int pieces) : chunks(pieces / kRowGroups) {
     // floor(m / chunks) as (m + 1/2) * (1 / chunks): at least 1 / (2 chunks) away from an integer, far above rounding.
     const float per_chunk = __fdividef(1.f, static_cast<float>(chunks));
-    const int chunk = group * kChunksPerGroup;
+    const int chunk = group / kRowGroups * kChunksPerGroup;
     first = static_cast<int>((static_cast<float>((chunk + 1) * kAgents) - 0.5f) * per_chunk);
     last = static_cast<int>((static_cast<float>((chunk + kChunksPerGroup) * kAgents) - 0.5f) * per_chunk);
   }
@@ -153,9 +154,9 @@ struct Partials {
   }
 };
 
-template <int kChunksPerGroup, int kAgents, int kBatch>
-__device__ __forceinline__ float sum_partials(const float* part, int number, int chunks) {
-  return Partials<kChunksPerGroup, kAgents, kBatch>(number / (8 * kBatch), chunks).sum(part, number);
+template <int kChunksPerGroup, int kAgents, int kBatch, int kRowGroups>
+__device__ __forceinline__ float sum_partials(const float* part, int number, int pieces) {
+  return Partials<kChunksPerGroup, kAgents, kBatch, kRowGroups>(number / (8 * kBatch), pieces).sum(part, number);
 }
 
 }  // namespace amk

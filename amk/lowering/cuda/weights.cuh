@@ -16,8 +16,14 @@
 
 namespace amk {
 
+// kRowGroups: of a chunk.
 struct Bf16 {
   static constexpr bool kPlain = true;
+  static constexpr int kRowGroups = 1;
+};
+
+struct Bf16Pairs : Bf16 {
+  static constexpr int kRowGroups = 2;
 };
 
 // d = a * b + c in pairs of bf16. Exact here: the results are powers of two times a.
@@ -61,7 +67,7 @@ __device__ __forceinline__ float small_integer(int n) { return __uint_as_float(s
 // x as digits: columns 0..3 of the operand are low, low, high, high, the others repeat them.
 struct DigitOperand {
   using Input = uint2;
-  static constexpr int kLanes = 2;
+  static constexpr int kLanes = 2, kRowGroups = 1;
   // Byte offset in a block of what a lane multiplies.
   static __device__ __forceinline__ int place(int lane) { return lane / 8 % 2 * kBlock + lane % 4 * 16 + lane / 4 % 2 * 8; }
   static __device__ __forceinline__ float digit(int lane) { return lane % 2 == 0 ? 1.f : 256.f; }
@@ -146,7 +152,7 @@ __device__ __forceinline__ u32 e4m3_halves(u32 word) {
 
 template <int kGroupColumns>
 struct Fp8 {
-  static constexpr int kGroup = kGroupColumns, kBlocks = 1, kLanes = 1;
+  static constexpr int kGroup = kGroupColumns, kBlocks = 1, kLanes = 1, kRowGroups = 1;
   static constexpr bool kPlain = false, kZeros = false, kEarly = true, kPairs = false;
   using Input = uint4;
   static __device__ __forceinline__ int place(int lane) { return lane % 4 * 32 + lane / 4 % 2 * 16; }

@@ -187,22 +187,24 @@ def own_sums(env: Env, geo: Geometry, part: str) -> int:
 
 
 @cache
-def partial_slots(group: int, k_chunks: int, chunks: int, agents: int) -> tuple[int, ...]:
-    """Slots of the partial-sum buffer that hold contributions to a worker's local row group, in summation order.
+def partial_slots(group: int, k_chunks: int, chunks: int, agents: int, each: int = 1) -> tuple[int, ...]:
+    """Slots of the partial-sum buffer that hold contributions to a worker's local row group, in summation order; each:
+    row groups of a chunk.
 
     Agent a drains chunks [chunks*a//agents, chunks*(a+1)//agents) of the worker's group-major chunk sequence and leaves
-    its sum for local group g in slot g + a: unique, because along the sequence neither g nor a ever decreases.
+    its sum for local group g in slot g + a * each: unique, because along the sequence neither g // each nor a ever
+    decreases.
     """
-    lo, hi = group * k_chunks, (group + 1) * k_chunks
+    lo, hi = group // each * k_chunks, (group // each + 1) * k_chunks
     bounds = [chunks * a // agents for a in range(agents + 1)]
-    return tuple(group + a for a in range(agents) if max(lo, bounds[a]) < min(hi, bounds[a + 1]))
+    return tuple(group + a * each for a in range(agents) if max(lo, bounds[a]) < min(hi, bounds[a + 1]))
 
 
 @cache
-def partial_runs(groups: range, k_chunks: int, chunks: int, agents: int) -> tuple[tuple[int, int], ...]:
+def partial_runs(groups: range, k_chunks: int, chunks: int, agents: int, each: int = 1) -> tuple[tuple[int, int], ...]:
     """The slots of several groups as maximal runs [lo, hi)."""
     runs: list[tuple[int, int]] = []
-    for slot in (s for g in groups for s in partial_slots(g, k_chunks, chunks, agents)):
+    for slot in (s for g in groups for s in partial_slots(g, k_chunks, chunks, agents, each)):
         if runs and runs[-1][1] == slot:
             runs[-1] = runs[-1][0], slot + 1
         else:
@@ -215,7 +217,8 @@ def partial_spans(
 ) -> list[Access]:
     """Reads of every partial sum that belongs to the worker's local row groups `groups`; value: (family, layer)."""
     ring, k_chunks = geo.streams[stream], geo.k_chunks(stream, name, value[1]) // k_parts
-    runs = partial_runs(groups, k_chunks, owned_count(env, name) * k_chunks, geo.role_size[ring.role])
+    chunks = owned_count(env, name) // ring.row_groups * k_chunks
+    runs = partial_runs(groups, k_chunks, chunks, geo.role_size[ring.role], ring.row_groups)
     size, own = ROWS_PER_GROUP * geo.vectors, own_sums(env, geo, part)
     return [a for lo, hi in runs for a in geo.span("read", part, own + lo * size, own + hi * size, value)]
 
@@ -233,11 +236,11 @@ def sum_partials(
 ) -> F32:
     """Row sums of the worker's local row groups `groups`, [batch, len(groups) * 8], added in slot order."""
     ring, k_chunks = geo.streams[stream], geo.k_chunks(stream, name, layer) // k_parts
-    chunks = owned_count(env, name) * k_chunks
+    chunks = owned_count(env, name) // ring.row_groups * k_chunks
     size, own = ROWS_PER_GROUP * geo.vectors, own_sums(env, geo, part)
     out = np.zeros((geo.vectors, len(groups), ROWS_PER_GROUP), np.float32)
     for i, g in enumerate(groups):
-        for slot in partial_slots(g, k_chunks, chunks, geo.role_size[ring.role]):
+        for slot in partial_slots(g, k_chunks, chunks, geo.role_size[ring.role], ring.row_groups):
             out[:, i] += mem.read(part, own + slot * size, own + (slot + 1) * size).reshape(geo.vectors, ROWS_PER_GROUP)
     return out.reshape(geo.vectors, -1)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import product
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -28,23 +29,31 @@ from amk.schedule_ir.ops.base import (
 from amk.schedule_ir.ops.precondition import (
     ALONE,
     APART,
+    BATCH,
     CODES,
     COLUMNS,
     MAX_PARTS,
     PARTS,
+    ROW_GROUPS,
     SUMS,
     UNIT,
     K,
     Need,
     has,
+    number,
     own,
     own_scales,
     owners_of_ring,
     row,
     staged_as,
+    whole_chunks,
 )
 from amk.schedule_ir.ops.staging import x_place
 from amk.weights.weight_format import BLOCK, whole_blocks
+
+
+WIDE = 8
+"""Tokens of a step beyond which x is the operand of 16 rows."""
 
 
 def staged_value(model: ModelSpec, name: MatrixName, layer: int) -> ValueKey:
@@ -74,7 +83,9 @@ def _columns(lo: int, hi: int, k_chunks: int) -> list[tuple[int, int]]:
 class GemvOp(Op):
     """part[g + a, s] = W[group g, this agent's k chunks] @ x[s] for each local row group g the agent touches.
 
-    The worker's chunks form one group-major sequence of count * k_chunks; agent a drains its contiguous share. x has
+    The worker's chunks form one group-major sequence of count * k_chunks; agent a drains its contiguous share. A chunk
+    of two row groups is multiplied with what is read of x once; every worker then has whole pairs of them, and slot
+    g + 2 a of part has what agent a sums of group g, g + a otherwise. x has
     k elements (columns beyond k are zero padding and are not read but for the rest of a block) for each sequence s of
     the batch, part is f32 [slots, batch, 8]: the weights are read once, whatever the batch. part is shared memory, or a
     global buffer [workers, slots, batch, 8] of which every worker has a slice. scales and sums are those of x's blocks
@@ -99,6 +110,11 @@ class GemvOp(Op):
             "whole-chunks",
             (CODES & own("k_parts").equals(1)) | K.multiple_of(COLUMNS * own("k_parts")),
             "chunks cover the columns exactly",
+        ),
+        Need(
+            "pairs",
+            ROW_GROUPS.equals(1) | (~CODES & (number(WIDE) < BATCH) & whole_chunks()),
+            "chunks of two row groups are bf16, of workers with whole pairs, for more than 8 tokens of a step",
         ),
         Need("whole-tiles", COLUMNS.multiple_of(UNIT), "a chunk is whole tiles and whole groups"),
         Need("codes", ~ALONE | own("k_parts").equals(1) | ~CODES, "codes take one sequence's columns all at once"),
@@ -127,9 +143,9 @@ class GemvOp(Op):
     k_parts: int = unless(1, ge=1, le=MAX_PARTS)
 
     def share(self, env: Env, geo: Geometry) -> tuple[int, int, int]:
-        """(first chunk, end chunk, k chunks per group) of the agent within the worker's sequence of this part."""
+        """(first chunk, end chunk, chunks beside each other) of the agent in the worker's sequence of this part."""
         k_chunks = geo.k_chunks(self.stream, self.matrix, env.eval_int(self.layer)) // self.k_parts
-        chunks = owned_count(env, self.matrix) * k_chunks
+        chunks = owned_count(env, self.matrix) // geo.streams[self.stream].row_groups * k_chunks
         lo, hi = split(chunks, geo.role_size[self.role], int(env.agent))
         return lo, hi, k_chunks
 
@@ -157,7 +173,7 @@ class GemvOp(Op):
         runs = [(c * width, min(d * width, end - first)) for c, d in _columns(lo, hi, k_chunks)]
         reads = [access for run in runs for access in self._reads(geo, *run, x)]
         slots = range(lo // k_chunks + int(env.agent), (hi - 1) // k_chunks + int(env.agent) + 1)
-        size = ROWS_PER_GROUP * geo.vectors
+        size = ROWS_PER_GROUP * geo.vectors * geo.streams[self.stream].row_groups
         at = own_sums(env, geo, self.part)
         own = at + slots.start * size, at + slots.stop * size
         if self.row_scales is not None:
@@ -189,16 +205,18 @@ class GemvOp(Op):
         first = owned_groups(env, self.matrix)[0]
         width, (begin, end) = geo.columns(self.stream, self.matrix, layer), self.columns(geo)
         sums: dict[int, np.ndarray] = {}
-        for chunk in range(lo, hi):
-            group, column = divmod(chunk, k_chunks)
+        each = geo.streams[self.stream].row_groups
+        for chunk, half in product(range(lo, hi), range(each)):
+            at, column = divmod(chunk, k_chunks)
+            group = at * each + half
             tile = mem.tile(self.stream, self.matrix, layer, first + group, self.k_part * k_chunks + column)
             c0, c1 = column * width, min((column + 1) * width, end - begin)
             rows = tile[:, : c1 - c0].astype(np.float32)
-            product = np.array([rows @ self.read_x(geo, mem, c0, c1, s) for s in range(geo.vectors)])
-            sums[group] = sums[group] + product if group in sums else product
+            found = np.array([rows @ self.read_x(geo, mem, c0, c1, s) for s in range(geo.vectors)])
+            sums[group] = sums[group] + found if group in sums else found
         for group, total in sums.items():
             size = ROWS_PER_GROUP * geo.vectors
-            at = own_sums(env, geo, self.part) + (group + agent) * size
+            at = own_sums(env, geo, self.part) + (group + agent * each) * size
             before = mem.read(self.part, at, at + size) if self.k_part else np.float32(0)
             if self.row_scales is not None:
                 total = total * mem.read(self.row_scales, *self._scale_rows(env, geo, group, group + 1))

@@ -154,6 +154,7 @@ K_CHUNKS = Term(lambda site: site.geo.matrix(site.matrix).k_chunks(site.chunk.co
 CODES = Term(lambda site: site.chunk.format != "bf16", "!Matrix::Weights::kPlain")
 UNIT = Term(lambda site: site.chunk.weights.unit)
 APART = Term(lambda site: site.chunk.apart)
+ROW_GROUPS = Term(lambda site: site.geo.streams[getattr(site.op, "stream")].row_groups)  # noqa: B009
 STREAM_AGENTS = Term(lambda site: site.geo.role_size[site.geo.streams[getattr(site.op, "stream")].role])  # noqa: B009
 
 ALONE = BATCH.equals(1)
@@ -271,6 +272,16 @@ def owned_chunks() -> Term:
         return site.env.symbol(f"{share_table(site.matrix)}.count") * K_CHUNKS.value(site)
 
     return Term(chunks, varies=True)
+
+
+def whole_chunks() -> Term:
+    """Whether each worker has whole chunks of row groups."""
+
+    def holds(site: Site) -> Any:
+        each = site.geo.streams[getattr(site.op, "stream")].row_groups  # noqa: B009
+        return site.env.symbol(f"{share_table(site.matrix)}.count") % each == 0
+
+    return Term(holds, varies=True)
 
 
 def owners_of_ring() -> Term:

@@ -23,7 +23,7 @@ __device__ __forceinline__ void add_residual(C& c) {
     if constexpr (kBatch > 1) own += at.sequence * S::kResidualRow;
     float y = 0.f;
     if (live) {
-      y = sum_partials<kChunks, P::kStreamAgents, kBatch>(S::part(c), number, count * kChunks);
+      y = sum_partials<kChunks, P::kStreamAgents, kBatch, M::Weights::kRowGroups>(S::part(c), number, count * kChunks);
       if constexpr (S::kHasBias) y += S::bias(c).data[S::layer(c) * M::kRows + first + at.row];
       y = residual[own] + y;
       residual[own] = y;

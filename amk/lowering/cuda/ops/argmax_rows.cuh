@@ -37,7 +37,7 @@ __device__ __forceinline__ void argmax_one(C& c) {
   float value = -3.0e38f;
   int index = 0x7fffffff;
   for (int r = share_begin(count, S::kAgents, agent) * 8 + c.lane; !ablation::kNoArgmax && r < end && r < rows; r += 32) {
-    const float y = sum_partials<kChunks, P::kStreamAgents, 1>(S::part(c), r, count * kChunks) * scale;
+    const float y = sum_partials<kChunks, P::kStreamAgents, 1, M::Weights::kRowGroups>(S::part(c), r, count * kChunks) * scale;
     logits[first + r] = y;
     keep_best(value, index, y, first + r);
   }
@@ -66,7 +66,7 @@ __device__ __forceinline__ void argmax_batch(C& c, int from) {
   }
 #pragma unroll 1
   for (int r = share_begin(count, S::kAgents, agent) * 8 + c.lane; !ablation::kNoArgmax && r < end && r < rows; r += 32) {
-    const Partials<kChunks, P::kStreamAgents, kBatch> partials(r / 8, count * kChunks);
+    const Partials<kChunks, P::kStreamAgents, kBatch, M::Weights::kRowGroups> partials(r / 8, count * kChunks);
     float y[kCount];
     partials.template sums<8>(S::part(c), (r / 8 * kBatch + from) * 8 + r % 8, y);
 #pragma unroll

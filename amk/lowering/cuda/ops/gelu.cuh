@@ -33,7 +33,7 @@ __device__ __forceinline__ void gelu(C& c) {
     if constexpr (kBatch > 1) to += at.sequence * S::kActRow;
     float y = 0.f;
     if (live) {
-      y = sum_partials<M::kChunks, P::kStreamAgents, kBatch>(S::part(c), number, count * M::kChunks);
+      y = sum_partials<M::kChunks, P::kStreamAgents, kBatch, M::Weights::kRowGroups>(S::part(c), number, count * M::kChunks);
       if constexpr (S::kHasBias) y += S::bias(c).data[S::layer(c) * M::kRows + first + at.row];
       y = gelu_of<S::kTanh != 0>(y);
     }

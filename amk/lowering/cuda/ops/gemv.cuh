@@ -11,7 +11,7 @@
 //
 // With more than 8 sequences x is the operand of 16 rows, a sequence each, and the weights are the other one, with 8 columns: a
 // lane's 16 bytes are two of them, words 0 and 1 and words 2 and 3, and so are its 16 bytes of a sequence's x. Lane 4 r + q has
-// the sums of sequences r and r + 8 for rows 2 q and 2 q + 1.
+// the sums of sequences r and r + 8 for rows 2 q and 2 q + 1. A chunk may then have two row groups, one behind the other.
 #pragma once
 #include "amk/context.cuh"
 #include "amk/quantised_batch.cuh"
@@ -86,16 +86,16 @@ __device__ __forceinline__ void plain_gemv(C& c) {
   if (column != 0 && lo < hi) flush();
 }
 
-// Of more than 8 sequences.
+// Of more than 8 sequences. What is read of x is multiplied with every row group of a chunk.
 template <class S, class C>
 __device__ __forceinline__ void wide_gemv(C& c) {
   constexpr int kWidth = S::Matrix::kColumns, kChunks = S::Matrix::kChunks / S::kKParts, kChains = 2;
+  constexpr int kEach = S::Matrix::Weights::kRowGroups, kTiles = (C::P::kBatch + 15) / 16, kBatch = C::P::kBatch;
   static_assert(S::Matrix::kK % (kWidth * S::kKParts) == 0 && kWidth % 32 == 0, "chunks cover k exactly");
   static_assert(S::kXRow % 8 == 0, "rows of whole 16 bytes");
   const int agent = c.warp - S::kFirst;
-  const int chunks = S::Matrix::count(c) * kChunks;
+  const int chunks = S::Matrix::count(c) / kEach * kChunks;
   const int lo = share_begin(chunks, S::kAgents, agent), hi = share_begin(chunks, S::kAgents, agent + 1);
-  constexpr int kBatch = C::P::kBatch, kTiles = (kBatch + 15) / 16;
   u32 x[kTiles][2];
 #pragma unroll
   for (int t = 0; t < kTiles; ++t) {
@@ -105,26 +105,29 @@ __device__ __forceinline__ void wide_gemv(C& c) {
       x[t][h] = sync::opaque(sync::shared_address(S::x(c)) + c.lane % 4 * 16 + sequence * (S::kXRow * 2));
     }
   }
-  float* part = S::part(c) + agent * (8 * kBatch) + c.lane / 4 * 8 + c.lane % 4 * 2;
-  int group = lo / kChunks, column = lo % kChunks;
-  float acc[kTiles][kChains][4] = {};
+  float* part = S::part(c) + agent * (8 * kBatch * kEach) + c.lane / 4 * 8 + c.lane % 4 * 2;
+  int row = lo / kChunks, column = lo % kChunks;  // of chunks
+  float acc[kEach][kTiles][kChains][4] = {};
   const auto flush = [&] {
 #pragma unroll
-    for (int t = 0; t < kTiles; ++t) {
-      float(&sums)[kChains][4] = acc[t];
+    for (int g = 0; g < kEach; ++g) {
 #pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        if (t * 16 + h * 8 + c.lane / 4 >= kBatch) continue;
-        float2* to = reinterpret_cast<float2*>(part + (group * kBatch + t * 16 + h * 8) * 8);
-        float2 total = make_float2(sums[0][2 * h] + sums[1][2 * h], sums[0][2 * h + 1] + sums[1][2 * h + 1]);
-        if constexpr (S::kKPart > 0) {
-          const float2 before = *to;
-          total.x = before.x + total.x, total.y = before.y + total.y;
+      for (int t = 0; t < kTiles; ++t) {
+        float(&sums)[kChains][4] = acc[g][t];
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          if (t * 16 + h * 8 + c.lane / 4 >= kBatch) continue;
+          float2* to = reinterpret_cast<float2*>(part + ((row * kEach + g) * kBatch + t * 16 + h * 8) * 8);
+          float2 total = make_float2(sums[0][2 * h] + sums[1][2 * h], sums[0][2 * h + 1] + sums[1][2 * h + 1]);
+          if constexpr (S::kKPart > 0) {
+            const float2 before = *to;
+            total.x = before.x + total.x, total.y = before.y + total.y;
+          }
+          *to = total;
         }
-        *to = total;
-      }
 #pragma unroll
-      for (int i = 0; i < kChains; ++i) sums[i][0] = sums[i][1] = sums[i][2] = sums[i][3] = 0.f;
+        for (int i = 0; i < kChains; ++i) sums[i][0] = sums[i][1] = sums[i][2] = sums[i][3] = 0.f;
+      }
     }
   };
   c.ring.enter(hi - lo, c.lane);
@@ -132,24 +135,30 @@ __device__ __forceinline__ void wide_gemv(C& c) {
   for (int chunk = lo; chunk < hi; ++chunk) {
     const u32 w = c.ring.wait(c.dog, c.warp) + c.lane * 16, at = column * (kWidth * 2);
     if constexpr (!ablation::kNoProduct) {
-      uint4 weights[kWidth / 32];
+      uint4 weights[kEach][kWidth / 32];
 #pragma unroll
-      for (int i = 0; i < kWidth / 32; ++i) weights[i] = sync::load_shared_v4(w + i * 512);
+      for (int g = 0; g < kEach; ++g) {
+#pragma unroll
+        for (int i = 0; i < kWidth / 32; ++i) weights[g][i] = sync::load_shared_v4(w + (g * (kWidth / 32) + i) * 512);
+      }
 #pragma unroll
       for (int i = 0; i < kWidth / 32; ++i) {
 #pragma unroll
         for (int t = 0; t < kTiles; ++t) {
           // In the order of x_place: the second pair stands third.
           const uint4 a = sync::load_shared_v4(x[t][0] + at + i * 64), b = sync::load_shared_v4(x[t][1] + at + i * 64);
-          mma_16(acc[t][0], a.x, b.x, a.z, b.z, weights[i].x, weights[i].y);
-          mma_16(acc[t][1], a.y, b.y, a.w, b.w, weights[i].z, weights[i].w);
+#pragma unroll
+          for (int g = 0; g < kEach; ++g) {
+            mma_16(acc[g][t][0], a.x, b.x, a.z, b.z, weights[g][i].x, weights[g][i].y);
+            mma_16(acc[g][t][1], a.y, b.y, a.w, b.w, weights[g][i].z, weights[g][i].w);
+          }
         }
       }
     }
     c.ring.template release<S::kDeferred>(c.lane, hi - chunk - 1);
     if (++column == kChunks) {
       flush();
-      column = 0, ++group;
+      column = 0, ++row;
     }
   }
   if (column != 0 && lo < hi) flush();

@@ -28,7 +28,7 @@ __device__ __forceinline__ void store_rows(C& c) {
     }
     float y = 0.f;
     if (live) {
-      y = sum_partials<kChunks, P::kStreamAgents, kBatch>(S::part(c), number, count * kChunks);
+      y = sum_partials<kChunks, P::kStreamAgents, kBatch, M::Weights::kRowGroups>(S::part(c), number, count * kChunks);
       if constexpr (S::kHasBias) {
         y = fmaf(y, scale, S::bias(c).data[S::layer(c) * M::kRows + first + at.row]);
       } else {

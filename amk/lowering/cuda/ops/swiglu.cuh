@@ -31,7 +31,7 @@ __device__ __forceinline__ void swiglu(C& c) {
     }
     float y = 0.f;
     if (live) {
-      const Partials<kChunks, P::kStreamAgents, kBatch> partials(row / (8 * kBatch), chunks);
+      const Partials<kChunks, P::kStreamAgents, kBatch, M::Weights::kRowGroups> partials(row / (8 * kBatch), chunks);
       float sums[2];
       if constexpr (kBatch == 1) {
         sums[0] = partials.sum(S::part(c), row), sums[1] = partials.sum(S::part(c), row + 4);
