@@ -20,8 +20,9 @@ OWNED: dict[str, MatrixName] = {"hidden": "o", "gate_up": "gate_up", "qkv": "qkv
 def row_tables(model: ModelSpec, workers: int, wanted: Formats | Layered = BF16, together: int = 1) -> dict[str, Table]:
     """first/count tables of every matrix; o and down share `hidden`, so a worker keeps its residual rows to itself.
 
-    together: groups that are owned together. Every worker gets the same number of groups, and the left-over ones go to those who stream the fewest bytes a token
+    Every worker gets the same number of groups, and the left-over ones go to those who stream the fewest bytes a token
     so far, heaviest matrix first: rings run ahead across phases, so what counts is a worker's sum, not each phase.
+    together: groups that one worker owns together, whose number divides that of every matrix.
     """
     load = [0] * workers
     tables: dict[str, Table] = {}

@@ -47,7 +47,7 @@ there are and whether they are live, are no choices of the search.
 """
 
 OF_BATCHES = ("head_sums", "x_parts", "row_groups")
-"""Choices where several sequences are decoded together: for one there is nothing to gain."""
+"""Choices where a step reads several tokens: for one there is nothing to gain."""
 
 
 class OutsideSpaceError(ValueError):
@@ -100,7 +100,7 @@ def knobs_of(start: Settings) -> tuple[Knob, ...]:
     hints = get_type_hints(Settings)
     found = []
     for field in fields(Settings):
-        if field.name in FIXED or (start.batch == 1 and field.name in OF_BATCHES):
+        if field.name in FIXED or (start.vectors == 1 and field.name in OF_BATCHES):
             continue
         values = values_of(field.name, hints[field.name])
         own = getattr(start, field.name)

@@ -174,9 +174,11 @@ def test_matrices_that_are_drawn_are_packed_and_compared_as_kept_ones() -> None:
             assert all(torch.equal(*pair) for pair in zip(some.matrices[name], all_of.matrices[name], strict=True))
 
 
-def test_parts_of_the_columns_are_packed_as_on_the_host() -> None:
-    """The device's packing of a matrix in parts is the host's."""
-    schedule = plan(PLAIN, load_target("h200"), settings=Settings(k_parts=2), max_context=64, workers=3)
+@pytest.mark.parametrize("settings", [Settings(k_parts=2), Settings(k_parts=2, batch=12, row_groups=2)])
+def test_parts_of_the_columns_are_packed_as_on_the_host(settings: Settings) -> None:
+    """The device's packing of a matrix in parts, and in chunks of two row groups, is the host's."""
+    workers = max(3, settings.batch * PLAIN.kv_heads)
+    schedule = plan(PLAIN, load_target("h200"), settings=settings, max_context=64, workers=workers)
     weights = torch_model.TorchWeights.random(PLAIN, 6, device="cpu")
     arrays = as_arrays(weights)
 
@@ -186,7 +188,9 @@ def test_parts_of_the_columns_are_packed_as_on_the_host() -> None:
 
     packed = device_packing.packed_weights(schedule, weights).numpy().view(np.uint16)
     assert stream_layout(schedule, schedule.streams[0]).parts["down"] == 2
-    np.testing.assert_array_equal(packed, packed_array(schedule, Source()))
+    assert schedule.streams[0].row_groups == settings.row_groups
+    expected = packed_array(schedule, Source())
+    np.testing.assert_array_equal(packed.reshape(expected.shape), expected)
 
 
 @pytest.mark.turns(2)

@@ -51,7 +51,6 @@ from amk.schedule_ir.ops.precondition import (
 from amk.schedule_ir.ops.staging import x_place
 from amk.weights.weight_format import BLOCK, whole_blocks
 
-
 WIDE = 8
 """Tokens of a step beyond which x is the operand of 16 rows."""
 
