@@ -105,3 +105,15 @@ def test_every_sum_has_a_slot_of_its_own(each: int) -> None:
 
 def _touches(share: tuple[int, int], row: int, k_chunks: int) -> bool:
     return max(share[0], row * k_chunks) < min(share[1], (row + 1) * k_chunks)
+
+
+@pytest.mark.parametrize(("name", "less"), [("part", (-1, 0, 0)), ("ring", (0, 0, -8))])
+def test_one_slot_less_or_smaller_ones_are_refused(name: str, less: tuple[int, ...]) -> None:
+    """Where the share of a warp begins within a pair, sums take the last slot; chunks take all of a ring's."""
+    schedule = planned(2, warps=4)
+    found = []
+    for buffer in schedule.buffers:
+        shape = tuple(n + change for n, change in zip(buffer.shape, less, strict=True)) if buffer.name == name else None
+        found.append(buffer.model_copy(update={"shape": shape}) if shape else buffer)
+    assert verify(schedule).safe
+    assert verify(schedule.model_copy(update={"buffers": tuple(found)})).status == "UNSAFE"

@@ -3,7 +3,8 @@
 python -m tests.gpu.time_rows MODEL [PLAN,..]   prints one JSON object a line: a plan's logits or step at a position, or
 a prompt. Every plan has its own copy of the weights, so name those that fit in memory together; by default all. Logits
 are those of as many rows as the widest step has: beside the plan with the fewest rows, the first ones beside fp64.
-With "prepare" behind, kernels are only proved, compiled and sealed, so that the next start measures at once.
+With "prepare" behind, kernels are only proved, compiled and sealed, so that the next start measures at once; with
+"ablate", a step of each plan is timed without its staging, its products, and all but its copies.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ import numpy as np
 import torch
 
 from amk.api.loading import target_here
+from amk.bench.ablated import AblatedKernel, ablated_cubins
+from amk.bench.ablation import WORK
 from amk.bench.accuracy import relative_error
 from amk.bench.decode_bench import own
 from amk.bench.device_packing import streamed
@@ -42,6 +45,8 @@ POSITIONS, PROMPTS = (16, 512, 2048), (64, 512, 2048)
 MANY = 1000
 """Prompts of more tokens take too long token by token."""
 STEPS, ROUNDS, REPEATS = 4, 30, 6
+ABLATED_AT = 512
+ABLATED = (frozenset({"staging"}), frozenset({"product"}), frozenset({"staging", "product"}), frozenset(WORK))
 EXACT = 2
 """Rows of a step that fp64 takes the time for."""
 
@@ -162,6 +167,24 @@ def prompt_ms(subject: Subject, length: int) -> float:
     return (time.perf_counter() - began) * 1e3
 
 
+def ablate(name: str, names: Sequence[str]) -> None:
+    """Prints the times of every plan's kernel at a position, whole and with parts left out."""
+    for plan_name, subject in subjects(load_model(name), load_target(target_here()), names).items():
+        cubins = ablated_cubins(subject.schedule, ABLATED, len(ABLATED))
+        subject.load_cache()
+        others = [
+            AblatedKernel(subject.engine, part, cubin).contestant(ABLATED_AT, STEPS) for part, cubin in cubins.items()
+        ]
+        for part, found in take_turns([own(subject, ABLATED_AT, STEPS), *others], ROUNDS).items():
+            print(
+                json.dumps({"model": name, "pos": ABLATED_AT, "plan": plan_name, "without": part, **asdict(found)}),
+                flush=True,
+            )
+        for other in others:
+            other.free()
+        subject.engine.check()
+
+
 def measure(name: str, names: Sequence[str]) -> None:
     made = subjects(load_model(name), load_target(target_here()), names)
     for pos in POSITIONS if any(subject.schedule.rows > 1 for subject in made.values()) else ():
@@ -191,5 +214,7 @@ if __name__ == "__main__":
     chosen = sys.argv[2].split(",") if len(sys.argv) > 2 else ()
     if sys.argv[3:] == ["prepare"]:
         kernels(load_model(sys.argv[1]), load_target(target_here()), chosen)
+    elif sys.argv[3:] == ["ablate"]:
+        ablate(sys.argv[1], chosen)
     else:
         measure(sys.argv[1], chosen)
