@@ -22,7 +22,6 @@ from amk.adversary.recipe import (
     signal_of,
     wait_of,
     without_hints,
-    without_rows,
 )
 
 
@@ -233,14 +232,6 @@ MEANS = [
         "while the split of worker 3 is inactive nobody looks for its words, and the hints that would show that it has "
         "read the queries are not waited for: the next layer's overwrite them",
         lambda s: without_hints(s, ("attn", "h_mid", "act", "h_out")),
-    ),
-    Recipe(
-        "squares-of-a-worker-without-rows",
-        "read that nobody uses",
-        "idle",
-        "AMK302",
-        "a warp that adds nothing up makes its scale all the same, of sums of squares that others still write",
-        without_rows,
     ),
     Recipe(
         "hint-one-short",

@@ -224,19 +224,6 @@ def idle_worker(s: Json) -> list[Edit]:
     return [*edits, *strengthened(s, "best", ("fenced", "acquire", "release")), met]
 
 
-def without_rows(s: Json) -> list[Edit]:
-    """Worker 3, which owns no rows of the layers, runs a copy of the program; its warps do not meet around the product
-    of gate and up, of which they multiply nothing.
-    """
-    (program,) = s["programs"]
-    split = [
-        Edit("replace", ("programs", 0), program | {"count": WORKERS - 1}),
-        Edit("insert", ("programs", 1), program | {"name": "idle", "first": WORKERS - 1, "count": 1}),
-    ]
-    product = find(s, "gemv", matrix="gate_up")
-    return [*split, *(Edit("remove", ("programs", 1, *after(product, by)[2:])) for by in (1, -1))]
-
-
 def held_by_reader(s: Json) -> list[Edit]:
     """Every warp of workers 2 and 3 signals in the step that reads the words of the attention's output; those who write
     some of these words wait for all of these signals first. Nothing else makes the readers wait for the writers.

@@ -295,10 +295,7 @@ class Geometry:
         return self.span("read", buffer, lo, hi, None)
 
     def squares(self, ssq: str | None, agents: int, norm: int) -> list[Access]:
-        """The reads of the sums of squares of norm number `norm`; none where the norm was applied as a whole.
-
-        The device makes the scale before it counts an agent's rows, so one that has none reads them, too.
-        """
+        """The reads of the sums of squares of norm number `norm`; none where the norm was applied as a whole."""
         return [] if ssq is None else self.rows("read", ssq, 0, agents, ("ssq", norm))
 
     def span(

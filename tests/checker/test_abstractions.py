@@ -113,7 +113,7 @@ def test_two_tokens_do_not_speak_for_one_that_nothing_orders() -> None:
     assert verify(wrong).status == "UNSAFE"
     assert reasons(wrong) == ["race: in a launch of one token"]
     document = json.loads(ONE_TOKEN.read_text())
-    meet = {"op": {"op": "barrier", "role": "every", "id": 1, "agents": 3}, "waits": [], "signals": []}
+    meet = {"op": {"op": "barrier", "role": "all", "id": 1, "agents": 2}, "waits": [], "signals": []}
     document["programs"][1]["body"][1]["body"].insert(0, meet)
     right = from_document(document)
     assert rule(right, 1).status == rule(right, 4).status == "SAFE" and verify(right).safe

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -15,11 +14,8 @@ from amk.lowering.stamp import stamped
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.ops.base import Access, Geometry
 from amk.schedule_ir.ops.stage_norm import StageNormOp
-from amk.schedule_ir.schedule import Schedule
-from tests.adversarial.layouts import FENCED, planned
 from tests.emulator.test_decode import scheduled
 from tests.engine.tiny import RandomTensors
-from tests.validator.plans import from_document
 
 TAGGED, NAIVE, ROWS = "bf16 sm_90a, tagged", "naive sm_80", "four rows across blocks, sm_90a"
 TREE = "six nodes of a tree, sm_90a"
@@ -41,10 +37,8 @@ def compiled(name: str) -> tuple[str, str]:
 
 
 def ran(name: str) -> Result:
-    return shown(scheduled(name), *compiled(name))
-
-
-def shown(schedule: Schedule, text: str, ptx: str) -> Result:
+    schedule = scheduled(name)
+    text, ptx = compiled(name)
     prompt = [3, 17] if schedule.rows == 1 else [*range(3, 3 + 2 * schedule.rows)]
     result = run(schedule, RandomTensors(schedule.model), ptx, prompts=[prompt], tokens=2, text=text)
     assert result.ended and not result.faults
@@ -57,23 +51,6 @@ def test_every_step_touches_what_its_op_declares(name: str) -> None:
     found = ran(name).mismatches
     assert [str(m) for m in found if m.kind != "unread" and (m.op, m.buffer) != OF_ROWS] == []
     assert {(m.op, m.buffer) for m in found} <= BY_DATA | {OF_ROWS, ("begin", "prompt")}
-
-
-@pytest.mark.turns(2)
-def test_so_do_warps_without_rows() -> None:
-    """They make a scale for what they add up, and add nothing up."""
-    document = planned(replace(FENCED, rows=2), layers=1)
-    tables, end = document["tables"], document["launch"]["shared_bytes"]
-    groups = sum(tables["gate_up.count"])
-    tables |= {"gate_up.first": [0, groups], "gate_up.count": [groups, 0]}
-    next(b for b in document["buffers"] if b["name"] == "part").update(offset=end, shape=[2 * groups, 2, 8])
-    document["launch"]["shared_bytes"] = end + 2 * groups * 64
-    schedule = from_document(document)
-    text = stamped(emit(schedule), schedule)
-    found = shown(schedule, text, compile_ptx(text, schedule.target.arch, options=(*DEFAULT_OPTIONS, LINE_INFO)))
-    assert [str(m) for m in found.mismatches if m.kind != "unread" and (m.op, m.buffer) != OF_ROWS] == []
-    idle = {m.worker for m in found.mismatches if (m.kind, m.op, m.buffer) == ("unread", "swiglu", "shared")}
-    assert idle <= {1}
 
 
 Edit = tuple[str, int, int]

@@ -71,13 +71,12 @@ class ArgmaxRowsOp(Op):
             *geo.rows("write", self.best_value, slot, slot + 1, ("best_value", 0)),
             *geo.rows("write", self.best_index, slot, slot + 1, ("best_index", 0)),
         ]
-        squares = geo.squares(self.ssq, self.ssq_agents, geo.norm_of("lm_head", 0))
         if lo == hi:
-            return [*squares, *candidate]
+            return candidate
         value = partial_value("lm_head", 0)
         return [
             *partial_spans(env, geo, self.part, "lm_head", self.stream, groups, value, self.k_parts),
-            *squares,
+            *geo.squares(self.ssq, self.ssq_agents, geo.norm_of("lm_head", 0)),
             *geo.rows("write", self.logits, lo, hi, ("logits", 0)),
             *candidate,
         ]
@@ -85,10 +84,10 @@ class ArgmaxRowsOp(Op):
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
         groups, lo, hi, slot = head_rows(env, geo, self.role)
         values, indices = [NO_ROWS] * geo.vectors, [0] * geo.vectors
-        scale = None if self.ssq is None else inverse_rms(geo, mem, self.ssq, self.ssq_agents)
         if lo < hi:
             y = sum_partials(env, geo, mem, self.part, "lm_head", 0, self.stream, groups, self.k_parts)[:, : hi - lo]
-            y = y if scale is None else y * scale
+            if self.ssq is not None:
+                y = y * inverse_rms(geo, mem, self.ssq, self.ssq_agents)
             values, indices = list(y.max(axis=1)), [lo + int(at) for at in np.argmax(y, axis=1)]
             for s in range(geo.vectors):
                 mem.write(self.logits, geo.row(self.logits, s) + lo, y[s])

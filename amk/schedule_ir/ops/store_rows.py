@@ -60,26 +60,25 @@ class StoreRowsOp(Op):
     def accesses(self, env: Env, geo: Geometry) -> list[Access]:
         layer = env.eval_int(self.layer)
         groups, lo, hi = self._rows(env, geo)
-        squares = geo.squares(self.ssq, self.ssq_agents, geo.norm_of("qkv", layer))
         if lo == hi:
-            return squares
+            return []
         rows, value = geo.matrix("qkv").rows, partial_value("qkv", layer)
         bias = geo.span("read", self.bias, layer * rows + lo, layer * rows + hi, None) if self.bias else []
         return [
             *partial_spans(env, geo, self.part, "qkv", self.stream, groups, value, self.k_parts),
-            *squares,
+            *geo.squares(self.ssq, self.ssq_agents, geo.norm_of("qkv", layer)),
             *bias,
             *geo.rows("write", self.out, lo, hi, ("qkv", layer)),
         ]
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
         groups, lo, hi = self._rows(env, geo)
-        scale = None if self.ssq is None else inverse_rms(geo, mem, self.ssq, self.ssq_agents)
         if lo == hi:
             return
         layer = env.eval_int(self.layer)
         y = sum_partials(env, geo, mem, self.part, "qkv", layer, self.stream, groups, self.k_parts)[:, : hi - lo]
-        y = y if scale is None else y * scale
+        if self.ssq is not None:
+            y *= inverse_rms(geo, mem, self.ssq, self.ssq_agents)
         if self.bias:
             base = layer * geo.matrix("qkv").rows
             y += mem.read(self.bias, base + lo, base + hi)

@@ -63,13 +63,12 @@ class SwigluOp(Op):
     def accesses(self, env: Env, geo: Geometry) -> list[Access]:
         layer = env.eval_int(self.layer)
         groups, lo, hi = self._rows(env, geo)
-        squares = geo.squares(self.ssq, self.ssq_agents, geo.norm_of("gate_up", layer))
         if lo == hi:
-            return squares
+            return []
         value = partial_value("gate_up", layer)
         return [
             *partial_spans(env, geo, self.part, "gate_up", self.stream, groups, value, self.k_parts),
-            *squares,
+            *geo.rows("read", self.ssq, 0, self.ssq_agents, ("ssq", geo.norm_of("gate_up", layer))),
             *geo.rows("write", self.act, lo, hi, ("act", layer)),
         ]
 
@@ -81,12 +80,11 @@ class SwigluOp(Op):
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
         groups, lo, hi = self._rows(env, geo)
-        scale = inverse_rms(geo, mem, self.ssq, self.ssq_agents)
         if lo == hi:
             return
         layer = env.eval_int(self.layer)
         rows = sum_partials(env, geo, mem, self.part, "gate_up", layer, self.stream, groups, self.k_parts)
-        rows = rows * scale
+        rows = rows * inverse_rms(geo, mem, self.ssq, self.ssq_agents)
         for s, own in enumerate(rows.reshape(geo.vectors, -1, 2, OUTPUTS_PER_GROUP)):
             gate, up = own[:, 0].reshape(-1)[: hi - lo], own[:, 1].reshape(-1)[: hi - lo]
             mem.write(self.act, geo.row(self.act, s) + lo, gate / (np.float32(1) + np.exp(-gate)) * up)
