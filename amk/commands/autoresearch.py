@@ -89,7 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--program",
         type=Path,
         metavar="FILE",
-        help="aims and restrictions, told to the model (default: program.md here)",
+        help="aims and restrictions, told to the model (default: program.md here, else what the run was given before)",
     )
     parser.add_argument("--max-dollars", type=float, help="limit for the language model (default: 0)")
     parser.add_argument("--max-tokens", type=int, help="limit of its tokens")
@@ -122,7 +122,7 @@ def _run(arguments: argparse.Namespace, interrupts: Interrupts) -> int:
         _check_read(arguments, arguments.proposer)
         _check_llm(arguments, limits)
     arguments.advice, tape = _program(arguments.program), _tape(arguments)
-    moved = None if folder is None else _moved(arguments, folder)
+    source, moved = folder, None if folder is None else _moved(arguments, folder)
     if moved is not None:
         folder, limits = None, moved.limits
     plan = moved or _plan(arguments, limits)
@@ -136,8 +136,8 @@ def _run(arguments: argparse.Namespace, interrupts: Interrupts) -> int:
                     transfer.keep(journal.folder, lessons)
                 if tape is not None:
                     shutil.copyfile(tape, journal.folder / tape.name)
-                if moved is not None:
-                    _to_measure(arguments, journal)
+                if moved is not None and source is not None:
+                    _to_measure(source, journal, arguments.llm_replay is not None)
                 _go_on(arguments, journal, plan, limits)
         except KeyboardInterrupt:
             words = ["--model", arguments.model, "--gpu", arguments.gpu, "--resume", journal.folder.name]
@@ -192,8 +192,9 @@ def _session(arguments: argparse.Namespace, journal: Journal, plan: Plan, limits
         assert journal.state.run is not None
         name = journal.state.run.proposer
         model = arguments.llm_model or journal.state.run.llm_model
+        advice = _advice(journal.folder, arguments.advice) if name == "llm" else ""
         options = session.LlmOptions(
-            model, arguments.llm_price, arguments.llm_replay is not None, arguments.advice, arguments.llm_turns,
+            model, arguments.llm_price, arguments.llm_replay is not None, advice, arguments.llm_turns,
             arguments.llm_talks,
         )  # fmt: skip
         proposer = session.proposer_for(name, journal, options, _recorded(arguments))
@@ -219,11 +220,12 @@ def _watch(view: View, results: Results, state: State) -> None:
     results.show(state)
 
 
-def _program(path: Path | None) -> str:
-    """The person's advice to the language model, cut at what a prompt can hold; AMK005 if it cannot be read."""
+def _program(path: Path | None) -> str | None:
+    """The person's advice to the language model, cut at what a prompt can hold, if there is any; AMK005 if it cannot be
+    read."""
     place = path or Path(PROGRAM)
     if path is None and not place.is_file():
-        return ""
+        return None
     try:
         text = place.read_bytes()[:PROGRAM_BYTES].decode("utf-8", "replace")
     except OSError as error:
@@ -301,21 +303,42 @@ def _moved(arguments: argparse.Namespace, folder: Path) -> Plan | None:
     )  # fmt: skip
 
 
-def _to_measure(arguments: argparse.Namespace, journal: Journal) -> None:
-    """The candidates of the simulated run go before all that the new one proposes."""
+def _to_measure(folder: Path, journal: Journal, replay: bool) -> None:
+    """What the new run has of the simulated one: its candidates, which go before all that the new one proposes, the
+    lessons and the advice that it was given, its notes, and its conversations if they are to be replayed."""
     from amk.agent.decide.headroom import candidates
     from amk.agent.journal.inbox import INBOX, SIMULATED, Inbox
+    from amk.agent.propose import transfer
+    from amk.agent.run import session
 
-    folder = _chosen(arguments)
-    assert folder is not None
-    inbox, best = Inbox(journal.folder / INBOX), candidates(read_state(folder))
+    inbox, state = Inbox(journal.folder / INBOX), read_state(folder)
+    best = candidates(state)
     for worth in best:
         why = f"#{worth.trial.index} of {folder.name}: {100 * math.expm1(worth.gain):+.2f}% simulated"
         inbox.put(worth.trial.proposed.settings, why, SIMULATED, list(map(json.loads, worth.trial.proposed.edits)))
+    for note in state.notes:
+        inbox.put_note(note.text, note.author)
+    for name in (transfer.FILE, PROGRAM, *((session.CASSETTE,) if replay else ())):
+        if (folder / name).is_file():
+            shutil.copyfile(folder / name, journal.folder / name)
     print(
         f"{folder.name} was simulated: its {len(best)} best candidates are measured first, in a new run",
         file=sys.stderr,
     )
+
+
+def _advice(folder: Path, given: str | None) -> str:
+    """What the language model is told: what is given now, else what the run was given last. Says where it stands."""
+    from amk.agent.journal.inbox import write_whole
+
+    path = folder / PROGRAM
+    if given is not None:
+        write_whole(path, f"{given}\n" if given else "")
+    told = (_program(path) if path.is_file() else None) or ""
+    if told:
+        lines = len(told.splitlines())
+        print(printable(f"{folder.name}: {lines} lines of advice to the language model, {path}", 400), file=sys.stderr)
+    return told
 
 
 def _plan(arguments: argparse.Namespace, limits: Limits) -> Plan:

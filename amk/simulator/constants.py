@@ -181,16 +181,25 @@ def load_constants(path: Path) -> Constants:
 
 def given_constants(path: Path | None, target: Target) -> Constants | None:
     """Those of the file, if there is one. AMK005 if it is about another target."""
-    constants = None if path is None else load_constants(path)
-    if constants is not None and constants.target != target.name:
+    return None if path is None else constants_of(load_constants(path), target, str(path))
+
+
+def constants_of(constants: Constants, target: Target, origin: str = "") -> Constants:
+    """Those that were given for `target`, in a file if `origin` names one. AMK005 if they are about another."""
+    if constants.target != target.name:
         message = f"constants of {constants.target}, and {target.name} was asked for"
-        raise AmkError(Diagnostic("AMK005", message, where=Where(file=str(path))))
+        raise AmkError(Diagnostic("AMK005", message, where=Where(file=origin) if origin else None))
     return constants
 
 
 def save_constants(constants: Constants, path: Path) -> None:
     """AMK001 if it cannot be written."""
     try:
-        path.write_text(json.dumps(constants.model_dump(mode="json"), indent=1, sort_keys=True) + "\n")
+        path.write_text(as_text(constants))
     except OSError as error:
         raise AmkError(Diagnostic("AMK001", f"cannot write: {error}", where=Where(file=str(path)))) from error
+
+
+def as_text(constants: Constants) -> str:
+    """The file's content."""
+    return json.dumps(constants.model_dump(mode="json"), indent=1, sort_keys=True) + "\n"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass, field
+from math import ulp
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -131,7 +132,7 @@ class Engine:
             if step == NEVER and event == NEVER:
                 break
             # A step too short for the clock to show would be taken for ever.
-            target = min(self.now + max(step, LATE), event)
+            target = min(self.now + max(step, LATE, ulp(self.now)), event)
             drained, read = self.supply.advance(max(0.0, target - self.now))
             self.now = target
             for n in drained:

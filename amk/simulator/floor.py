@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from amk.schedule_ir.memory import ITEM_BYTES
 from amk.schedule_ir.schedule import Schedule
+from amk.simulator.constants import Constants
 
 
 def moved_bytes(schedule: Schedule, pos: int) -> int:
@@ -13,9 +14,13 @@ def moved_bytes(schedule: Schedule, pos: int) -> int:
     return weights + 2 * model.layers * schedule.caches * (pos + 1) * model.head_dim * ITEM_BYTES[schedule.kv.dtype]
 
 
-def simulated_floor_ms(schedule: Schedule, pos: int) -> float:
-    """(bytes - L2 capacity) / read ceiling, measured or assumed, in ms: no prediction is below it."""
-    return _ms(schedule, pos, schedule.target.read_ceiling_gbps)
+def simulated_floor_ms(schedule: Schedule, pos: int, constants: Constants | None = None) -> float:
+    """(bytes - L2 capacity) / read ceiling in ms: no prediction is below it. A ceiling that was assumed is replaced by
+    the rate of the constants, which may have been learned from a card."""
+    target = schedule.target
+    if constants is None or target.read_ceiling_measured:
+        return _ms(schedule, pos, target.read_ceiling_gbps)
+    return _ms(schedule, pos, constants.read_gbps)
 
 
 def floor_ms(schedule: Schedule, pos: int) -> float:

@@ -104,9 +104,10 @@ class Prepared:
         """ms per token, at least the floor. Of several layer loops each is timed as if it were the only one."""
         if len(self.parts) > 1:
             return sum(share * part.step_ms(constants) for share, part in self.parts)
-        _, total, last, seen = self.converged(constants or constants_for(self.schedule.target), traced=False)
+        constants = constants or constants_for(self.schedule.target)
+        _, total, last, seen = self.converged(constants, traced=False)
         rest = layer_count(self.schedule) - seen
-        return max((total + rest * last) / 1e3, simulated_floor_ms(self.schedule, self.pos))
+        return max((total + rest * last) / 1e3, simulated_floor_ms(self.schedule, self.pos, constants))
 
     @cached_property
     def parts(self) -> tuple[tuple[float, Prepared], ...]:
@@ -154,7 +155,7 @@ def predict(schedule: Schedule, pos: int, constants: Constants | None = None) ->
     constants = constants or constants_for(schedule.target)
     layers = layer_count(schedule)
     engine, total, last, seen = Prepared(schedule, pos).converged(constants)
-    floor = simulated_floor_ms(schedule, pos)
+    floor = simulated_floor_ms(schedule, pos, constants)
     ms = max((total + (layers - seen) * last) / 1e3, floor)
     phases = _phases(engine, seen, layers)
     return Prediction(

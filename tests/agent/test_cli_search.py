@@ -21,12 +21,14 @@ from amk.agent.journal import store
 from amk.agent.journal.copies import DATABASE, MIRROR
 from amk.agent.journal.events import Limits
 from amk.agent.journal.state import START, State
-from amk.agent.journal.store import read_state
+from amk.agent.journal.store import Journal, read_state
 from amk.agent.propose import beam, structure
+from amk.agent.propose.base import Proposer
 from amk.agent.propose.talk import Cassette
 from amk.agent.run import reports, runs, session
 from amk.agent.run.lanes import Lane
 from amk.agent.run.loop import Loop
+from amk.agent.run.session import LlmOptions
 from amk.models.model import models_directory
 from amk.planner.settings import STARTS
 from amk.planner.space import Space
@@ -129,6 +131,35 @@ def test_a_limit_that_is_not_given_stays_what_it_was(data: Path, capsys: pytest.
     assert code == 0 and "is finished" in out and read_state(folder).evals == 4
     code, _, err = run([*SEARCH, "--resume", folder.name, "--max-dollars", "-1"], capsys)
     assert code == 2 and "--max-dollars: " in err
+
+
+@pytest.mark.turns(2)
+def test_advice_outlasts_a_resume_from_elsewhere(
+    data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is not given again stays; what is given replaces it, and what is empty ends it."""
+    told: list[str] = []
+
+    def proposer_for(name: str, journal: Journal, options: LlmOptions, *_: object) -> Proposer:
+        told.append(options.program)
+        return session.offline("local")
+
+    monkeypatch.setattr(session, "proposer_for", proposer_for)
+    here, there = data / "here", data / "there"
+    for folder in (here, there):
+        folder.mkdir()
+    (here / "program.md").write_text("fewer registers\n\x1b[2J")
+    (there / "other.md").write_text("more of them")
+    (there / "none.md").touch()
+    model = ["--proposer", "llm", "--llm-model", "claude-haiku-4-5", "--max-dollars", "1"]
+    monkeypatch.chdir(here)
+    code, _, err = run([*SEARCH, *model, "--evals", "1"], capsys)
+    assert code == 0 and "2 lines of advice" in err
+    (folder,) = (data / "runs").iterdir()
+    monkeypatch.chdir(there)
+    for number, words in enumerate(((), ("--program", "other.md"), (), ("--program", "none.md"), ())):
+        assert run([*SEARCH, "--resume", folder.name, "--evals", str(2 + number), *words], capsys)[0] == 0
+    assert told == ["fewer registers\n\\x1b[2J"] * 2 + ["more of them"] * 2 + [""] * 2
 
 
 @pytest.mark.turns(2)

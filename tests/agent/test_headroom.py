@@ -12,8 +12,11 @@ from amk.agent.decide.headroom import CANDIDATES, candidates, expected, foretold
 from amk.agent.device.measure import Job
 from amk.agent.device.simulated import SimulatedBackend
 from amk.agent.gate.gate import Gate, not_compiled
-from amk.agent.journal.store import read_state
+from amk.agent.journal.events import Noted
+from amk.agent.journal.store import Journal, read_state
+from amk.agent.propose import transfer
 from amk.agent.propose.local import Local
+from amk.agent.propose.transfer import Lesson, Lessons
 from amk.agent.report import results
 from amk.agent.run import session
 from amk.targets.target import Target
@@ -70,6 +73,12 @@ def test_a_simulated_run_is_gone_on_with_on_the_card(
     assert cli.main([*SEARCH, "--evals", "4", "--max-calls", "3"]) == 0
     printed = capsys.readouterr()
     (folder,) = (tmp_path / "runs").iterdir()
+    lesson = Lesson(model="llama3-8b", gpu="h200", simulated=False, gain=0.02, knobs={"wide_epilogue": 32})
+    transfer.keep(folder, Lessons(lessons=(lesson,)))
+    (folder / "program.md").write_text("fewer registers")
+    with Journal(folder) as journal:
+        for author in ("llm", "mcp"):
+            journal.append(Noted(author=author, text=f"learned by {author}", evals=4))
     listed = candidates(read_state(folder))
     assert "to measure: " in printed.out and "headroom: " in printed.err and "METRIC speedup=" in printed.out
     lines = (folder / results.FILE).read_text().splitlines()
@@ -91,3 +100,5 @@ def test_a_simulated_run_is_gone_on_with_on_the_card(
     assert [t.index for t in first] == list(range(len(listed))) and len(listed) >= 2
     assert [t.proposed.settings for t in first] == [w.trial.proposed.settings for w in listed]
     assert "simulated" in first[0].proposed.why and "to measure" not in capsys.readouterr().out
+    assert transfer.lessons_of(new) == (lesson,) and (new / "program.md").read_text() == "fewer registers"
+    assert [(n.author, n.text) for n in state.notes] == [(who, f"learned by {who}") for who in ("llm", "mcp")]

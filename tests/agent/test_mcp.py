@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from mcp import StdioServerParameters
 from mcp.client.client import Client
 from mcp.client.stdio import stdio_client
 from mcp.shared.exceptions import MCPError
+from mcp_types import INVALID_PARAMS
 
 from amk.agent.gate.candidate import Workshop, workshop_of
 from amk.agent.gate.design import in_words
@@ -30,6 +32,8 @@ from amk.agent.remote.mcp_server import Server
 from amk.agent.tools import calls
 from amk.agent.tools.trial import Asked, Trial
 from amk.schedule_ir.schedule import Schedule
+from amk.simulator.constants import FILE_BYTES, constants_for, load_constants
+from amk.targets.target import load_target
 from tests.agent.conftest import MakeLoop, looped
 from tests.agent.test_design import GONE
 
@@ -114,14 +118,16 @@ def test_what_a_run_wrote_is_a_resource(finished: Run) -> None:
     async def work(client: Client) -> Any:
         templates = (await client.list_resource_templates()).resource_templates
         read = await client.read_resource("amk://runs/run/results.tsv")
-        with pytest.raises(MCPError, match="no report"):
+        with pytest.raises(MCPError, match="no report") as missing:
             await client.read_resource("amk://runs/run/report.html")
+        assert missing.value.error.code == INVALID_PARAMS, "what the protocol says of a resource that is not there"
         with pytest.raises(MCPError):
             await client.read_resource("amk://runs/..%2F..%2Fetc/results.tsv")
-        return templates, read.contents[0].text
+        return templates, (await client.list_resources()).resources, read.contents[0].text
 
-    templates, text = talk(work)
+    templates, listed, text = talk(work)
     assert {t.name for t in templates} == set(mcp_server.RESOURCES) and text == "id\tscore\n"
+    assert [str(each.uri) for each in listed] == ["amk://runs/run/results.tsv"], "what is there"
 
 
 def test_a_proposal_waits_for_the_gate(finished: Run) -> None:
@@ -269,6 +275,61 @@ def test_a_client_stops_only_what_it_started(finished: Run, tmp_path: Path, monk
             process.kill()
 
 
+def test_who_connects_anew_has_no_more_searches(finished: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What clients started is counted as long as it runs, also when its server is gone."""
+    monkeypatch.setattr(limits, "RUNNING_OF_ALL", 2)
+    (tmp_path / "mine").symlink_to(finished.folder)
+    servers = [Server(searches=Searches(SEARCH)) for _ in range(4)]
+    started: list[subprocess.Popen[bytes]] = []
+    try:
+        for server in servers[:2]:
+            assert not call("start_run", server, model="smollm2-135m", gpu="h200").is_error
+            started += server.searches._started.values()
+        assert "2 searches that clients started" in refused(
+            call("start_run", servers[2], model="smollm2-135m", gpu="h200")
+        )
+        started[0].kill()
+        started[0].wait(60)
+        assert not call("start_run", servers[3], model="smollm2-135m", gpu="h200").is_error
+        started += servers[3].searches._started.values()
+    finally:
+        for process in started:
+            process.kill()
+
+
+COPYING = (
+    "import shutil, sys; given = sys.argv[sys.argv.index('--constants') + 1]; shutil.copy(given, given + '.seen');"
+    " print('run mine on x', flush=True)"
+)
+
+
+def test_constants_are_given_by_value(finished: Run, tmp_path: Path) -> None:
+    """To a search as `--constants`, which leaves no file, and to a look; none about another GPU, and none too long."""
+    known = constants_for(load_target("l4"))
+    slower = known.model_copy(update={"hop_us": 6 * known.hop_us})
+    asked: list[Asked] = []
+
+    def look(one: Asked) -> Trial:
+        asked.append(one)
+        return Trial(verdict="SAFE")
+
+    server = Server(look=look, searches=Searches((sys.executable, "-c", COPYING)))
+    (tmp_path / "mine").symlink_to(finished.folder)
+    given: dict[str, Any] = {"model": "smollm2-135m", "gpu": "l4", "constants": slower.model_dump(mode="json")}
+    assert not call("check_settings", server, **given, changes={}).is_error
+    assert asked[-1].run.constants == slower
+    assert not call("start_run", server, **given).is_error
+    (seen,) = tmp_path.glob("*.seen")
+    assert load_constants(seen) == slower and not list(tmp_path.glob("*.json"))
+    for tool, more in (("check_settings", {"changes": {}}), ("start_run", {})):
+        assert "constants of l4" in refused(call(tool, server, **given | {"gpu": "h200"} | more))
+        negative = slower.model_copy(update={"hop_us": -1.0}).model_dump(mode="json")
+        assert "hop_us" in refused(call(tool, server, **given | {"constants": negative} | more))
+    long = slower.model_copy(update={"sources": {"all": "x" * FILE_BYTES}}).model_dump(mode="json")
+    assert "bytes" in refused(call("start_run", server, **given | {"constants": long}))
+    assert len(asked) == 1 and len(server.searches._started) == 1
+
+
 def test_a_search_that_fails_says_why(finished: Run, tmp_path: Path) -> None:
     failing = "import sys; print('run mine on x', flush=True); sys.exit('error[AMK605]: no compiler')"
     server = Server(searches=Searches((sys.executable, "-c", failing)))
@@ -299,6 +360,30 @@ def test_a_run_is_followed_with_notifications(finished: Run) -> None:
 
     assert talk(work).structured_content["state"] != "running"
     assert heard == [(4, 4)]
+
+
+def test_progress_grows_with_every_notification(finished: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the protocol asks, however often the run is looked at."""
+    known = mcp_server.summary("run", "running", finished.state)
+    states = iter([0, 0, 1, 1, 1, 3, 3])
+
+    def look(server: Server, run: str) -> mcp_server.RunSummary:
+        done = next(states, None)
+        more = {"state": "finished"} if done is None else {"evaluations": done}
+        return known.model_copy(update={"evaluations": 3} | more)
+
+    monkeypatch.setattr(Server, "_summary", look)
+    monkeypatch.setattr(mcp_server, "LOOKS", 0.0)
+    heard: list[float] = []
+
+    async def progress(done: float, total: float | None, message: str | None) -> None:
+        heard.append(done)
+
+    async def work(client: Client) -> Any:
+        return await client.call_tool("follow_run", {"run": "run"}, progress_callback=progress)
+
+    assert talk(work).structured_content["state"] == "finished"
+    assert heard == [0, 1, 3]
 
 
 @pytest.mark.turns(3)

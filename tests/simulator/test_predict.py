@@ -18,10 +18,10 @@ from amk.schedule_ir.edits.apply import apply
 from amk.schedule_ir.edits.kinds import SetTable
 from amk.schedule_ir.schedule import Loop, Schedule, Step
 from amk.simulator import predict as module
-from amk.simulator.constants import constants_for
-from amk.simulator.floor import floor_ms, moved_bytes
+from amk.simulator.constants import CROSSINGS, INSTRUCTIONS, constants_for
+from amk.simulator.floor import floor_ms, moved_bytes, simulated_floor_ms
 from amk.simulator.predict import Prepared, predict, step_ms
-from amk.targets.target import load_target, targets
+from amk.targets.target import Target, load_target, targets
 from tests.tiny import PLAIN, VARIANTS, tiny
 
 H200 = load_target("h200")
@@ -61,6 +61,45 @@ def test_never_below_the_floor() -> None:
         for pos in (0, 2047):
             least = (moved_bytes(schedule, pos) - target.l2_bytes) / (target.read_ceiling_gbps * 1e6)
             assert step_ms(schedule, pos) >= least >= floor_ms(schedule, pos)
+
+
+@pytest.mark.parametrize("target", targets(), ids=lambda target: target.name)
+def test_a_rate_that_was_learned_replaces_one_that_was_assumed(target: Target) -> None:
+    """A card that reads 4% faster than the data sheet was taken for is predicted so; what was measured here stays."""
+    schedule = plan(load_model("smollm2-135m"), target, max_context=1024)
+    known = constants_for(schedule.target)
+    own, faster = known.model_copy(update={"read_gbps": schedule.target.read_ceiling_gbps}), 1.04
+    learned = own.model_copy(update={"read_gbps": faster * own.read_gbps})
+    floor = simulated_floor_ms(schedule, 128)
+    assert simulated_floor_ms(schedule, 128, known) == pytest.approx(floor)
+    measured = schedule.target.read_ceiling_measured
+    assert simulated_floor_ms(schedule, 128, learned) == pytest.approx(floor if measured else floor / faster)
+
+
+def test_a_card_whose_memory_is_all_that_takes_time_is_predicted_by_its_own_rate() -> None:
+    schedule = plan(load_model("llama3-8b"), load_target("l4"), max_context=1024)
+    known = constants_for(schedule.target)
+    quick = known.model_copy(update=dict.fromkeys((*INSTRUCTIONS, *CROSSINGS), 0.0) | {"read_gbps": 285.0})
+    found = predict(schedule, 128, quick)
+    assert found.ms == pytest.approx(step_ms(schedule, 128, known) * 270 / 285, rel=0.02)
+    assert found.floor_ms == simulated_floor_ms(schedule, 128, quick) <= found.ms
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"read_gbps": 1e-8},
+        {"sm_gbps": 1e-8},
+        {"chunk_gbps": 1e-8, "drain_gbps": 1e-8, "l2_gbps": 1e-8},
+        dict.fromkeys(("queue_us_per_kib", "poll_us", "skew_us", "copy_overhead"), 9e5),
+    ],
+    ids=["memory", "an SM", "chunks", "latencies"],
+)
+def test_whatever_constants_are_given_a_simulation_ends(change: dict[str, float]) -> None:
+    """Where a step lasts for so long that the clock no longer shows a nanosecond."""
+    schedule = plan(load_model("smollm2-135m"), load_target("l4"), max_context=1024)
+    known = constants_for(schedule.target)
+    assert 1e6 < step_ms(schedule, 128, known.model_copy(update=change)) < float("inf")
 
 
 def test_rings_that_begin_full_do_not_pass_the_floor() -> None:

@@ -1,12 +1,14 @@
 """What one client of the MCP server may have done for it: searches that it started, and designs that it looks at.
 
 A search is a process of its own, in a session of its own, so it outlives the server. It is given an end in evaluations
-and minutes, no API key, and no money. A client stops only what it started.
+and minutes, no API key, and no money. A client stops only what it started. A client that connects anew is another one,
+so what runs at once is also limited over all clients.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import re
 import subprocess
@@ -20,9 +22,12 @@ from typing import Final
 
 from amk.agent.gate.isolation import python_module, worker_environment
 from amk.agent.run.runs import runs_directory
+from amk.simulator.constants import FILE_BYTES, Constants, as_text, save_constants
 
 RUNNING: Final = 1
 """Searches of a client at once."""
+RUNNING_OF_ALL: Final = 4
+"""Searches that clients started, at once, over all clients whose runs lie in one folder."""
 STARTED: Final = 16
 """Searches of a client in all."""
 EVALUATIONS: Final = 1000
@@ -63,25 +68,37 @@ class Searches:
         with self._room:
             yield
 
-    def start(self, words: Sequence[str], evaluations: int, minutes: float) -> str:
-        """Begin a search; returns its name once it is there."""
+    def start(
+        self, words: Sequence[str], evaluations: int, minutes: float, constants: Constants | None = None
+    ) -> str:  # fmt: skip
+        """Begin a search, which simulates by these constants; returns its name once it is there."""
         if not 1 <= evaluations <= EVALUATIONS or not 0 < minutes <= MINUTES:
             raise LimitError(f"a search has 1 to {EVALUATIONS} evaluations and up to {MINUTES:g} minutes")
+        if constants is not None and len(as_text(constants).encode()) > FILE_BYTES:
+            raise LimitError(f"constants have up to {FILE_BYTES} bytes")
         with self._lock:
             if sum(each.poll() is None for each in self._started.values()) >= RUNNING:
                 raise LimitError(f"{RUNNING} search of this client runs already: stop_run, or wait for it")
             if self._count >= STARTED:
                 raise LimitError(f"{STARTED} searches were started, which is the limit of a client")
-            self._count += 1
-            log = runs_directory() / f"started-{os.getpid()}-{self._count}.log"
-            log.parent.mkdir(parents=True, exist_ok=True)
-            limits = ["--evals", str(evaluations), "--minutes", f"{minutes:g}"]
-            with open(log, "wb") as output:
-                process = subprocess.Popen(
-                    [*self.command, "autoresearch", *words, *limits], stdin=subprocess.DEVNULL, stdout=output,
-                    stderr=output, env=environment(), start_new_session=True,
-                )  # fmt: skip
-            name = _name_of(process, log)
+            base = runs_directory()
+            base.mkdir(parents=True, exist_ok=True)
+            with _slot(base) as held:
+                self._count += 1
+                log = base / f"started-{os.getpid()}-{self._count}.log"
+                given, limits = log.with_suffix(".json"), ["--evals", str(evaluations), "--minutes", f"{minutes:g}"]
+                if constants is not None:
+                    save_constants(constants, given)
+                    limits += ["--constants", str(given)]
+                with open(log, "wb") as output:
+                    process = subprocess.Popen(
+                        [*self.command, "autoresearch", *words, *limits], stdin=subprocess.DEVNULL, stdout=output,
+                        stderr=output, env=environment(), start_new_session=True, pass_fds=(held,),
+                    )  # fmt: skip
+                try:
+                    name = _name_of(process, log)
+                finally:
+                    given.unlink(missing_ok=True)  # the run has what was in it
             self._started[name], self._logs[name] = process, log
             return name
 
@@ -103,6 +120,24 @@ class Searches:
             process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(STOP_SECONDS)
+
+
+@contextmanager
+def _slot(folder: Path) -> Iterator[int]:
+    """A locked file for a search to inherit, which so holds it until it ends. LimitError if all are held."""
+    for number in range(RUNNING_OF_ALL):
+        held = os.open(folder / f"started-{number}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(held)
+            continue
+        try:
+            yield held
+        finally:
+            os.close(held)  # not unlocked: whoever inherited it goes on holding it
+        return
+    raise LimitError(f"{RUNNING_OF_ALL} searches that clients started run already: wait for one of them")
 
 
 def environment() -> dict[str, str]:

@@ -9,7 +9,7 @@ money. What a client may do is limited (`limits.py`). Logs go to standard error.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from math import exp
 from pathlib import Path
@@ -19,8 +19,8 @@ import anyio
 import anyio.to_thread
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
-from mcp.server.mcpserver.exceptions import ResourceError, ToolError
-from mcp_types import Tool, ToolAnnotations
+from mcp.server.mcpserver.exceptions import ResourceNotFoundError, ToolError
+from mcp_types import Resource, Tool, ToolAnnotations
 from pydantic import BaseModel
 
 from amk.agent.gate.candidate import Workshop
@@ -39,6 +39,7 @@ from amk.models.model import load_model
 from amk.planner.formats import formats
 from amk.planner.space import OutsideSpaceError
 from amk.report.diagnostic import AmkError
+from amk.simulator.constants import Constants, constants_of
 from amk.targets.target import load_target
 from amk.version import __version__
 from amk.weights.weight_format import FormatName
@@ -94,17 +95,19 @@ class Server:
 
     def check_settings(
         self, changes: dict[str, Any], model: str, gpu: str, dtype: FormatName = "bf16", batch: int = 1,
-        start: Start = "fast",
+        start: Start = "fast", constants: Constants | None = None,
     ) -> Trial:  # fmt: skip
-        """Plan and validate a plan with `changes` for a model and a GPU, without a run. Nothing is run or recorded."""
-        workshop = Workshop(load_model(model), load_target(gpu), None, formats(dtype), batch)
+        """Plan and validate a plan with `changes` for a model and a GPU, without a run. Nothing is run or recorded.
+        constants: as of `start_run`."""
+        target = load_target(gpu)
+        workshop = Workshop(load_model(model), target, None, formats(dtype), batch)
         space = workshop.space(start)
         settings = space.parse(changes)
         context = workshop.context or workshop.model.max_context
         asked = RunStarted(
             run="-", model=model, target=workshop.target.name, dtype=dtype, context=context, positions=(context // 2,),
             start=start, settings={}, seed=0, proposer="mcp", backend="none", simulated=True, limits=Limits(),
-            manifest="", version=__version__, batch=batch,
+            manifest="", version=__version__, batch=batch, constants=constants and constants_of(constants, target),
         )  # fmt: skip
         return self._limited_look(Asked(run=asked, settings=dict(space.point(settings)), edits=(), compile=False))
 
@@ -118,15 +121,16 @@ class Server:
 
     def start_run(
         self, model: str, gpu: str, dtype: FormatName = "bf16", batch: int = 1, start: Start = "fast",
-        evaluations: int = 100, minutes: float = 30.0, seed: int = 0,
+        evaluations: int = 100, minutes: float = 30.0, seed: int = 0, constants: Constants | None = None,
     ) -> RunSummary:  # fmt: skip
         """Start a search in a process of its own, which outlives this server; on a machine without the GPU it is
-        simulated. It calls no language model and spends no money. How many may run, and how long, is limited."""
+        simulated. It calls no language model and spends no money. How many may run, and how long, is limited.
+        constants: the simulator's of the GPU, as in a file of `amk calibrate --learn`; without them the GPU's own."""
         load_model(model)
-        load_target(gpu)
+        target = load_target(gpu)
         name = self.searches.start(
             ["--model", model, "--gpu", gpu, "--dtype", dtype, "--batch", str(batch), "--start", start, "--seed",
-             str(seed)], evaluations, minutes,
+             str(seed)], evaluations, minutes, constants and constants_of(constants, target),
         )  # fmt: skip
         return self._summary(name)
 
@@ -136,12 +140,15 @@ class Server:
         return self._summary(run)
 
     async def follow_run(self, run: str, ctx: Context[Any, Any], seconds: float = 60.0) -> RunSummary:
-        """Wait until the search ends, at most so many seconds; progress is notified while it goes on."""
+        """Wait until the search ends, at most so many seconds; progress is notified with every further evaluation."""
+        told = -1
         with anyio.move_on_after(min(max(seconds, 0.0), LONGEST_FOLLOW)):
             while True:
                 now = await anyio.to_thread.run_sync(self._summary, run)
-                words = f"{now.evaluations} evaluations, {now.speed_over_start:.3f}x the start"
-                await ctx.report_progress(now.evaluations, now.limit, words)
+                if now.evaluations > told:  # the protocol asks for progress that grows
+                    told = now.evaluations
+                    words = f"{told} evaluations, {now.speed_over_start:.3f}x the start"
+                    await ctx.report_progress(told, now.limit, words)
                 if now.state != "running":
                     return now
                 await anyio.sleep(LOOKS)
@@ -167,7 +174,15 @@ class Server:
 
 class Strict(MCPServer[Any]):
     """Refuses arguments that a tool has not. The SDK leaves them out in silence: a limit that a client misspells would
-    not hold, and settings under another name would be judged without what they change."""
+    not hold, and settings under another name would be judged without what they change. Lists what the latest runs have
+    written beside the templates, for clients that show a list."""
+
+    async def list_resources(self) -> list[Resource]:
+        there = await anyio.to_thread.run_sync(lambda: list(written(LISTED)))
+        return [
+            Resource(uri=f"amk://runs/{run}/{name}", name=f"{run} {name}", mime_type=RESOURCES[name][0])
+            for run, name in there
+        ]
 
     async def list_tools(self) -> list[Tool]:
         closed = {"additionalProperties": False}
@@ -207,18 +222,26 @@ RESOURCES: Final = {
     "best.schedule.json": ("application/json", export.BEST),
 }
 """What a run has written, by the end of its address."""
+LISTED: Final = 20
+"""Latest runs whose resources are listed; those of the others are read by their addresses."""
+
+
+def written(latest: int) -> Iterator[tuple[str, str]]:
+    """(run, resource) of the latest runs, newest first."""
+    for folder in runs.folders()[:latest]:
+        yield from ((folder.name, name) for name, (_, file) in RESOURCES.items() if (folder / file).is_file())
 
 
 def _reader(name: str) -> Callable[[str], str]:
-    """What reads the file `name` of a run. ResourceError if there is no such run or file."""
+    """What reads the file `name` of a run. ResourceNotFoundError if there is no such run or file."""
 
     def read(run: str) -> str:
         try:
             return (runs.find(run) / name).read_text(encoding="utf-8")
         except AmkError as error:
-            raise ResourceError(str(error)) from error
+            raise ResourceNotFoundError(str(error)) from error
         except OSError as error:
-            raise ResourceError(f"run {run[:80]} has no {name} yet") from error
+            raise ResourceNotFoundError(f"run {run[:80]} has no {name} yet") from error
 
     return read
 

@@ -26,18 +26,20 @@ STATUS = {
     "kept": "keep", "rejected": "discard", "duplicate": "discard", "failed": "crash", "quarantined": "checks_failed",
 }  # fmt: skip
 ID = 12
+EDIT = 200
+"""Characters of what was changed, and of why: what became of it is behind them."""
 
 
 def row(state: State, trial: Trial) -> str:
     ending = fate(state, trial)
     floors = state.run.floor_ms if state.run is not None else ()
     score = speed_of_light(floors, ending.ms)
-    edit = ", ".join(f"{k}={v}" for k, v in ending.edit.items())
+    edit = printable(", ".join(f"{k}={v}" for k, v in ending.edit.items()), EDIT)
     reason = " ".join((*ending.codes, ending.reason))
-    words = f"#{trial.index} {trial.proposed.proposer}: {edit or 'no change'}; {ending.why}; {reason}"
+    words = f"#{trial.index} {trial.proposed.proposer}: {edit or 'no change'}; {ending.why[:EDIT]}; {reason}"
     return "\t".join((
         (trial.key or "-")[:ID], "" if score is None else f"{score:.4f}", _times(ending.ms),
-        STATUS.get(ending.outcome, "checks_failed"), printable(words, 400),
+        STATUS.get(ending.outcome, "checks_failed"), printable(words, 3 * EDIT),
     )) + "\n"  # fmt: skip
 
 

@@ -1,7 +1,8 @@
 """The frozen part of a run: the code that judges. A run whose judges changed is not the same run.
 
-Frozen: validator, oracle (op references and the interpreter), harness (measurement, audit, decision, worker) and the
-table of the space. The hash is taken over file contents by package-relative name.
+Frozen: validator, checker, oracle (op references and the interpreter), harness (measurement, audit, decision, worker,
+and the simulator, which measures where there is no device), the table of the space, and all that these import. The
+hash is taken over file contents by package-relative name.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from pathlib import Path
 from amk.report.diagnostic import AmkError, Diagnostic, because
 
 FROZEN = (
-    "validator", "models", "weights", "targets", "schedule_ir", "interpreter", "planner", "lowering", "bench",
-    "engine/backends/cuda_engine.py", "agent",
+    "validator", "checker", "models", "weights", "targets", "schedule_ir", "interpreter", "planner", "lowering",
+    "simulator", "bench", "engine/admission", "engine/backends", "prefill/views.py", "report/diagnostic.py",
+    "report/json_file.py", "report/schema.py", "version.py", "agent",
 )  # fmt: skip
 SUFFIXES = (".py", ".cuh", ".json", ".cu")
 OPEN = ("agent/propose", "agent/tools", "agent/remote", "agent/report", "agent/README.md")

@@ -83,7 +83,9 @@ def start(journal: Journal, plan: Plan, backends: Sequence[Backend]) -> None:
     workshop = workshop_of(plan)
     space, positions = workshop.space(plan.start), positions_within(plan.context)
     made = workshop.make(space.start)
-    floors = () if isinstance(made, Impossible) else tuple(simulated_floor_ms(made.schedule, p) for p in positions)
+    floors: tuple[float, ...] = ()
+    if not isinstance(made, Impossible):
+        floors = tuple(simulated_floor_ms(made.schedule, pos, plan.constants) for pos in positions)
     first = RunStarted(
         run=journal.folder.name, model=plan.model, target=plan.target, dtype=plan.dtype, context=plan.context,
         positions=positions, start=plan.start, settings=space.point(space.start),
@@ -127,11 +129,16 @@ def check_judges(journal: Journal) -> None:
     manifest.check(frozen, manifest.freeze())
 
 
+def folders(root: Path | None = None) -> list[Path]:
+    """Those of all runs, newest first."""
+    base = root or runs_directory()
+    found = [path for path in base.iterdir() if exists(path)] if base.is_dir() else []
+    return sorted(found, key=lambda path: path.name, reverse=True)
+
+
 def all_runs(root: Path | None = None) -> Iterator[tuple[Path, State | AmkError]]:
     """Every run, newest first; a damaged one is listed with its error."""
-    base = root or runs_directory()
-    folders = [p for p in base.iterdir() if exists(p)] if base.is_dir() else []
-    for folder in sorted(folders, key=lambda p: p.name, reverse=True):
+    for folder in folders(root):
         try:
             yield folder, read_state(folder)
         except AmkError as error:
