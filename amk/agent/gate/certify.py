@@ -39,7 +39,8 @@ TIMEOUT = 120.0
 """Seconds after which a verdict is UNKNOWN."""
 GLANCE = 10.0
 """The same for what is not proposed, while a proposer waits: most verdicts take one second, but what explains that a
-schedule is UNSAFE may take minutes, and nobody reads it."""
+schedule is UNSAFE may take minutes, and nobody reads it. Of the processor, so that other load does not change what is
+proposed."""
 
 
 class _LateError(BaseException):
@@ -54,24 +55,24 @@ def installed(timeout_s: float = TIMEOUT) -> Certifier:
 
 
 def glancing() -> Certifier:
-    """The same, ended after GLANCE seconds where it is asked in the main thread, whatever it is at."""
-    certify = installed(GLANCE)
+    """The same, ended after GLANCE seconds of this process where it is asked in the main thread, whatever it is at."""
+    certify, elsewhere = installed(), installed(GLANCE)
 
     def late(*_: object) -> None:
         raise _LateError
 
     def asked(schedule: Schedule) -> Judgement:
         if threading.current_thread() is not threading.main_thread():
-            return certify(schedule)
-        before = signal.signal(signal.SIGALRM, late)
+            return elsewhere(schedule)
+        before = signal.signal(signal.SIGPROF, late)
         try:
-            signal.setitimer(signal.ITIMER_REAL, GLANCE)
+            signal.setitimer(signal.ITIMER_PROF, GLANCE)
             return certify(schedule)
         except _LateError:
-            return Judgement("UNKNOWN", ("AMK205",), f"no verdict within {GLANCE:g} s")
+            return Judgement("UNKNOWN", ("AMK205",), f"no verdict within {GLANCE:g} s of the processor")
         finally:
-            signal.setitimer(signal.ITIMER_REAL, 0.0)
-            signal.signal(signal.SIGALRM, before)
+            signal.setitimer(signal.ITIMER_PROF, 0.0)
+            signal.signal(signal.SIGPROF, before)
 
     return asked
 
