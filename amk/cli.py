@@ -100,14 +100,14 @@ def _run(words: Sequence[str], findings: Findings, debug: bool) -> int:
         with quiet:
             return int(importlib.import_module(COMMANDS[arguments.command].module).run(arguments))
     except AmkError as error:
-        return _told(findings, error.diagnostics, error.exit_code, debug)
+        return _report(findings, error.diagnostics, error.exit_code, debug)
     except BrokenPipeError:
         raise
     except Exception as error:  # noqa: BLE001  the boundary: whatever was not foreseen is an internal error
-        return _told(findings, (_internal(error),), Exit.INTERNAL, debug)
+        return _report(findings, (_internal(error),), Exit.INTERNAL, debug)
 
 
-def _told(findings: Findings, diagnostics: Sequence[Diagnostic], code: Exit, debug: bool) -> int:
+def _report(findings: Findings, diagnostics: Sequence[Diagnostic], code: Exit, debug: bool) -> int:
     """Tell them; call it while handling the error. The exit code stands even when the reader went away."""
     if debug:
         traceback.print_exc()

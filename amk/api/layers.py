@@ -57,7 +57,7 @@ def layers(
     elif schedule.model != part:
         message = f"the schedule is not of layers {first} to {stop - 1} of {spec.name}"
         raise AmkError(Diagnostic("AMK005", message))
-    return _made(schedule, layer_source(schedule.model, source), device)
+    return _build(schedule, layer_source(schedule.model, source), device)
 
 
 def _opened(model: str | Path | ModelSpec, weights: TensorSource | None) -> tuple[ModelSpec, TensorSource]:
@@ -76,7 +76,7 @@ def _opened(model: str | Path | ModelSpec, weights: TensorSource | None) -> tupl
     return checkpoint.spec, checkpoint
 
 
-def _made(schedule: Schedule, source: TensorSource, device: str) -> Layers:
+def _build(schedule: Schedule, source: TensorSource, device: str) -> Layers:
     from amk.quantize.search import searched
 
     if device == "interpreter":

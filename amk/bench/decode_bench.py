@@ -42,7 +42,7 @@ def bench_position(subject: Subject, key: Key) -> Row:
     ceiling = read_ceiling(subject.engine.device)
     with subject.preserved(pos):
         case = Case(subject, pos, tokens, token, torch_error, reference)
-        tried = {name: _made(name, case) for name in baselines}
+        tried = {name: _baseline(name, case) for name in baselines}
         others = [made for made in tried.values() if isinstance(made, Contestant)]
         times = take_turns([own(subject, pos, tokens), *others], key.steps)
         subject.engine.check()
@@ -130,7 +130,7 @@ def _int8(case: Case) -> Contestant:
     return int8_compiled(case.subject, case.pos, case.token, case.torch_error, case.reference)
 
 
-def _made(name: str, case: Case) -> Contestant | str:
+def _baseline(name: str, case: Case) -> Contestant | str:
     """The baseline; the reason, also on stderr, for one that computes something else, does not fit, or does not exist
     for this schedule.
     """

@@ -12,10 +12,10 @@ import torch
 
 from amk.bench.ahead import Ahead
 from amk.bench.decode_bench import bench_position
+from amk.bench.measurement import Measurement
 from amk.bench.row import Key, Row
 from amk.bench.subject import Subject
 from amk.bench.torch_model import TorchWeights
-from amk.bench.wanted import Wanted
 
 Find = Callable[[Key], Row | None]
 
@@ -28,7 +28,7 @@ class Suite:
     far.
     """
 
-    wanted: tuple[Wanted, ...]
+    wanted: tuple[Measurement, ...]
     seed: int
     deadline: float
     longest: float = 0.0

@@ -35,7 +35,7 @@ class _Data(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
 
-class Known(_Data):
+class OtherTime(_Data):
     """A time of somebody else's program for the case, ms per token.
 
     how: whether it was measured here beside the kernel, or published by the program's authors. method: what was timed,
@@ -65,7 +65,7 @@ class Case(_Data):
     settings: Annotated[dict[str, bool | int | float | str], Field(max_length=16)] = {}
     target_ms: _Ms
     stretch_ms: _Ms
-    others: Annotated[tuple[Known, ...], Field(strict=False, max_length=10)] = ()
+    others: Annotated[tuple[OtherTime, ...], Field(strict=False, max_length=10)] = ()
     baselines: Annotated[tuple[str, ...], Field(strict=False)] = ()
 
     def schedule(self, gpu: str) -> Schedule:
@@ -160,7 +160,7 @@ class Judged:
         found = {row.uuid for row in self.rows}
         return None if "" in found or not found else len(found)
 
-    def best_other(self) -> Known | None:
+    def best_other(self) -> OtherTime | None:
         return min(self.case.others, key=lambda other: other.ms, default=None)
 
     def reaches(self, limit: float | None) -> bool | None:

@@ -36,13 +36,13 @@ class Integers:
         self.values, self.bound = values, bound
 
     def __add__(self, other: Any) -> Integers:
-        return self._made(np.add, other, self.bound + _bound(other))
+        return self._combine(np.add, other, self.bound + _bound(other))
 
     def __sub__(self, other: Any) -> Integers:
-        return self._made(np.subtract, other, self.bound + _bound(other))
+        return self._combine(np.subtract, other, self.bound + _bound(other))
 
     def __mul__(self, other: Any) -> Integers:
-        return self._made(np.multiply, other, self.bound * _bound(other))
+        return self._combine(np.multiply, other, self.bound * _bound(other))
 
     def __neg__(self) -> Integers:
         return Integers(-self.values, self.bound)
@@ -53,12 +53,12 @@ class Integers:
     def __floordiv__(self, other: Any) -> Any:
         if isinstance(other, Integers) or other <= 0:
             return int(self) // int(other)
-        return self._made(np.floor_divide, other, self.bound + 1)
+        return self._combine(np.floor_divide, other, self.bound + 1)
 
     def __mod__(self, other: Any) -> Any:
         if isinstance(other, Integers) or other <= 0:
             return int(self) % int(other)
-        return self._made(np.remainder, other, other)
+        return self._combine(np.remainder, other, other)
 
     def __divmod__(self, other: Any) -> tuple[Any, Any]:
         return self // other, self % other
@@ -101,7 +101,7 @@ class Integers:
 
     __radd__, __rmul__ = __add__, __mul__
 
-    def _made(self, function: Callable[..., I64], other: Any, bound: int) -> Integers:
+    def _combine(self, function: Callable[..., I64], other: Any, bound: int) -> Integers:
         if max(bound, _bound(other)) > LIMIT:
             raise Diverged(np.arange(len(self.values)))
         return Integers(function(self.values, _values(other)), bound)

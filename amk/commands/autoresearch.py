@@ -126,7 +126,7 @@ def _run(arguments: argparse.Namespace, interrupts: Interrupts) -> int:
     if moved is not None:
         folder, limits = None, moved.limits
     plan = moved or _plan(arguments, limits)
-    with interrupts.held():
+    with interrupts.hold():
         opened = runs.create(plan) if folder is None else Journal(folder)
     with opened as journal:
         try:
@@ -166,7 +166,7 @@ def _reported(journal: Journal, interrupts: Interrupts) -> Iterator[None]:
         yield
     except BaseException:
         if journal.state.run is not None and (not there or journal.state.events > before):
-            with interrupts.held():
+            with interrupts.hold():
                 from amk.agent.run import reports
 
                 reports.write_report(journal.folder, journal.state, whole=False)

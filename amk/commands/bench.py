@@ -13,11 +13,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from amk.bench.wanted import Wanted, wanted
+from amk.bench.measurement import Measurement, measurement
 from amk.commands.bench_ablate import ablated, add_ablate, recorded
 from amk.commands.bench_output import draw, drawn_only, print_rows
 from amk.commands.bench_share import add_share, share
-from amk.commands.bench_table import judged_only, print_table_of, separate_runs, wanted_of
+from amk.commands.bench_table import judged_only, measurements_of, print_table_of, separate_runs
 from amk.commands.format_arguments import natural, positive
 from amk.commands.output import add_format
 from amk.commands.planning import add_plan_arguments, planned
@@ -116,7 +116,7 @@ def run(arguments: argparse.Namespace) -> int:
         return judged_only(arguments) if arguments.table else drawn_only(arguments)
     if arguments.runs > 1:
         return separate_runs(arguments, began)
-    cases = wanted_of(arguments) if arguments.table else _positions(arguments)
+    cases = measurements_of(arguments) if arguments.table else _positions(arguments)
     device = usable_gpu()
     if arguments.ablate:
         hardware = importlib.import_module("amk.bench.hardware")
@@ -167,7 +167,7 @@ def _command() -> str:
 
 
 def _measured(
-    arguments: argparse.Namespace, cases: Sequence[Wanted], device: Device, kept: Any, began: float
+    arguments: argparse.Namespace, cases: Sequence[Measurement], device: Device, kept: Any, began: float
 ) -> list[Any]:
     """The rows, recorded one by one as they are there."""
     provenance = importlib.import_module("amk.bench.hardware").provenance
@@ -184,14 +184,16 @@ def _measured(
     return rows
 
 
-def _positions(arguments: argparse.Namespace) -> list[Wanted]:
+def _positions(arguments: argparse.Namespace) -> list[Measurement]:
     """Every position of every plan; plans that are not SAFE are refused here."""
     names = ("cublas-graph",) if arguments.baselines is None else arguments.baselines
     cases = []
     for schedule in _schedules(arguments):
         admit(schedule)
         cases += [
-            wanted(schedule, pos, tokens=arguments.tokens, steps=arguments.steps, baselines=names, run=arguments.run)
+            measurement(
+                schedule, pos, tokens=arguments.tokens, steps=arguments.steps, baselines=names, run=arguments.run
+            )
             for pos in arguments.positions
         ]
     return cases

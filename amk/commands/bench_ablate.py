@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from amk.bench.ablation import HEADER, PAIRED, PAIRS, PARTS, WAITS, Ablation, cells, pairs, summary, variants
+from amk.bench.measurement import Measurement
 from amk.bench.record import ABLATIONS, Record
-from amk.bench.wanted import Wanted
 from amk.commands.output import print_json, print_table
 from amk.report.diagnostic import AmkError, Diagnostic, Exit, Where
 
@@ -39,7 +39,7 @@ def add_ablate(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def ablated(arguments: argparse.Namespace, cases: Sequence[Wanted], provenance: Provenance, began: float) -> int:
+def ablated(arguments: argparse.Namespace, cases: Sequence[Measurement], provenance: Provenance, began: float) -> int:
     """Measure what the record does not have, then print every row."""
     kept = Record.open(Path(arguments.record), ABLATIONS) if arguments.record else None
     deadline, longest, rows = began + (arguments.time_limit or float("inf")), 0.0, []
@@ -61,7 +61,7 @@ def ablated(arguments: argparse.Namespace, cases: Sequence[Wanted], provenance: 
     return _printed(arguments, rows, provenance())
 
 
-def _measured(arguments: argparse.Namespace, case: Wanted) -> Ablation:
+def _measured(arguments: argparse.Namespace, case: Measurement) -> Ablation:
     # Imported here: they need torch and a GPU.
     measuring = importlib.import_module("amk.bench.ablated")
     admit = importlib.import_module("amk.bench.ahead").made

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from amk.bench.measurement import Measurement
 from amk.bench.row import Row
 from amk.bench.shared import shared, write
-from amk.bench.wanted import Wanted
 
 
 def add_share(parser: argparse.ArgumentParser) -> None:
@@ -21,7 +21,7 @@ def add_share(parser: argparse.ArgumentParser) -> None:
 
 
 def share(
-    arguments: argparse.Namespace, cases: Sequence[Wanted], rows: Sequence[Row], provenance: dict[str, Any]
+    arguments: argparse.Namespace, cases: Sequence[Measurement], rows: Sequence[Row], provenance: dict[str, Any]
 ) -> None:
     """Write the rows that were measured; says what the file holds."""
     schedules = {case.key: case.schedule for case in cases}

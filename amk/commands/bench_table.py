@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from amk.bench.measurement import Measurement, measurement
 from amk.bench.record import Record, merged
 from amk.bench.row import Row
 from amk.bench.table import HEADER, OTHERS, Case, Table, as_json, cells, judge, load_table, others
-from amk.bench.wanted import Wanted, wanted
 from amk.commands.bench_output import draw
 from amk.commands.output import print_json, print_table
 from amk.report.diagnostic import AmkError, Diagnostic, Exit
@@ -21,15 +21,15 @@ from amk.report.diagnostic import AmkError, Diagnostic, Exit
 PUBLISHED = ("program", "what", "figure", "source")
 
 
-def wanted_of(arguments: argparse.Namespace) -> list[Wanted]:
+def measurements_of(arguments: argparse.Namespace) -> list[Measurement]:
     """The cases that can be planned; those that cannot are named on stderr."""
     return list(_planned(arguments, tell=True)[1].values())
 
 
-def _planned(arguments: argparse.Namespace, *, tell: bool) -> tuple[Table, dict[str, Wanted]]:
+def _planned(arguments: argparse.Namespace, *, tell: bool) -> tuple[Table, dict[str, Measurement]]:
     table = load_table(arguments.table)
     chosen = _chosen(arguments, table)
-    case_plans: dict[str, Wanted] = {}
+    case_plans: dict[str, Measurement] = {}
     plans: dict[str, Any] = {}
     for case in (table.cases[n - 1] for n in chosen):
         same = case.model_dump_json(include={"model", "dtype", "lm_head", "kv", "context", "settings"})
@@ -40,7 +40,7 @@ def _planned(arguments: argparse.Namespace, *, tell: bool) -> tuple[Table, dict[
                 print(f"{case.case}: {error}", file=sys.stderr)
             continue
         plans[same] = schedule
-        case_plans[case.case] = wanted(
+        case_plans[case.case] = measurement(
             schedule, case.pos, tokens=table.tokens, steps=table.steps, baselines=_names(arguments, case),
             run=arguments.run,
         )  # fmt: skip

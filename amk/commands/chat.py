@@ -30,14 +30,14 @@ def run(arguments: argparse.Namespace) -> int:
     device = choose_device(arguments)
     with opened(arguments, device, open_files(arguments.model), PLANNED) as model:
         chat = model.chat(arguments.system)
-        while (line := _asked()) is not None:
+        while (line := _line()) is not None:
             if line.strip():
                 options = sampling | {"stop": arguments.stop, "max_tokens": arguments.max_tokens}
                 _answered(chat, line, options, arguments)
     return Exit.SAFE
 
 
-def _asked() -> str | None:
+def _line() -> str | None:
     """The next line without its end; None at the end of the input. A terminal gets a prompt."""
     if sys.stdin.isatty():
         print("> ", end="", file=sys.stderr, flush=True)

@@ -10,7 +10,7 @@ from amk.commands.output import add_format
 from amk.commands.trace import write
 from amk.report.diagnostic import Exit
 from amk.schedule_ir.codec import load_schedule
-from amk.schedule_ir.edits.apply import said
+from amk.schedule_ir.edits.apply import edit_text
 from amk.schedule_ir.edits.difference import difference
 from amk.schedule_ir.edits.file import edits_json
 from amk.schedule_ir.edits.kinds import EditList
@@ -32,5 +32,5 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.format == "json":
         sys.stdout.write(text)
     else:
-        print("\n".join(said(edit) for edit in edits) or "the schedules are the same")
+        print("\n".join(edit_text(edit) for edit in edits) or "the schedules are the same")
     return int(Exit.SAFE)

@@ -171,12 +171,12 @@ def _timeline(arguments: argparse.Namespace, schedule: Schedule) -> Timeline:
         return of_schedule(schedule, choice)
     verdict = verify(schedule)
     if verdict.evidence is None:
-        return _with_notes(of_schedule(schedule, choice), _told(verdict) if not verdict.safe else ())
+        return _with_notes(of_schedule(schedule, choice), _verdict_notes(verdict) if not verdict.safe else ())
     drawn = of_witness(schedule, verdict.evidence.system, verdict.evidence.witness, arguments.workers)
-    return _with_notes(drawn, (*_told(verdict), "--logical draws the order of work."))
+    return _with_notes(drawn, (*_verdict_notes(verdict), "--logical draws the order of work."))
 
 
-def _told(verdict: Verdict) -> tuple[str, ...]:
+def _verdict_notes(verdict: Verdict) -> tuple[str, ...]:
     """What is wrong, as notes."""
     return tuple(f"{verdict.status}: {d.code} {d.message}" for d in verdict.diagnostics[:3])
 

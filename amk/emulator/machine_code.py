@@ -56,7 +56,7 @@ def _sources(module: str) -> dict[str, str]:
 
 
 @contextmanager
-def kept() -> Iterator[None]:
+def in_cache() -> Iterator[None]:
     """What numba compiles, or declares to compile, within is kept in `directory`."""
     before = numba.config.CACHE_DIR
     numba.config.CACHE_DIR = str(directory())

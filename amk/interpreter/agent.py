@@ -32,10 +32,10 @@ class Drain:
     def take(self) -> bool:
         """Drain the next chunk, which has arrived; False when it was the last."""
         self.chunks.append(self.ring.drain(self.key, len(self.chunks)))
-        return self.left > 0
+        return self.remaining > 0
 
     @property
-    def left(self) -> int:
+    def remaining(self) -> int:
         return self.hi - self.lo - len(self.chunks)
 
     def tile(self, name: MatrixName, layer: int, group: int, k_chunk: int) -> F32:

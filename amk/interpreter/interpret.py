@@ -265,14 +265,14 @@ class Machine:
             agent.drain = self._begin_drain(agent, op)
         drain = agent.drain
         ring = drain.ring
-        if drain.left:
+        if drain.remaining:
             if not ring.ready():
                 ring.waiter = agent
                 return "blocked"
             more = drain.take()
-            ring.hold(op.deferred - drain.left)
+            ring.hold(op.deferred - drain.remaining)
             ahead = ring.drained + ring.stream.slots
-            self._push(*ring.issue(ahead if ring.stream.run_ahead else min(ahead, ring.drained + drain.left)))
+            self._push(*ring.issue(ahead if ring.stream.run_ahead else min(ahead, ring.drained + drain.remaining)))
             if more:
                 return "more"
         op.reference(agent.env(self._tables), self._geometry, agent)

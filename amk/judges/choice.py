@@ -39,7 +39,7 @@ def chosen(logits: Floats, position: int, drawing: Drawing = GREEDY, slack: floa
         return best, _gap(logits) > slack * max(1.0, float(np.abs(logits).max()))
     noise = gumbel(drawing.seed, position, logits.size)
     picks = {_pick(logits, noise, drawing, by) for by in (-slack, 0.0, slack)}
-    scores = np.where(_left(logits, drawing, slack), logits / drawing.temperature + noise, -np.inf)
+    scores = np.where(_filter(logits, drawing, slack), logits / drawing.temperature + noise, -np.inf)
     return _pick(logits, noise, drawing, 0.0), len(picks) == 1 and _gap(scores) > slack / drawing.temperature * 4
 
 
@@ -49,10 +49,10 @@ def _gap(scores: Floats) -> float:
 
 
 def _pick(logits: Floats, noise: Floats, drawing: Drawing, by: float) -> int:
-    return int(np.argmax(np.where(_left(logits, drawing, by), logits / drawing.temperature + noise, -np.inf)))
+    return int(np.argmax(np.where(_filter(logits, drawing, by), logits / drawing.temperature + noise, -np.inf)))
 
 
-def _left(logits: Floats, drawing: Drawing, by: float) -> NDArray[np.bool_]:
+def _filter(logits: Floats, drawing: Drawing, by: float) -> NDArray[np.bool_]:
     """The rows that the filters leave, with the cuts moved by a little."""
     scores = logits / drawing.temperature
     left = np.ones(scores.size, bool)

@@ -198,7 +198,7 @@ def explore(system: System, limit: int = 200_000) -> Exploration:
     return Exploration(len(seen), frozenset(maximal), earliest, together, races, sums, deadlock)
 
 
-def withheld(code: Programs, held: frozenset[int]) -> tuple[Cut, list[int]]:
+def cut_without(code: Programs, held: frozenset[int]) -> tuple[Cut, list[int]]:
     """The maximal cut (and its counter values) reachable without executing any held event."""
     cut, value = [0] * len(code.first), code.init.copy()
     moved = True
@@ -215,7 +215,7 @@ def withheld(code: Programs, held: frozenset[int]) -> tuple[Cut, list[int]]:
 
 def enabled_without(code: Programs, event: int, held: frozenset[int]) -> bool:
     """The event is enabled in the maximal cut that excludes ``held`` (itself included, so that it is still pending)."""
-    cut, value = withheld(code, held | {event})
+    cut, value = cut_without(code, held | {event})
     agent = code.agent(event)
     return code.first[agent] + cut[agent] == event and code.enabled(event, value)
 
@@ -225,7 +225,7 @@ def must_precede(code: Programs, before: int, after: int) -> bool:
     return not enabled_without(code, after, frozenset((before,)))
 
 
-def withheld_races(system: System, keep_sums: bool = False) -> frozenset[Pair]:
+def races_by_definition(system: System, keep_sums: bool = False) -> frozenset[Pair]:
     """Racing pairs (or, if asked, unordered float accumulations), one withheld greedy run per pair."""
     code = Programs(system)
     relation = code.unordered_sum if keep_sums else code.conflict

@@ -306,8 +306,8 @@ def requests(schedule: Schedule) -> Iterator[tuple[Request, str]]:
         return
     vocab, context, batch = schedule.model.vocab, schedule.kv.context, schedule.batch
     drawing = DRAWINGS.get(mode_of(schedule), GREEDY)
-    texts = tuple(_given(vocab, 2 + s % 2, s) for s in range(batch))
-    long = tuple(_given(vocab, max(2, context - 3 + s % 2), s) for s in range(batch))
+    texts = tuple(_prompt(vocab, 2 + s % 2, s) for s in range(batch))
+    long = tuple(_prompt(vocab, max(2, context - 3 + s % 2), s) for s in range(batch))
     last = schedule.launch.workers - 1
     yield Request(texts, _fit((3, 1), schedule, 0), drawing=drawing), "priorities:1"
     middle = min(schedule.kv.block, max(context - 4, 0))
@@ -334,7 +334,7 @@ def _given_rows(schedule: Schedule) -> Iterator[tuple[Request, str]]:
         start = max(0, min(wanted, context - rows))
         most = (context - start) // rows
         steps = _fit(counts, schedule, context - most)
-        texts = tuple(_given(schedule.model.vocab, start + rows * sum(steps), s) for s in range(schedule.batch))
+        texts = tuple(_prompt(schedule.model.vocab, start + rows * sum(steps), s) for s in range(schedule.batch))
         yield Request(texts, steps, start, drawing=DRAWINGS.get(mode_of(schedule), GREEDY)), order
 
 
@@ -354,7 +354,7 @@ def _guessed(schedule: Schedule) -> Iterator[tuple[Request, str]]:
     for wanted, every, counts, order, stops in shapes:
         start = max(0, min(wanted, context - rows))
         steps = _fit(counts, schedule, context - (context - start) // rows)
-        given = _given(vocab, start + 1 + every % 2, 0)
+        given = _prompt(vocab, start + 1 + every % 2, 0)
         right = _continued(schedule, given, start + rows * sum(steps), drawing)
         guesses = tuple((t + 1) % vocab if every and n % every == every - 1 else t for n, t in enumerate(right))
         yield Request((given,), steps, start, stops, drawing, guesses=guesses), order
@@ -372,8 +372,8 @@ def _trees(schedule: Schedule) -> Iterator[tuple[Request, str]]:
     )
     for each, wanted, order in parents:
         start = max(0, min(wanted, context - rows))
-        given = _given(schedule.model.vocab, start + 1, 0)
-        nodes = _given(schedule.model.vocab, rows - 1, 3)
+        given = _prompt(schedule.model.vocab, start + 1, 0)
+        nodes = _prompt(schedule.model.vocab, rows - 1, 3)
         yield Request((given,), (1,), start, guesses=nodes, parents=each), order
 
 
@@ -404,7 +404,7 @@ def _apart(schedule: Schedule) -> Iterator[tuple[Request, str]]:
     drawing = DRAWINGS.get(mode_of(schedule), GREEDY)
     for firsts, launches, order, stops in shapes:
         starts = tuple(min(firsts[s % len(firsts)], max(context - 1, 0)) for s in range(batch))
-        texts = tuple(_given(schedule.model.vocab, start + 1 + s % 2, s) for s, start in enumerate(starts))
+        texts = tuple(_prompt(schedule.model.vocab, start + 1 + s % 2, s) for s, start in enumerate(starts))
         request = Request(texts, _fit(launches, schedule, max(starts)), ends=stops, drawing=drawing, starts=starts)
         yield request, order
 
@@ -420,7 +420,7 @@ def _fit(launches: Sequence[int], schedule: Schedule, start: int) -> tuple[int, 
     return tuple(out) or (1,)
 
 
-def _given(vocab: int, count: int, sequence: int) -> tuple[int, ...]:
+def _prompt(vocab: int, count: int, sequence: int) -> tuple[int, ...]:
     return tuple((7 + 13 * i + 5 * sequence) % vocab for i in range(count))
 
 

@@ -82,7 +82,7 @@ def _machine(schedule: Schedule, weights: RandomWeights) -> Machine:
 
 def _start(machine: Machine, schedule: Schedule, request: Request, before: Sequence[Rows] | None) -> None:
     try:
-        for name, data in (_given(schedule, request) if not request.calls else NOTHING_READ).items():
+        for name, data in (_inputs(schedule, request) if not request.calls else NOTHING_READ).items():
             machine.set(name, data)
         if before is not None:
             _resume(machine, schedule, before)
@@ -93,7 +93,7 @@ def _start(machine: Machine, schedule: Schedule, request: Request, before: Seque
 NOTHING_READ: dict[str, NDArray[Any]] = {"state": np.zeros(4, np.int32)}
 
 
-def _given(schedule: Schedule, request: Request) -> dict[str, NDArray[Any]]:
+def _inputs(schedule: Schedule, request: Request) -> dict[str, NDArray[Any]]:
     padded = np.zeros((schedule.batch, schedule.kv.context), np.int32)
     for row, text in zip(padded, request.written, strict=True):
         row[: len(text)] = text

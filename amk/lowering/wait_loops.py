@@ -74,10 +74,10 @@ class WaitLoop:
         known = _after(one, known)
         following = self.kernel.successors(at)
         if one.opcode.split(".")[0] == "bra" and one.guard:
-            following = self._taken(one, dict(known), following)
+            following = self._branch(one, dict(known), following)
         return [(to, known) for to in following]
 
-    def _taken(self, one: Code, known: dict[str, bool], following: list[int]) -> list[int]:
+    def _branch(self, one: Code, known: dict[str, bool], following: list[int]) -> list[int]:
         """Of (target, next) those that may be taken without the wait being satisfied."""
         register, negated = one.guard.lstrip("!"), one.guard.startswith("!")
         if register in known:

@@ -120,11 +120,11 @@ class PromptForward:
         both = []
         for name, fresh in (("k_cache", turned[:, model.heads :]), ("v_cache", v)):
             cache = self._buffers[name][layer, rows, :end]
-            cache[:, start:] = self._kept(fresh.transpose(0, 1), cache.dtype)
+            cache[:, start:] = self._for_cache(fresh.transpose(0, 1), cache.dtype)
             both.append(cache.to(self._dtype))
         return turned[:, : model.heads].transpose(0, 1).to(self._dtype), both[0], both[1]
 
-    def _kept(self, values: Tensor, dtype: torch.dtype) -> Tensor:
+    def _for_cache(self, values: Tensor, dtype: torch.dtype) -> Tensor:
         if self._schedule.kv.dtype == "fp8":
             values = values.clamp(-E4M3_MOST, E4M3_MOST).to(torch.float8_e4m3fn)
         return values.to(dtype)

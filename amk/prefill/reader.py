@@ -82,11 +82,11 @@ class TorchPrompts:
 
     def _prepare(self) -> None:
         try:
-            self._forward = self._made()
+            self._forward = self._start()
         except Exception as error:  # noqa: BLE001  told where the first prompt is read
             self._failed = error
 
-    def _made(self) -> PromptForward:
+    def _start(self) -> PromptForward:
         import torch
 
         from amk.prefill.device_matrices import DeviceMatrices

@@ -63,7 +63,7 @@ def streams(scene: Scene) -> Iterator[Candidate]:
             yield Candidate(f"a ring of {fits} slots", [Edit("replace", ("streams", i, "slots"), fits)])
 
 
-def said(scene: Scene) -> Iterator[Candidate]:
+def plain_operations(scene: Scene) -> Iterator[Candidate]:
     """What amk does not generate, and a schedule only says, becomes what it does: plain stores, barriers, copies."""
     for path, step in scene.near:
         for where, part, field, usual in ((path, step, "stores", "plain"), ((*path, "op"), step["op"], "kind", "sync")):

@@ -183,7 +183,7 @@ class Server:
             if (first := frame.first()) is not None:
                 yield event(first)
             for index, request in enumerate(requests):
-                async for piece in _told(request):
+                async for piece in _items(request):
                     if isinstance(piece, Completion):
                         total = added(total, piece.usage)
                         yield event(frame.last(index, piece.finish))
@@ -252,7 +252,7 @@ async def _http_error(http: HttpRequest, error: Exception) -> Response:
     return JSONResponse(error_body(str(error), status=status), status, headers)
 
 
-async def _told(request: Request) -> AsyncIterator[Piece | Completion]:
+async def _items(request: Request) -> AsyncIterator[Piece | Completion]:
     """What comes of a request, up to its completion. Raises the error that ended it."""
     while True:
         item = await request.events.get()
@@ -264,4 +264,4 @@ async def _told(request: Request) -> AsyncIterator[Piece | Completion]:
 
 
 async def _collected(requests: Sequence[Request]) -> list[Completion]:
-    return [piece for request in requests async for piece in _told(request) if isinstance(piece, Completion)]
+    return [piece for request in requests async for piece in _items(request) if isinstance(piece, Completion)]

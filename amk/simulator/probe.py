@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from amk.schedule_ir.expr import Env, IntArray, Value
 
 
-class _Seen(dict[str, int]):
+class _Reads(dict[str, int]):
     """Loop variables that remember which of them were asked for."""
 
     def __init__(self, values: Mapping[str, int], log: dict[str, int]) -> None:
@@ -30,7 +30,7 @@ class Probe(Env):
     ) -> None:
         log: dict[str, int] = {}
         # the fields `worker` and `pos` are properties here, so the dataclass must not set them
-        self.__dict__.update(loops=_Seen(loops, log), agent=agent, tables=tables, log=log, _worker=worker, _pos=pos)
+        self.__dict__.update(loops=_Reads(loops, log), agent=agent, tables=tables, log=log, _worker=worker, _pos=pos)
 
     @property
     def worker(self) -> int:

@@ -121,7 +121,7 @@ class Supply:
         self.most[self.count + group] = most
         self.changed = True
 
-    def _wanted(self) -> F64:
+    def _demand(self) -> F64:
         """The rate at which each flow would pull if it were alone; 0 if it does not pull.
 
         A ring that begins to ask gets its first bytes after the latency of a copy.
@@ -139,7 +139,7 @@ class Supply:
 
     def _share(self) -> None:
         """Max-min fair rates; then what leaves each ring."""
-        wanted = self._wanted()
+        wanted = self._demand()
         self.rate = np.zeros(2 * self.count)
         pulling = wanted > 0
         for mask, bandwidth in zip(self.parts, self.bandwidth, strict=True):

@@ -31,7 +31,7 @@ from amk.systems.flat_judge import (
     System,
 )
 from amk.systems.flat_judge import FORMAT as COLUMNS_FORMAT
-from amk.systems.flat_system import SCOPES, SYS, FlatSystem, Given
+from amk.systems.flat_system import SCOPES, SYS, EdgeSystems, FlatSystem
 from amk.systems.rules import HIGHEST, Rules, mixed
 
 FORMAT: Final = "amk.flat/1"
@@ -200,7 +200,7 @@ class _Reader:
         block = self._columns("block", document.systems.block)
         if document.systems.word is not None and document.systems.fence is not None:
             word, fence = (self._columns(n, getattr(document.systems, n)) for n in ("word", "fence"))
-            given = Given(word, fence, (*self._numbers(document.tagged), *self._numbers(document.private)))
+            given = EdgeSystems(word, fence, (*self._numbers(document.tagged), *self._numbers(document.private)))
             if document.orders is not None or document.sources is not None:
                 raise _Wrong("/systems", "a file with word and fence has neither orders nor sources")
         elif document.systems.word is not None or document.systems.fence is not None:

@@ -31,7 +31,7 @@ from amk.systems.flat_judge import (
     race_witness,
     touches_of,
 )
-from amk.systems.flat_system import SCOPES, FlatSystem, Given, too_narrow
+from amk.systems.flat_system import SCOPES, EdgeSystems, FlatSystem, too_narrow
 from amk.systems.happens_before import unordered_somewhere
 from amk.systems.machine import Trouble
 from amk.systems.wording import blocked, does, legs, where, who
@@ -138,14 +138,14 @@ def _fault(system: FlatSystem, edges: System, judgement: Judgement) -> Finding:
     facts = [] if fault.event < 0 else [shown(f"{who(system, fault.event, edges)}: {does(edges, fault.event)}")]
     if fault.writer is not None and fault.writer >= 0:
         facts.append(shown(f"{who(system, fault.writer, edges)}: {does(edges, fault.writer)}"))
-    message, code = _said(fault, name), FAULT_CODES[fault.kind]
+    message, code = _fault_text(fault, name), FAULT_CODES[fault.kind]
     if fault.event < 0:
         code = "AMK101" if fault.kind == "uninitialised" else "AMK104"
     place = where(system, fault.event) if fault.event >= 0 else None
     return Finding(Diagnostic(code, message, where=place, facts=tuple(facts)), edges, witness)
 
 
-def _said(fault: Fault, name: str) -> str:
+def _fault_text(fault: Fault, name: str) -> str:
     if fault.event < 0:
         return f"{name} does not hold at the end what it should"
     return {
@@ -155,7 +155,7 @@ def _said(fault: Fault, name: str) -> str:
     }[fault.kind]
 
 
-def unfenced(system: FlatSystem, given: Given, run: Run) -> Finding | None:
+def unfenced(system: FlatSystem, given: EdgeSystems, run: Run) -> Finding | None:
     """The first pair whose first event writes plain memory that the second touches, unordered under `fence`."""
     fence = without(given.fence, given.unfenced)
     ran = greedy(fence)

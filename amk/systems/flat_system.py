@@ -28,7 +28,7 @@ def _none() -> I64:
 
 
 @dataclass(frozen=True, eq=False)
-class Given:
+class EdgeSystems:
     """Systems that a file gives beside `block`, and the buffers that `fence` says nothing about."""
 
     word: System
@@ -49,12 +49,12 @@ class FlatSystem:
     source: I64
     sources: tuple[str, ...] = ()
     name: str = "system"
-    given: Given | None = field(default=None)
+    given: EdgeSystems | None = field(default=None)
     rules: Rules | None = None
     """None: nothing but counters."""
 
     @classmethod
-    def plain(cls, block: System, name: str = "system", given: Given | None = None) -> FlatSystem:
+    def plain(cls, block: System, name: str = "system", given: EdgeSystems | None = None) -> FlatSystem:
         """Everything acquires and releases at system scope; no sources."""
         return cls(
             block,
@@ -90,16 +90,16 @@ def ordering(block: System, acquires: Bools, releases: Bools) -> System:
     return replace(
         block,
         counter_init=init,
-        wait_first=_kept(block.wait_first, acquires),
+        wait_first=_offsets(block.wait_first, acquires),
         wait_counter=block.wait_counter[acquires],
         wait_threshold=block.wait_threshold[acquires],
-        signal_first=_kept(block.signal_first, releases),
+        signal_first=_offsets(block.signal_first, releases),
         signal_counter=block.signal_counter[releases],
         signal_amount=block.signal_amount[releases],
     )
 
 
-def _kept(first: I64, kept: Bools) -> I64:
+def _offsets(first: I64, kept: Bools) -> I64:
     """Offsets of the rows that are kept."""
     upto: I64 = np.concatenate(([0], np.cumsum(kept)))[first]
     return upto

@@ -14,7 +14,7 @@ import numpy as np
 
 from amk.systems.document import parse_system
 from amk.systems.flat_judge import System, greedy, must_clocks
-from amk.systems.loop_proof.knowledge import Key, Knowledge, Known, Row
+from amk.systems.loop_proof.knowledge import Key, Knowledge, OverCount, Row
 from amk.systems.loop_proof.numbers import Refused, need
 from amk.systems.loop_proof.order import Order
 from amk.systems.loop_proof.periods import Cut, Line, Spelled, cut, spelled
@@ -107,7 +107,7 @@ def _guess(made: Cut, system: System, periods: int) -> dict[Key, Row]:
             offset = rows[1][v] - made.ahead(v) - at * made.length(v) if moving else -inf
             if rows[0][v] or offset > -inf:
                 counted = event.part != "behind" or not made.length(v) or not length
-                row[v] = Known(int(rows[0][v]) if counted else 0, offset)
+                row[v] = OverCount(int(rows[0][v]) if counted else 0, offset)
         claims[event.key] = row
     return claims
 
@@ -122,25 +122,25 @@ def _settled(found: Plain, claims: dict[Key, Row], periods: int) -> dict[Key, Ro
             for w, known in row.items():
                 left = _proved(knowledge, waits[key], w, known)
                 dropped |= left != known
-                if left != Known():
+                if left != OverCount():
                     kept[key][w] = left
         if not dropped:
             return claims
         claims = kept
 
 
-def _proved(knowledge: Knowledge, wait: Any, w: int, known: Known) -> Known:
+def _proved(knowledge: Knowledge, wait: Any, w: int, known: OverCount) -> OverCount:
     """The halves of a claim that follow."""
-    counted = known.count and knowledge.proved(wait, w, Known(known.count))
-    moving = known.offset > -inf and knowledge.proved(wait, w, Known(0, known.offset))
-    return Known(known.count if counted else 0, known.offset if moving else -inf)
+    counted = known.count and knowledge.proved(wait, w, OverCount(known.count))
+    moving = known.offset > -inf and knowledge.proved(wait, w, OverCount(0, known.offset))
+    return OverCount(known.count if counted else 0, known.offset if moving else -inf)
 
 
 def _runs(made: Cut, system: System, periods: int) -> Json:
     """The furthest cuts before a period, until one is a period behind the one before it."""
     length = np.array([made.length(w) for w in range(len(made.agents))])
     ahead = np.array([made.ahead(w) for w in range(len(made.agents))])
-    held = _held(made)
+    held = _first_waits(made)
     whole = greedy(system)
     need(whole.complete, "a run does not end")
     for m in range(1, periods):
@@ -153,7 +153,7 @@ def _runs(made: Cut, system: System, periods: int) -> Json:
     raise Refused("no period leads from where the one before it ended")
 
 
-def _held(made: Cut) -> dict[int, int]:
+def _first_waits(made: Cut) -> dict[int, int]:
     """Where agents without a loop first wait for what grows with the number of periods."""
     held: dict[int, int] = {}
     for event in made.events():

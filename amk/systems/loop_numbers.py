@@ -31,7 +31,7 @@ def evaluated(
     if isinstance(given, int):
         return given
     if isinstance(given, Mapping):
-        return _tabled(_known(given["index"], names), given["step"], given["table"])
+        return _tabled(_look_up(given["index"], names), given["step"], given["table"])
     return _value(_parsed(given), names, laps)
 
 
@@ -53,7 +53,7 @@ def _parsed(text: str) -> ast.expr:
         raise SyntaxError(str(error)) from error
 
 
-def _known(name: str, names: Mapping[str, Number]) -> Number:
+def _look_up(name: str, names: Mapping[str, Number]) -> Number:
     if name not in names:
         raise Unknown(f"{name!r} is neither a parameter nor the number of a loop around it")
     return names[name]
@@ -64,7 +64,7 @@ def _value(node: ast.expr, names: Mapping[str, Number], laps: tuple[int, int | N
         case ast.Constant(value=int() as number) if type(number) is int:
             return number
         case ast.Name(id=name):
-            return _known(name, names)
+            return _look_up(name, names)
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             return -_value(operand, names, laps)
         case ast.BinOp(left=left, op=op, right=right):

@@ -78,29 +78,29 @@ class Program:
         document = self.read.document
         for number, counter in enumerate(document.counters):
             at = f"/counters/{number}"
-            init = self.known(counter.init, f"{at}/init")
+            init = self.constant(counter.init, f"{at}/init")
             with self.placed(at, "AMK007" if counter.name in self.counters else None):
                 self.counters[counter.name] = self.declared(counter, at, init)
         for number, buffer in enumerate(document.buffers):
             at = f"/buffers/{number}"
             with self.placed(at, "AMK007" if buffer.name in self.buffers else None):
-                self.buffers[buffer.name] = self.system.buffer(buffer.name, self.known(buffer.size, f"{at}/size"))
+                self.buffers[buffer.name] = self.system.buffer(buffer.name, self.constant(buffer.size, f"{at}/size"))
         self.contents(document)
         for number, agent in enumerate(document.agents):
             at = f"/agents/{number}"
-            cta, cluster, gpu = (self.known(getattr(agent, key), f"{at}/{key}") for key in ("cta", "cluster", "gpu"))
+            cta, cluster, gpu = (self.constant(getattr(agent, key), f"{at}/{key}") for key in ("cta", "cluster", "gpu"))
             stream = self.system.agent(agent.name, cta, cluster, gpu)
             self.code(stream, agent.code, self.values, f"{at}/code")
         return self.system
 
     def declared(self, counter: DeclaredCounter, at: str, init: int) -> Named | Array:
         """A counter or barrier, or several."""
-        size = None if counter.size is None else self.known(counter.size, f"{at}/size")
+        size = None if counter.size is None else self.constant(counter.size, f"{at}/size")
         if counter.arrivals is None:
             if size is None:
                 return self.system.counter(counter.name, counter.scope, init)
             return self.system.counters(counter.name, size, counter.scope, init)
-        arrivals = self.known(counter.arrivals, f"{at}/arrivals")
+        arrivals = self.constant(counter.arrivals, f"{at}/arrivals")
         if init:
             raise refuse("AMK005", "a barrier begins without arrivals")
         if size is None:
@@ -110,7 +110,7 @@ class Program:
     def contents(self, document: LoopDocument) -> None:
         for number, content in enumerate(document.initial):
             at = f"/initial/{number}"
-            lo, hi = self.known(content.lo, f"{at}/lo"), self.known(content.hi, f"{at}/hi")
+            lo, hi = self.constant(content.lo, f"{at}/lo"), self.constant(content.hi, f"{at}/hi")
             buffer = self.buffer(content.buffer, f"{at}/buffer")
             self.system.initial(buffer, lo, hi, self.value(content.value, self.values, f"{at}/value"))
 
@@ -142,7 +142,7 @@ class Program:
             return least, None if most is None else most + 1
         return 0, most
 
-    def known(self, given: Any, pointer: str) -> int:
+    def constant(self, given: Any, pointer: str) -> int:
         """A number that holds for the whole system."""
         if self.uses(given, pointer):
             raise Outside(f"{self.at(pointer)}: depends on {self.count}, which is open")
@@ -193,7 +193,7 @@ class Program:
         for turn in range(turns):
             self.code(stream, loop.code, {**names, loop.index: turn}, f"{at}/code")
 
-    def seen(self, stream: LoopAgent, numbers: dict[str, Any], names: Names, at: str) -> Names:
+    def in_scope(self, stream: LoopAgent, numbers: dict[str, Any], names: Names, at: str) -> Names:
         """The names that these numbers may use; the open count stands for the number of laps behind the loop."""
         if not any(self.uses(given, f"{at}/{key}") for key, given in numbers.items()):
             return names
@@ -207,7 +207,7 @@ class Program:
 
     def statement(self, stream: LoopAgent, one: Plain, names: Names, at: str) -> None:
         numbers = dict(_numbers_in(one))
-        names = self.seen(stream, numbers, names, at)
+        names = self.in_scope(stream, numbers, names, at)
         made = {key: self.number(given, names, f"{at}/{key}") for key, given in numbers.items() if "value" not in key}
         of = self.counter(one.counter, made.get("number"), at) if hasattr(one, "counter") else None
         value = self.value(one.value, names, f"{at}/value") if hasattr(one, "value") else None

@@ -33,7 +33,7 @@ def against(system: FlatSystem, trouble: Trouble) -> Iterator[Edit]:
         yield from _later(system, system.rules, trouble)
 
 
-def _said(system: FlatSystem, group: Group) -> tuple[str, str]:
+def _names(system: FlatSystem, group: Group) -> tuple[str, str]:
     return system.block.agent_name(group.agent), system.block.counter_name(group.counter)
 
 
@@ -48,7 +48,7 @@ def _parities(system: FlatSystem, rules: Rules) -> Iterator[Edit]:
         rows = np.concatenate([group.rows for group in alike])
         threshold = block.wait_threshold.copy()
         threshold[rows] ^= 1
-        agent, name = _said(system, alike[0])
+        agent, name = _names(system, alike[0])
         many = " and others" if len(alike) > 1 else ""
         change = f"let {agent} wait for {name}{many} with the other parity{alike[0].place}"
         yield Edit(change, replace(system, block=replace(block, wait_threshold=threshold)))

@@ -219,12 +219,12 @@ def _bracketed(reading: Reading, brackets: list[Bracket], watchers: dict[Pair, i
             other = reading.signal_event[row]
             own = reading.agent_of[other] == agent and other < event
             begins = waits and event == reading.block["agent_first"][agent]
-            if own or (not begins and reading.known(other, target, agent)):
+            if own or (not begins and reading.is_over(other, target, agent)):
                 count += reading.amount[row]
         need(count >= low, "a count may be below what a wait or an arrival means")
         watcher = watchers.get((counter, high)) if high is not None else None
         if watcher is not None:
-            need(reading.known(event, watcher, reading.agent_of[watcher]), "a count may be above what a wait means")
+            need(reading.is_over(event, watcher, reading.agent_of[watcher]), "a count may be above what a wait means")
 
 
 def _expected_in_time(reading: Reading) -> None:
@@ -234,7 +234,7 @@ def _expected_in_time(reading: Reading) -> None:
         counter, event = reading.block["signal_counter"][row], reading.signal_event[row]
         alike = (r for r in reading.rows_of[counter] if reading.signal_rule[r] in (ADD, EXPECT))
         later = (reading.signal_event[r] for r in alike if reading.sent[r] == reading.sent[row])
-        need(any(reading.known(event, e, reading.agent_of[e]) for e in later), "bytes may be expected too late")
+        need(any(reading.is_over(event, e, reading.agent_of[e]) for e in later), "bytes may be expected too late")
 
 
 def _fenced(reading: Reading) -> None:
@@ -263,11 +263,11 @@ def _fenced(reading: Reading) -> None:
 
 def _in_order(reading: Reading, write: int, access: int, fences: dict[int, list[int]]) -> bool:
     agent = reading.agent_of[access]
-    if reading.known(access, write, reading.agent_of[write]):
+    if reading.is_over(access, write, reading.agent_of[write]):
         return True
     for mine, events in fences.items():
         for fence in events:
-            if reading.known(write, fence, mine) and reading.known(fence, access, agent):
+            if reading.is_over(write, fence, mine) and reading.is_over(fence, access, agent):
                 return True
     return False
 

@@ -103,7 +103,7 @@ class Reading:
             totals.append(totals[-1] + size + expected + calls)
         return totals
 
-    def known(self, event: int, target: int, agent: int) -> bool:
+    def is_over(self, event: int, target: int, agent: int) -> bool:
         """The event is said to come before the target, which is of the agent, or is of it and before."""
         mine = self.agent_of[event]
         if mine == agent:

@@ -60,7 +60,7 @@ def judged_rules(system: FlatSystem) -> tuple[Finding | None, Judgement | None]:
         return Finding(Diagnostic("AMK205", reason)), None
     run, trouble = ran(system)
     if trouble is not None:
-        return found(run, trouble), None
+        return finding_of(run, trouble), None
     if (heavy := next((c for c, most in run.expected.items() if most >= MOST_BYTES), None)) is not None:
         name = system.block.counter_name(heavy)
         message = (
@@ -81,7 +81,7 @@ def _shown(system: FlatSystem, end: float) -> Finding | None:
     for choice in _choices(len(system.block.agent_first) - 1):
         run, trouble = ran(system, choice)
         if trouble is not None:
-            return found(run, trouble)
+            return finding_of(run, trouble)
         if perf_counter() > end:
             break
     return None
@@ -128,7 +128,7 @@ def _not_proved(system: FlatSystem, event: int, counter: int, late: bool) -> Fin
     name = system.block.counter_name(counter)
     what = "may come when a later phase has begun" if late else "may come before the phase that it means has begun"
     facts = (
-        shown(f"{who(system, event)}: {told(system, event)}"),
+        shown(f"{who(system, event)}: {event_text(system, event)}"),
         because(f"{name} may be ahead of it" if late else f"{name} may be behind it"),
         because("no run that was tried shows that this does harm"),
     )
@@ -141,12 +141,12 @@ def _doubtful(system: FlatSystem, judgement: Judgement) -> Finding:
     message = "the accesses are not known to be ordered"
     races, faults = judgement.races.races, judgement.dataflow.faults
     events = (races[0].first, races[0].second) if races else (faults[0].event,) if faults else ()
-    facts = tuple(shown(f"{who(system, e)}: {told(system, e)}") for e in events if 0 <= e < system.block.events)
+    facts = tuple(shown(f"{who(system, e)}: {event_text(system, e)}") for e in events if 0 <= e < system.block.events)
     doubt = because("no run that was tried shows that this does harm")
     return Finding(Diagnostic("AMK205", message, facts=(*facts, doubt)))
 
 
-def told(system: FlatSystem, event: int) -> str:
+def event_text(system: FlatSystem, event: int) -> str:
     """What the event does, in the words of its rules."""
     block, rules = system.block, system.rules or Rules.plain(system.block)
     parts = []
@@ -172,7 +172,7 @@ def told(system: FlatSystem, event: int) -> str:
     return ", ".join([*touches(block, event), *parts]) or ("is a proxy fence" if rules.proxy[event] else "does nothing")
 
 
-def found(run: Machine, trouble: Trouble) -> Finding:
+def finding_of(run: Machine, trouble: Trouble) -> Finding:
     """What a run shows, in words; the run is the witness."""
     system = run.system
     if trouble.kind == "deadlock":
@@ -195,7 +195,7 @@ def _name(system: FlatSystem, trouble: Trouble) -> str:
 
 
 def _facts(system: FlatSystem, events: tuple[int, ...]) -> list[Fact]:
-    return [shown(f"{who(system, event)}: {told(system, event)}") for event in events if event >= 0]
+    return [shown(f"{who(system, event)}: {event_text(system, event)}") for event in events if event >= 0]
 
 
 def _race(system: FlatSystem, run: Machine, trouble: Trouble) -> Diagnostic:
@@ -243,7 +243,7 @@ def _waited(run: Machine, event: int) -> list[Fact]:
         return [because(f"{block.agent_name(run.agent_of[event])} waits for nothing before")]
     row = run.first_row[0][last]
     counter = int(block.wait_counter[row])
-    told_so = told(system, last)
+    told_so = event_text(system, last)
     if run.phases[counter] is None:
         return [shown(f"{who(system, last)}: {told_so}")]
     over = run.met[row]
@@ -273,7 +273,7 @@ def _deadlock(system: FlatSystem, run: Machine, trouble: Trouble) -> Diagnostic:
     names = " and ".join(block.agent_name(agent) for agent in wait_cycle[:4])
     facts: list[Fact] = []
     for event, row in (waits[agent] for agent in wait_cycle[:6]):
-        facts.append(shown(f"{who(system, event)}: {told(system, event)}; {_state(run, row)}"))
+        facts.append(shown(f"{who(system, event)}: {event_text(system, event)}; {_state(run, row)}"))
     facts.append(because(f"{len(trouble.events)} of {block.agents} agents never finish in this run"))
     first = waits[wait_cycle[0]]
     counter = block.counter_name(int(block.wait_counter[first[1]]))

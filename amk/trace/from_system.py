@@ -11,7 +11,7 @@ from typing import Final
 from amk.report.timeline import Arrow, Kind, Span, Timeline, Track
 from amk.systems.flat_judge import System, greedy
 from amk.systems.flat_system import FlatSystem
-from amk.systems.rules_verdict import told
+from amk.systems.rules_verdict import event_text
 from amk.systems.verdict import Verdict
 
 MOST: Final = 4000
@@ -82,7 +82,7 @@ def _span(
     kind: Kind | None = None,
 ) -> Span:
     source = system.source_of(event)
-    name = told(system, event)
+    name = event_text(system, event)
     detail = f"event {int(system.block.index_of[event])}{f' at {source}' if source else ''}"
     return Span(tracks[_agent(system, event)], start, end, name, kind or _kind(system.block, event), detail, mark)
 

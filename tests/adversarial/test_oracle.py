@@ -20,7 +20,7 @@ from amk.judges.oracle import order as ordering
 from amk.judges.oracle.flatten import Edges, Segment, Spelled, spell
 from amk.judges.oracle.judge import Judge, rule, telling_positions
 from amk.judges.oracle.lags import HALF_WORD, _Runs, wrong_comparison
-from amk.judges.oracle.memory import asked, final_content, launch_content, misread, word_needs
+from amk.judges.oracle.memory import final_content, launch_content, launch_spans, misread, word_needs
 from amk.judges.oracle.order import Needs, Order, System, execute, system_of
 from amk.judges.oracle.races import Orders, race
 from amk.judges.oracle.stretches import stretches
@@ -276,7 +276,7 @@ def test_what_is_read_is_what_each_byte_holds() -> None:
         pos = rng.choice(telling_positions(subject, spelled.tokens))
         touched = toucher.at(pos)
         if len(order) == len(spelled.segments) and not touched.outside:
-            told = misread(toucher, touched, stretches(touched, asked(toucher, pos)), order, pos)
+            told = misread(toucher, touched, stretches(touched, launch_spans(toucher, pos)), order, pos)
             assert (told is not None) == misread_by_bytes(toucher, touched, order, pos), kind.number
             seen[told is not None] += 1
     assert min(seen[True], seen[False]) > 3, seen

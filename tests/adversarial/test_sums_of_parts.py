@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from amk.adversary.edits import Edit, Json, apply, at, steps
-from amk.adversary.neighbourhood.bases import _made, base
+from amk.adversary.neighbourhood.bases import _small, base
 from amk.adversary.neighbourhood.mutator import Change
 from amk.adversary.neighbourhood.survey import Survey
 from amk.planner.settings import FAST
@@ -16,7 +16,7 @@ from amk.planner.settings import FAST
 def quarters() -> Json:
     """A step of eight rows that has its columns in four parts."""
     settings = replace(FAST, handoff="mixed", warps=2, rows=8, chunk_bytes=512, x_parts=4, k_parts=4)
-    return _made(settings, layers=1, hidden=128, ffn=128, heads=4, kv_heads=2)
+    return _small(settings, layers=1, hidden=128, ffn=128, heads=4, kv_heads=2)
 
 
 def first_norm(document: Json) -> tuple[str | int, ...]:

@@ -100,7 +100,7 @@ class Night:
         quantiles = np.quantile(np.array(self.gains), (0.0, 0.05, 0.5, 0.95, 1.0))
         return {
             "pairs": len(self.gains), "kept": self.kept, "races passed": self.passed, "retries": dict(self.retries),
-            "mad": self.mad, "gain needed": decide.needed(self.mad),
+            "mad": self.mad, "gain needed": decide.least_gain(self.mad),
             "gains (0, 5, 50, 95, 100%)": [round(float(q), 6) for q in quantiles],
             "medians of even and odd pairs": [
                 round(float(np.median(each)), 6) for each in (self.gains[::2], self.gains[1::2]) if each

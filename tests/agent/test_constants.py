@@ -22,10 +22,10 @@ from amk.agent.report.results import known_error_of
 from amk.agent.run import reports, session
 from amk.agent.run.runs import Plan
 from amk.agent.tools.desk import Desk
-from amk.agent.tools.trial import Asked, looked_at
+from amk.agent.tools.trial import DesignRequest, looked_at
+from amk.bench.measurement import Measurement, measurement
 from amk.bench.row import Row
 from amk.bench.times import Times
-from amk.bench.wanted import Wanted, wanted
 from amk.commands import learned
 from amk.commands.bench_share import share
 from amk.models.model import load_model
@@ -83,7 +83,7 @@ def times(state: State, constants: Constants | None, index: int = START) -> tupl
     return Simulator(constants).steps_ms(made.schedule, state.run.positions)
 
 
-def measured(case: Wanted) -> Row:
+def measured(case: Measurement) -> Row:
     ms = step_ms(case.schedule, case.key.pos, slower())
     return Row(
         key=case.key, times=Times(ms, ms, ms), baselines={}, bytes=1, ceiling_gbps=250.0, error=0.0, torch_error=0.0,
@@ -100,7 +100,7 @@ def test_from_a_card_elsewhere_to_a_search_without_one(
 ) -> None:
     """What `amk bench --share` wrote teaches constants, by which a search is timed, told of, and gone on with."""
     model, sent, file = load_model("smollm2-135m"), tmp_path / "l4.json", tmp_path / "l4-constants.json"
-    cases = [wanted(plan(model, L4, settings=settings, max_context=2048), 1500) for settings in (FAST, NAIVE)]
+    cases = [measurement(plan(model, L4, settings=settings, max_context=2048), 1500) for settings in (FAST, NAIVE)]
     share(Namespace(share=sent, sign=None), cases, [measured(case) for case in cases], PROVENANCE)
     monkeypatch.setattr(learned, "fit_few", fit_two)
     assert cli.main(["calibrate", "--gpu", "l4", "--learn", str(sent), "-o", str(file)]) == 0
@@ -227,7 +227,7 @@ def test_no_part_of_a_search_asks_with_other_constants(
     assert start is not None
     point = state.run.settings
     looked = partial(looked_at, workshop=workshop_of(state.run))
-    found = looked(Asked(run=state.run, settings=point, edits=(), compile=False))
+    found = looked(DesignRequest(run=state.run, settings=point, edits=(), compile=False))
     assert found.simulated_ms == pytest.approx(times(state, slower()), rel=1e-4)
     assert simulated(model, start.schedule) == step_ms(start.schedule, 128, slower())
     desk = Desk("llm", Inbox(folder / INBOX), lambda: state, look=looked)

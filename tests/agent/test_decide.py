@@ -52,7 +52,7 @@ def test_a_significant_gain_below_half_a_percent_is_not_kept() -> None:
 
 
 def test_a_noisy_device_asks_for_more() -> None:
-    assert decide.needed(0.0) == pytest.approx(log(1.005)) and decide.needed(0.02) == pytest.approx(0.06)
+    assert decide.least_gain(0.0) == pytest.approx(log(1.005)) and decide.least_gain(0.02) == pytest.approx(0.06)
     assert decide.worth(0.0) == pytest.approx(log(1.01)) and decide.worth(0.02) == pytest.approx(0.06)
 
 
@@ -74,7 +74,7 @@ def test_what_is_worth_a_keep_is_hardly_ever_lost_at_the_half(kind: Kind) -> Non
     noise = Noise(kind, 0.003)
     mad = decide.spread(paired_test(noise, 5, 0))
     for times, share in ((1.0, 0.05), (1.5, 0.02)):
-        tests = [paired_test(noise, 5, i, times * decide.needed(mad)) for i in range(1, 301)]
+        tests = [paired_test(noise, 5, i, times * decide.least_gain(mad)) for i in range(1, 301)]
         won = [ratios for ratios in tests if decide.paired_test(ratios, mad, 24, 0).passed]
         lost = [ratios for ratios in won if np.median(ratios[:12]) > decide.at_half(mad)]
         assert len(won) > 60 and len(lost) <= share * len(won)
@@ -103,7 +103,7 @@ def test_a_pilot_of_a_noisy_device_is_ended_by_more() -> None:
 
 @pytest.mark.parametrize("mad", [0.001, 0.003, 0.006])
 def test_what_is_worth_a_keep_is_hardly_ever_dropped_early(mad: float) -> None:
-    gain = decide.needed(mad)
+    gain = decide.least_gain(mad)
     first = np.random.default_rng(0).normal(-gain, 1.4826 * mad, (20_000, 2))
     dropped = (first.min(axis=1) > decide.hopeless(mad)) | (first[:, 0] > decide.hopeless_at_once(mad))
     assert dropped.mean() < 0.01

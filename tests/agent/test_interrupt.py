@@ -16,7 +16,7 @@ def test_every_signal_interrupts_what_is_not_held(signum: int, capfd: pytest.Cap
         interrupts.check()
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signum)
-        with interrupts.held():
+        with interrupts.hold():
             os.kill(os.getpid(), signum)
             written.append("report")
         with pytest.raises(KeyboardInterrupt):

@@ -35,7 +35,7 @@ from amk.agent.report.html import render
 from amk.agent.report.live import View
 from amk.agent.report.standing import doing, standings
 from amk.agent.run.loop import Loop
-from amk.agent.tools.trial import Asked, Trial
+from amk.agent.tools.trial import DesignRequest, Trial
 from tests.agent.conftest import MakeLoop
 from tests.agent.llm_stub import Answer, Script, error, ok, serving, turn, uses
 
@@ -50,7 +50,7 @@ def submit(changes: dict[str, Any], why: str = "w", **more: Any) -> tuple[str, d
     return "submit_proposal", {"changes": changes, "why": why, "parent": -1, **more}
 
 
-def seen(asked: Asked) -> Trial:
+def seen(asked: DesignRequest) -> Trial:
     """What is looked at, without the process that looks."""
     return Trial(verdict="UNSAFE", codes=["AMK507"], told="a slot is refilled while it is read")
 

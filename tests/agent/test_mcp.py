@@ -30,7 +30,7 @@ from amk.agent.remote import limits, mcp_server
 from amk.agent.remote.limits import Searches
 from amk.agent.remote.mcp_server import Server
 from amk.agent.tools import calls
-from amk.agent.tools.trial import Asked, Trial
+from amk.agent.tools.trial import DesignRequest, Trial
 from amk.schedule_ir.schedule import Schedule
 from amk.simulator.constants import FILE_BYTES, constants_for, load_constants
 from amk.targets.target import load_target
@@ -172,7 +172,7 @@ def test_an_argument_that_a_tool_has_not_is_named(finished: Run) -> None:
     assert "no argument settings" in told and "changes" in told
 
 
-def planned(asked: Asked) -> Schedule:
+def planned(asked: DesignRequest) -> Schedule:
     """What an `Asked` is about, planned here."""
     from amk.agent.gate.candidate import Candidate
     from amk.agent.gate.design import Design
@@ -185,9 +185,9 @@ def planned(asked: Asked) -> Schedule:
 
 def test_settings_are_judged_as_they_are_asked_for(finished: Run) -> None:
     """Those of a run with its start, context, formats and batch, and the verdict is the validator's."""
-    asked: list[Asked] = []
+    asked: list[DesignRequest] = []
 
-    def look(one: Asked) -> Trial:
+    def look(one: DesignRequest) -> Trial:
         asked.append(one)
         return Trial(verdict="UNSAFE", codes=["AMK201"])
 

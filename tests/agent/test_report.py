@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from amk.agent.decide.feedback import fate
-from amk.agent.decide.headroom import left
+from amk.agent.decide.headroom import share_above_floor
 from amk.agent.decide.ranking import TOLD, misleads
 from amk.agent.gate import candidate
 from amk.agent.gate.candidate import Candidate
@@ -224,7 +224,7 @@ def test_the_live_view_shows_how_far_the_search_is(make_loop: MakeLoop) -> None:
     loop.run()
     assert "of 8 evaluations" in seen[0] and "calibrate of the start" in "".join(seen)
     assert "now: pilot of #0" in "".join(seen) and "8 of 8 evaluations" in seen[-1] and "now:" not in seen[-1]
-    above = left(loop.state)
+    above = share_above_floor(loop.state)
     assert above is not None and f"{100 * (1 - above):.1f}% of the speed of light" in seen[-1]
     drawn = curve(loop.state)
     assert loop.state.best >= 0 and len(drawn) == loop.state.evals and drawn[-1] == BLOCKS[-1] and drawn in seen[-1]

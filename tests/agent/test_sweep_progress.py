@@ -163,7 +163,7 @@ class Search:
             self.state.apply(Measured.model_validate({**lease_of(lease), **seen}), 0.0)
         else:
             gain = self.state.best_score - score
-            outcome = "kept" if gain > decide.needed(0.0) else "rejected"
+            outcome = "kept" if gain > decide.least_gain(0.0) else "rejected"
             decided = {"index": index, "outcome": outcome, "reason": "", "log_gain": gain, "score": score}
             self.state.apply(Decided.model_validate(decided), 0.0)
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from amk import cli
+from amk.bench.measurement import Measurement, measurement
 from amk.bench.row import Row
 from amk.bench.shared import MOST_BYTES, Shared, read, seal_of, shared, write
 from amk.bench.times import Times
-from amk.bench.wanted import Wanted, wanted
 from amk.commands import learned as learned_of
 from amk.commands import measured_runs as measured_runs_of
 from amk.commands.bench_share import share
@@ -42,7 +42,7 @@ SLOWER = 6.0
 """What a hand-off takes on the card, over what the simulator thinks."""
 
 
-def row(case: Wanted, ms: float, correct: bool = True) -> Row:
+def row(case: Measurement, ms: float, correct: bool = True) -> Row:
     return Row(
         key=case.key, times=Times(ms, ms, ms), baselines={}, bytes=1, ceiling_gbps=250.0, error=0.0, torch_error=0.0,
         kl=0.0, argmax_agrees=True, reproducible=True, correct=correct,
@@ -57,14 +57,14 @@ def replace_row(content: Shared, number: int, **fields: Any) -> Shared:
 
 
 @pytest.fixture(scope="module")
-def cases() -> list[Wanted]:
+def cases() -> list[Measurement]:
     model, target = load_model("smollm2-135m"), load_target("l4")
     plans = [plan(model, target, settings=settings, max_context=2048) for settings in (FAST, NAIVE)]
-    return [wanted(schedule, 1500) for schedule in plans]
+    return [measurement(schedule, 1500) for schedule in plans]
 
 
 @pytest.fixture
-def sent(cases: list[Wanted], tmp_path: Path) -> Path:
+def sent(cases: list[Measurement], tmp_path: Path) -> Path:
     """What a card whose hand-offs are slower sends."""
     known = constants_for(load_target("l4"))
     real = known.model_copy(update={"hop_us": known.hop_us * SLOWER, "l2_us": known.l2_us * SLOWER})
@@ -116,7 +116,11 @@ def test_a_shared_row_names_what_the_planner_chose() -> None:
 
 @pytest.mark.turns(2)
 def test_the_simulator_learns_from_a_card_that_is_not_here(
-    sent: Path, cases: list[Wanted], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    sent: Path,
+    cases: list[Measurement],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def fit_two(runs: Sequence[Run], start: Constants, told: Callable[[str], None]) -> Fit:
         return fit(runs, start, ("hop_us", "l2_us"), told, spread=3.0)  # all sixteen take half a minute
@@ -181,7 +185,7 @@ def test_another_card_is_not_learned_from(sent: Path, tmp_path: Path) -> None:
     assert cli.main(["calibrate", "--gpu", "h200", "--learn", str(sent), "-o", str(tmp_path / "c.json")]) == 2
 
 
-def test_wrong_logits_and_large_files_are_refused(cases: list[Wanted], tmp_path: Path) -> None:
+def test_wrong_logits_and_large_files_are_refused(cases: list[Measurement], tmp_path: Path) -> None:
     path = tmp_path / "wrong.json"
     write(path, shared([(row(cases[0], 9.0, correct=False), cases[0].schedule)], PROVENANCE))
     with pytest.raises(AmkError, match="wrong logits"):

@@ -22,7 +22,7 @@ import numpy as np
 from amk.bench.provenance import commit
 from amk.emulator.arithmetic import bits
 from amk.emulator.arithmetic.floating import arithmetic, function
-from amk.emulator.ptx.encode import known
+from amk.emulator.ptx.encode import form_table
 from tests.emulator import hardware, instructions
 from tests.emulator.hardware_values import Value, Values, take
 
@@ -48,7 +48,7 @@ def gpu_value() -> Value:
 
 def rounded_once(name: str, a: int, b: int) -> int:
     """The emulator's own result."""
-    form = known()[name]
+    form = form_table()[name]
     mode = form.mode & 0xFF
     if form.operands == "dab":
         return int(bits.call(arithmetic, form.operation, mode, a, b, 0))

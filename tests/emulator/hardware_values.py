@@ -17,7 +17,7 @@ from numba import types
 
 from amk.emulator.arithmetic import bits
 from amk.emulator.arithmetic.floating import floating
-from amk.emulator.ptx.encode import known
+from amk.emulator.ptx.encode import form_table
 
 Value = Callable[[str, int, int], int]
 """The word that an instruction makes of one or two words (0 where it takes one)."""
@@ -30,7 +30,7 @@ _EXACT = types.ExternalFunction("amk_tests_floating", floating.sig)  # type: ign
 
 def instructions() -> list[str]:
     """Those whose bits PTX leaves open."""
-    return sorted(name for name in known() if name.endswith(".f32") and (".approx" in name or ".full" in name))
+    return sorted(name for name in form_table() if name.endswith(".f32") and (".approx" in name or ".full" in name))
 
 
 @dataclass
@@ -46,7 +46,7 @@ class Values:
     def of(self, which: int, a: int, b: int) -> int:
         name = instructions()[which - 1]
         self.run[name] += 1
-        key = name, a, b if known()[name].operands == "dab" else 0
+        key = name, a, b if form_table()[name].operands == "dab" else 0
         if key not in self.said:
             try:
                 self.said[key] = self.value(*key)
@@ -69,7 +69,7 @@ _KEPT: list[object] = []
 
 def take(value: Value) -> Values:
     """From now on approximate instructions in this process's emulator have the bits that `value` says."""
-    assert not any(form.mode >> MARK for form in known().values()), "taken, or no free bits"
+    assert not any(form.mode >> MARK for form in form_table().values()), "taken, or no free bits"
     values = Values(value)
     symbols = [symbol for symbol, _, _ in bits._SEPARATE]
     place = symbols.index(floating.symbol)  # type: ignore[attr-defined]
@@ -80,5 +80,5 @@ def take(value: Value) -> Values:
     _KEPT.append(callback)
     llvm.add_symbol(ASKED, ctypes.cast(callback, ctypes.c_void_p).value)
     for number, name in enumerate(instructions(), 1):
-        known()[name] = replace(known()[name], mode=known()[name].mode | number << MARK)
+        form_table()[name] = replace(form_table()[name], mode=form_table()[name].mode | number << MARK)
     return values

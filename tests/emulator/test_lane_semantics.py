@@ -12,7 +12,7 @@ from amk.emulator.arithmetic.bits import call
 from amk.emulator.arithmetic.floating import floating
 from amk.emulator.arithmetic.whole import whole
 from amk.emulator.ptx import isa
-from amk.emulator.ptx.encode import known
+from amk.emulator.ptx.encode import form_table
 
 INTERESTING = (
     0, 1, 2, 3, 31, 32, 33, 63, 64, 0x7F, 0x80, 0xFF, 0x7FFF, 0x8000, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF,
@@ -40,7 +40,7 @@ def signed(word: int, width: int) -> int:
 
 def executed(opcode: str, *operands: int) -> int:
     """The result of an integer or floating point instruction, as an unsigned number."""
-    form = known()[opcode]
+    form = form_table()[opcode]
     words = [signed(word, 64) for word in operands] + [0] * (4 - len(operands))
     if form.operation < isa.FADD:
         return int(call(whole, form.operation, form.mode, *words)) & (1 << 64) - 1

@@ -179,7 +179,7 @@ def test_a_certificate_as_deep_as_can_be_read_costs_a_new_proof(starts: Starts) 
     first = starts.start(schedule)
     for depth in range(sys.getrecursionlimit() - 60, sys.getrecursionlimit(), 1):
         starts.entry(schedule, "certificates").write_text("[" * depth + "]" * depth)
-        certificate, sealed = certificates.kept(schedule_hash(schedule)), admissions.kept(schedule_hash(schedule))
+        certificate, sealed = certificates.load(schedule_hash(schedule)), admissions.load(schedule_hash(schedule))
         assert sealed is not None
         assert not admissions.is_admitted(schedule_hash(schedule), certificate, *sealed)
     assert starts.start(schedule) == first and starts.checks >= 1

@@ -49,7 +49,7 @@ def explored(system: Case) -> str | None:
 def incidents() -> Iterator[Case]:
     for incident in load().values():
         for fixed in (False, True):
-            system = to_json(incident.made(fixed).flat())
+            system = to_json(incident.system(fixed).flat())
             found, meant = explored(system), "SAFE" if fixed else "UNSAFE"
             # a scope that is too narrow is wrong by rule, and no interleaving shows it
             by_rule = incident.code == "AMK505" and not fixed

@@ -26,7 +26,7 @@ def wrong(verdict: Verdict, limit: int = 20_000) -> bool:
 
 @pytest.mark.parametrize("incident", INCIDENTS.values(), ids=lambda i: i.name)
 def test_the_bug_is_found_and_its_fix_is_safe(incident: Incident) -> None:
-    verdict = judged(incident.made(False).flat())
+    verdict = judged(incident.system(False).flat())
     assert verdict.verdict == "UNSAFE" and verdict.diagnostics[0].code.startswith(incident.code), verdict
     told = verdict.explain()
     assert all(words in told for words in incident.says) and "amk/systems/incidents/" in told, told
@@ -35,7 +35,7 @@ def test_the_bug_is_found_and_its_fix_is_safe(incident: Incident) -> None:
         assert found is not None
         replayed = replay_run(found, "w") if found["format"] == FORMAT else replay(found["system"], found["witness"])
         assert replayed
-    fixed = judged(incident.made(True).flat())
+    fixed = judged(incident.system(True).flat())
     assert fixed.safe, fixed
     if incident.name not in TOO_LARGE:
         assert not wrong(fixed)
@@ -47,7 +47,7 @@ def test_exploration_finds_every_bug_too() -> None:
         if incident.code == "AMK505":
             continue
         try:
-            assert wrong(judged(incident.made(False).flat())), incident.name
+            assert wrong(judged(incident.system(False).flat())), incident.name
         except TooMany:
             assert incident.name in TOO_LARGE
 

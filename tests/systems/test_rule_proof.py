@@ -42,7 +42,7 @@ def test_certificates_of_right_kernels_are_accepted() -> None:
     for make in RIGHT:
         assert accepted(make().flat())
     for incident in load().values():
-        assert accepted(incident.made(True).flat()), incident.name
+        assert accepted(incident.system(True).flat()), incident.name
 
 
 def test_certificates_of_random_safe_kernels_are_accepted() -> None:

@@ -15,7 +15,7 @@ from amk.judges.explore import (
     explore,
     explore_memory,
     must_precede,
-    withheld_races,
+    races_by_definition,
 )
 from amk.validator.memory.flat import Judgement, judge
 from amk.validator.memory.races import Race
@@ -102,9 +102,9 @@ def test_withheld_runs_agree_with_clocks_on_larger_systems() -> None:
     """Too many cuts to visit; per conflicting pair the withheld run is the definition."""
     for system in random_systems(cases(50, 150), seed=4, max_agents=8, max_events=8):
         mine = judge(system, limit=None)
-        assert pairs(mine.races.races) == withheld_races(system)
+        assert pairs(mine.races.races) == races_by_definition(system)
         if not mine.races.racy:
-            assert pairs(mine.races.unordered_sums) == withheld_races(system, keep_sums=True)
+            assert pairs(mine.races.unordered_sums) == races_by_definition(system, keep_sums=True)
 
 
 def test_withheld_runs_agree_with_every_clock() -> None:

@@ -42,7 +42,7 @@ def chain(base: Subject, rng: Random, inverted: bool) -> list[Edit]:
     length = len(at(document, body))
     early, late = sorted((rng.randrange(1, length), rng.randrange(1, length)))
     wait = {"op": {"op": "wait", "role": "w0"}, "waits": [_chained({"next": 1}, layers)], "signals": []}
-    signal = {"op": {"op": "signal", "role": "w0"}, "waits": [], "signals": [_given()]}
+    signal = {"op": {"op": "signal", "role": "w0"}, "waits": [], "signals": [_signal()]}
     counter = {"name": "chain", "shape": [k], "scope": "gpu", "handoff": "fenced", "init": 0}
     edits = [table(document, "next", [(w + 1) % k for w in range(k)]), Edit("insert", ("counters", 0), counter)]
     first, second = (wait, signal) if inverted else (signal, wait)
@@ -53,7 +53,7 @@ def _chained(index: Json, layers: int) -> Json:
     return {"counter": "chain", "index": [index], "at_least": {"t": layers, "l": 1, "1": 1}, "order": "acquire"}
 
 
-def _given() -> Json:
+def _signal() -> Json:
     return {"counter": "chain", "index": [{"worker": 1}], "add": 1, "order": "release"}
 
 
@@ -138,7 +138,7 @@ def partial_prefix(rng: Random) -> Mutant:
     edits = []
     for phase in phases:
         (path,) = users(document, phase)[1]
-        edits.append(Edit("replace", path, _given() | {"counter": "own"}))
+        edits.append(Edit("replace", path, _signal() | {"counter": "own"}))
         (path,) = users(document, phase)[0]
         reach = phases.index(phase) + 1 - (rng.choice((0, 0, 1, 2)) if phase == target else 0)
         wait = _chained(0, layers) | {"counter": "own", "at_least": {"t": 4 * layers, "l": 4, "1": reach}}

@@ -26,7 +26,7 @@ SMALLEST = ModelSpec(
 )  # fmt: skip
 
 
-def _made(
+def _small(
     settings: Settings, *, workers: int = 2, wanted: Formats | Layered = BF16, gpu: str = "h200", **model: Any
 ) -> Json:
     """The plan with blocks of 4 positions, or of a step's rows, of which a head's cache has three."""
@@ -44,7 +44,7 @@ DRAWN = replace(TAGGED, sampling="top-k-top-p")
 
 def _two_programs() -> Json:
     """Each of the two workers runs a program of its own."""
-    document = _made(replace(PHASED, warps=2, wide_epilogue=4096))
+    document = _small(replace(PHASED, warps=2, wide_epilogue=4096))
     (program,) = document["programs"]
     return document | {"programs": [program | {"count": 1}, program | {"name": "second", "first": 1, "count": 1}]}
 
@@ -64,7 +64,7 @@ def _specialised(settings: Settings, workers: int) -> Json:
 def _own_counters() -> Json:
     """The warps of each of four workers meet before lm_head by a counter of their own, all behind the same threshold;
     a table of zeros is there for one that is not."""
-    document = _roomy(_made(replace(PHASED, warps=2), layers=1, workers=4))
+    document = _roomy(_small(replace(PHASED, warps=2), layers=1, workers=4))
     (program,) = document["programs"]
     body = program["body"][1]["body"]
     place = next(n for n, node in enumerate(body) if node.get("op", {}).get("matrix") == "lm_head") - 1
@@ -75,72 +75,72 @@ def _own_counters() -> Json:
 
 
 MADE: dict[str, Callable[[], Json]] = {
-    "fenced": lambda: _made(replace(PHASED, warps=2)),
-    "fenced, heads apart": lambda: _made(
+    "fenced": lambda: _small(replace(PHASED, warps=2)),
+    "fenced, heads apart": lambda: _small(
         replace(PHASED, warps=2, wide_epilogue=4096, head_handoff=True), heads=4, kv_heads=2, layers=1
     ),
-    "tagged": lambda: _made(TAGGED),
-    "flags and fences, bias": lambda: _made(replace(FAST, handoff="narrow", warps=2), qkv_bias=True, layers=1),
-    "drawing": lambda: _made(replace(DRAWN), layers=1),
-    "drawing, fenced": lambda: _made(replace(PHASED, warps=2, sampling="top-p"), layers=1),
-    "batch, parts of down": lambda: _made(
+    "tagged": lambda: _small(TAGGED),
+    "flags and fences, bias": lambda: _small(replace(FAST, handoff="narrow", warps=2), qkv_bias=True, layers=1),
+    "drawing": lambda: _small(replace(DRAWN), layers=1),
+    "drawing, fenced": lambda: _small(replace(PHASED, warps=2, sampling="top-p"), layers=1),
+    "batch, parts of down": lambda: _small(
         replace(TAGGED, batch=2, k_parts=2, chunk_bytes=512), ffn=64, layers=1, workers=4
     ),
-    "live batch": lambda: _made(replace(TAGGED, batch=2, live=True, reduce_from=2), layers=1, workers=4),
-    "live batch, fenced, head norms": lambda: _made(
+    "live batch": lambda: _small(replace(TAGGED, batch=2, live=True, reduce_from=2), layers=1, workers=4),
+    "live batch, fenced, head norms": lambda: _small(
         replace(PHASED, warps=2, batch=2, live=True), layers=1, qk_norm=True
     ),
-    "batch of codes": lambda: _made(replace(TAGGED, batch=2), wanted=formats("int4-g128-zp", "int8"), layers=1),
-    "int8, fp8 cache": lambda: _made(replace(TAGGED, kv_dtype="fp8"), wanted=formats("int8", "int8-g64"), layers=1),
-    "int4 with zeros": lambda: _made(
+    "batch of codes": lambda: _small(replace(TAGGED, batch=2), wanted=formats("int4-g128-zp", "int8"), layers=1),
+    "int8, fp8 cache": lambda: _small(replace(TAGGED, kv_dtype="fp8"), wanted=formats("int8", "int8-g64"), layers=1),
+    "int4 with zeros": lambda: _small(
         TAGGED, wanted=formats("int4-g64-zp", "int4-g128-zp"), layers=1, hidden=64, vocab=41, tied_embeddings=True
     ),
-    "fp8, scales apart": lambda: _made(
+    "fp8, scales apart": lambda: _small(
         replace(PHASED, warps=2, scales_apart=True), wanted=formats("fp8", "int4-g64"), layers=1
     ),
-    "layers of two kinds": lambda: _made(
+    "layers of two kinds": lambda: _small(
         replace(TAGGED), wanted=((1, formats("int8-g64", "int8-g128")), (1, MIXED)), layers=2
     ),
     "two programs": _two_programs,
-    "naive, head norms": lambda: _made(NAIVE, qk_norm=True, layers=1),
-    "splits reduced": lambda: _made(replace(TAGGED, reduce_from=2), workers=4, layers=1, hidden=64),
-    "sm_80": lambda: _made(
+    "naive, head norms": lambda: _small(NAIVE, qk_norm=True, layers=1),
+    "splits reduced": lambda: _small(replace(TAGGED, reduce_from=2), workers=4, layers=1, hidden=64),
+    "sm_80": lambda: _small(
         replace(FAST, handoff="mixed", warps=2, refill_early=True, pollers="all"), gpu="a100", layers=1
     ),
-    "LayerNorm, parallel": lambda: _made(TAGGED, layers=1, **NEOX),
-    "LayerNorm, one after the other, fenced": lambda: _made(
+    "LayerNorm, parallel": lambda: _small(TAGGED, layers=1, **NEOX),
+    "LayerNorm, one after the other, fenced": lambda: _small(
         replace(PHASED, warps=2), layers=1, **NEOX | {"parallel": False, "activation": "gelu-tanh"}
     ),
-    "refills held back": lambda: _made(
+    "refills held back": lambda: _small(
         replace(PHASED, warps=2, run_ahead=True, slots=2, held_refills=1.0, first_refills=0.5), layers=1
     ),
-    "rows": lambda: _made(replace(TAGGED, rows=3), layers=1),
-    "rows, fenced, norms and bias": lambda: _made(
+    "rows": lambda: _small(replace(TAGGED, rows=3), layers=1),
+    "rows, fenced, norms and bias": lambda: _small(
         replace(PHASED, warps=2, rows=2), layers=1, heads=4, kv_heads=2, qk_norm=True, qkv_bias=True
     ),
-    "rows, parts of down, sums in global memory": lambda: _made(
+    "rows, parts of down, sums in global memory": lambda: _small(
         replace(TAGGED, rows=4, k_parts=2, chunk_bytes=512, head_sums="global", pollers="all"),
         layers=1,
         workers=4,
     ),
-    "rows that accept": lambda: _made(replace(TAGGED, rows=2, accepts=True), layers=1),
-    "rows that accept, drawn, fenced": lambda: _made(
+    "rows that accept": lambda: _small(replace(TAGGED, rows=2, accepts=True), layers=1),
+    "rows that accept, drawn, fenced": lambda: _small(
         replace(PHASED, warps=2, rows=2, accepts=True, sampling="temperature"), layers=1
     ),
-    "sixteen rows": lambda: _made(replace(TAGGED, rows=16, handoff="mixed", head_sums="global"), layers=1),
-    "rows, all in parts": lambda: _made(
+    "sixteen rows": lambda: _small(replace(TAGGED, rows=16, handoff="mixed", head_sums="global"), layers=1),
+    "rows, all in parts": lambda: _small(
         replace(FAST, handoff="mixed", warps=2, rows=8, chunk_bytes=512, x_parts=2, k_parts=2), layers=1, hidden=64
     ),
-    "batch of codes, down in thirds": lambda: _made(
+    "batch of codes, down in thirds": lambda: _small(
         replace(TAGGED, batch=2, k_parts=3), wanted=formats("int8"), ffn=192, layers=1, workers=3
     ),
-    "slice of layers": lambda: _made(TAGGED, layers=1, slice=LayerSlice(first=1, of=3)),
-    "four layers, fenced, room": lambda: _roomy(_made(replace(PHASED, warps=2), layers=4)),
-    "four layers, tagged, room": lambda: _roomy(_made(TAGGED, layers=4)),
+    "slice of layers": lambda: _small(TAGGED, layers=1, slice=LayerSlice(first=1, of=3)),
+    "four layers, fenced, room": lambda: _roomy(_small(replace(PHASED, warps=2), layers=4)),
+    "four layers, tagged, room": lambda: _roomy(_small(TAGGED, layers=4)),
     "three layers of each of two kinds, room": lambda: _roomy(
-        _made(TAGGED, wanted=((3, formats("int8-g64", "int8-g128")), (3, MIXED)), layers=6)
+        _small(TAGGED, wanted=((3, formats("int8-g64", "int8-g128")), (3, MIXED)), layers=6)
     ),
-    "three layers of rows in parts": lambda: _made(
+    "three layers of rows in parts": lambda: _small(
         replace(FAST, handoff="mixed", warps=2, rows=8, chunk_bytes=512, x_parts=2, k_parts=2), layers=3, hidden=64
     ),
     "counters of each worker, room": _own_counters,

@@ -147,7 +147,7 @@ class Survey:
             return Outcome(verdict.status, codes, certificate, seconds=clock.seconds)
         ruling = judge(schedule, requests)
         clock.lap("judge")
-        told, why = _told(ruling), ruling.why[:300]
+        told, why = _outcome(ruling), ruling.why[:300]
         return Outcome(verdict.status, codes, certificate, told, why, requests, clock.seconds)
 
     def _checked(self, schedule: Schedule, digest: str, safe: bool) -> str:
@@ -183,7 +183,7 @@ class Survey:
         return lambda: self._certificate | {"schedule": digest}
 
 
-def _told(ruling: Ruling) -> str:
+def _outcome(ruling: Ruling) -> str:
     return f"refuted: {ruling.kind}" if ruling.status == "refuted" else ruling.status
 
 

@@ -28,13 +28,13 @@ def calibrated(state: State, backend: Backend, measured: Measured, log_ratios: t
 def uneven(log_ratios: Sequence[float]) -> str:
     """Why a card whose two sides were the same program is not to be used: "" if their median is near enough to zero. It
     is as far off as a pilot asks for: of what such a card showed faster, nobody could say that it is."""
-    off, most = float(np.median(log_ratios)), decide.PILOT_SHARE * decide.needed(decide.spread(log_ratios))
+    off, most = float(np.median(log_ratios)), decide.PILOT_SHARE * decide.least_gain(decide.spread(log_ratios))
     if abs(off) <= most:
         return ""
     return f"the same program beside itself differs by {decide.percent(-off)}, more than {decide.percent(most)}"
 
 
-def kept(state: State, backend: Backend) -> Calibrated | None:
+def recent_calibration(state: State, backend: Backend) -> Calibrated | None:
     """The latest calibration of this very card, if it is young; nothing is known of a card without a name, and a clock
     that went back makes no calibration young."""
     assert state.session is not None

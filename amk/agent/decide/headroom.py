@@ -41,7 +41,7 @@ def speed_of_light(floors: Sequence[float], ms: Sequence[float]) -> float | None
     return sum(floor / each for floor, each in zip(floors, ms, strict=True)) / len(ms)
 
 
-def left(state: State) -> float | None:
+def share_above_floor(state: State) -> float | None:
     """Share of the best plan's time that is above the floor, as last seen beside it; None if that is not known."""
     ms = fate(state, state.trials[state.best]).ms if state.best != START else ()
     if state.best == START and state.calibrations:
@@ -52,7 +52,7 @@ def left(state: State) -> float | None:
 
 def nothing_to_rank(state: State) -> str | None:
     """Why a simulated search goes no further, or None."""
-    share = left(state) if state.run is not None and state.run.simulated else None
+    share = share_above_floor(state) if state.run is not None and state.run.simulated else None
     if share is None or share >= ERROR or len(candidates(state)) < CANDIDATES:
         return None
     return (
@@ -79,7 +79,7 @@ def expected(gain: float) -> float:
 
 def foretold(state: State) -> list[str]:
     """What the reader should know before a simulated night; nothing where a card measures."""
-    run, share = state.run, left(state)
+    run, share = state.run, share_above_floor(state)
     if run is None or not run.simulated or share is None:
         return []
     known = "" if run.target == REFERENCE else f"; it was fitted to an {REFERENCE}, how far it is off here is not known"

@@ -46,7 +46,7 @@ def spread(log_ratios: Sequence[float]) -> float:
     return float(np.median(np.abs(values - np.median(values))))
 
 
-def needed(mad: float) -> float:
+def least_gain(mad: float) -> float:
     """The log gain that a keep requires."""
     return max(log1p(MIN_GAIN), MADS * mad)
 
@@ -59,7 +59,7 @@ def worth(mad: float) -> float:
 def hopeless(mad: float) -> float:
     """The log loss (negative: the gain) that ends a pilot when its first rounds all show more (less): of what is worth
     a keep less than one in a hundred is lost by that."""
-    return -HOPELESS_SHARE * needed(mad)
+    return -HOPELESS_SHARE * least_gain(mad)
 
 
 def hopeless_at_once(mad: float) -> float:
@@ -70,7 +70,7 @@ def hopeless_at_once(mad: float) -> float:
 def at_half(mad: float) -> float:
     """The log ratio that ends a paired test when the median of its first half is above it: this only refuses, so it
     keeps nothing that the whole paired test would not keep."""
-    return -PILOT_SHARE * needed(mad)
+    return -PILOT_SHARE * least_gain(mad)
 
 
 def upper_bound(log_ratios: Sequence[float], seed: int) -> float:
@@ -82,7 +82,7 @@ def upper_bound(log_ratios: Sequence[float], seed: int) -> float:
 
 def pilot(log_ratios: Sequence[float], mad: float) -> Ruling:
     gain = -float(np.median(log_ratios))
-    want = PILOT_SHARE * needed(mad)
+    want = PILOT_SHARE * least_gain(mad)
     if gain < want:
         return Ruling(False, f"{percent(gain)}, at least {percent(want)} is needed for a paired test", gain)
     return Ruling(True, "", gain)
@@ -90,7 +90,7 @@ def pilot(log_ratios: Sequence[float], mad: float) -> Ruling:
 
 def paired_test(log_ratios: Sequence[float], mad: float, rounds: int, seed: int) -> Ruling:
     """The keep rule on `rounds` rounds."""
-    gain, want = -float(np.median(log_ratios)), needed(mad)
+    gain, want = -float(np.median(log_ratios)), least_gain(mad)
     if len(log_ratios) < rounds:
         return Ruling(False, f"{percent(gain)} after {len(log_ratios)} of {rounds} rounds", gain)
     bound = upper_bound(log_ratios, seed)

@@ -33,7 +33,7 @@ def local_gpus(root: Path = DRIVER) -> list[LocalGpu]:
             lines = (folder / "information").read_text(encoding="utf-8", errors="replace").splitlines()
         except OSError:
             continue
-        found.append(LocalGpu(ordinal, value_of(lines, "Model"), known(value_of(lines, "GPU UUID"))))
+        found.append(LocalGpu(ordinal, value_of(lines, "Model"), card_name(value_of(lines, "GPU UUID"))))
     return found
 
 
@@ -56,7 +56,7 @@ def value_of(lines: list[str], what: str) -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith(what)), "")
 
 
-def known(uuid: str) -> str:
+def card_name(uuid: str) -> str:
     """The driver writes question marks where it does not know."""
     return "" if "?" in uuid else uuid
 

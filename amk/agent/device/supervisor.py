@@ -179,7 +179,7 @@ class Supervisor:
                 except BlockingIOError:
                     continue
                 except OSError:
-                    return self._gone(process)
+                    return self._death(process)
         return None
 
     def _receive(self, process: _Process, expected: int, until: float) -> Answer | Fault:
@@ -187,7 +187,7 @@ class Supervisor:
             if select.select([process.answers], [], [], TICK)[0]:
                 data = os.read(process.answers, 65536)
                 if not data:
-                    return self._gone(process)
+                    return self._death(process)
                 process.buffer += data
                 if len(process.buffer) > MAX_ANSWER:
                     return Fault("protocol", "an answer without end", suspect=True)
@@ -209,12 +209,12 @@ class Supervisor:
         if self.stopping.is_set():
             return Fault("stopped", "the search ends")
         if process.popen.poll() is not None:
-            return self._gone(process)
+            return self._death(process)
         if resident_bytes(process.popen.pid) > self.host_bytes:
             return Fault("memory", f"the worker uses more than {self.host_bytes:,} bytes")
         return None
 
-    def _gone(self, process: _Process) -> Fault:
+    def _death(self, process: _Process) -> Fault:
         try:
             code = process.popen.wait(timeout=self.grace)
         except subprocess.TimeoutExpired:

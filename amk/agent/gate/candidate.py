@@ -65,7 +65,7 @@ class Impossible:
     detail: str
 
 
-class Asked(Protocol):
+class Problem(Protocol):
     """The problem of a run."""
 
     @property
@@ -82,7 +82,7 @@ class Asked(Protocol):
     def constants(self) -> Constants | None: ...
 
 
-def workshop_of(asked: Asked) -> Workshop:
+def workshop_of(asked: Problem) -> Workshop:
     """What makes the candidates of a run."""
     model, target = load_model(asked.model), load_target(asked.target)
     return Workshop(model, target, asked.context, formats(asked.dtype), asked.batch, Simulator(asked.constants))

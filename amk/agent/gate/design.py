@@ -18,7 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 from amk.models.matrices import MATRICES
 from amk.planner.settings import Settings
 from amk.report.diagnostic import AmkError, Diagnostic
-from amk.schedule_ir.edits.apply import said
+from amk.schedule_ir.edits.apply import edit_text
 from amk.schedule_ir.edits.difference import PROBLEM
 from amk.schedule_ir.edits.file import shown
 from amk.schedule_ir.edits.kinds import Edit, Knobs
@@ -86,7 +86,7 @@ def _read(number: int, edit: Any) -> str:
 
 def in_words(edits: Sequence[str]) -> list[str]:
     """Each edit on one line."""
-    return [said(edit_of(text)) for text in edits]
+    return [edit_text(edit_of(text)) for text in edits]
 
 
 def difference(design: Design, parent: Design, changes: dict[str, Any]) -> dict[str, Any]:

@@ -29,7 +29,7 @@ class Pipeline:
         """Whether the judgement of `index` was not taken yet."""
         return index in self._pending
 
-    def done(self, index: int) -> bool:
+    def is_done(self, index: int) -> bool:
         return self._pending[index].done()
 
     @property

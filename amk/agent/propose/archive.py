@@ -85,12 +85,12 @@ class Archive:
             candidate, times = context.workshop.make(context.design(index)), NOWHERE
             with suppress(AmkError):
                 if isinstance(candidate, Candidate):
-                    times = step_times(context.workshop.simulator.predict(candidate.schedule, looked(context)))
+                    times = step_times(context.workshop.simulator.predict(candidate.schedule, position_of(context)))
             self._times[index] = times
         return self._times[index]
 
 
-def looked(context: Context) -> int:
+def position_of(context: Context) -> int:
     """The position at which the simulator is asked: neither the shortest text nor a long one."""
     positions = context.state.run.positions if context.state.run is not None else (128,)
     return positions[min(POSITION, len(positions) - 1)]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from amk.agent.decide.keep import needed, percent
+from amk.agent.decide.keep import least_gain, percent
 from amk.agent.journal.inbox import Suggestion
 from amk.agent.propose.base import Context
 from amk.agent.propose.local import knob_by_knob
@@ -49,7 +49,7 @@ class Paid:
         for count in range(len(paid), 2, -1):
             total = -sum(worth for worth, _ in paid[:count])
             settings = moved(base, dict(change for _, change in paid[:count]))
-            if total >= WORTH_TRYING * needed(context.state.noise) and context.is_new(settings):
+            if total >= WORTH_TRYING * least_gain(context.state.noise) and context.is_new(settings):
                 return context.suggest(self.name, settings, f"{count} changes that pay, {percent(total)} in sum")
         return []
 

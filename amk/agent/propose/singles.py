@@ -24,7 +24,7 @@ from typing import Final, Literal
 
 import numpy as np
 
-from amk.agent.decide.keep import needed
+from amk.agent.decide.keep import least_gain
 from amk.agent.gate.candidate import Candidate
 from amk.agent.gate.design import Design, in_words, text_of
 from amk.agent.journal.inbox import Suggestion
@@ -73,7 +73,7 @@ class Settled:
 
 
 @dataclass(frozen=True)
-class Made:
+class SingleTrial:
     """A single change made to the best, and to what was the best before, with the score that this has."""
 
     single: Single
@@ -99,7 +99,7 @@ class Singles:
     unseen: dict[str, float] = field(default_factory=dict)
     """By kind, as of `unseen`; of the best of the last survey."""
     _best: Design | None = None
-    _made: tuple[Made, ...] = ()
+    _made: tuple[SingleTrial, ...] = ()
 
     def ask(self, context: Context) -> Sequence[Suggestion]:
         run = context.state.run
@@ -120,7 +120,7 @@ class Singles:
         known = {design: index for index, design in reversed(list(enumerate(context.history.designs)))}
         for made in self._of_the_best(context):
             worth, index = made.worth(context, known), known.get(made.here)
-            outcome: Outcome = "lost" if worth >= needed(context.state.noise) else "open"
+            outcome: Outcome = "lost" if worth >= least_gain(context.state.noise) else "open"
             if index is not None:
                 trial = context.state.trials[index]
                 outcome = _became(trial) if trial.closed or not decided else "open"
@@ -128,7 +128,7 @@ class Singles:
                 outcome = "avoided"
             yield Settled(made.single, outcome, worth, index)
 
-    def _of_the_best(self, context: Context) -> tuple[Made, ...]:
+    def _of_the_best(self, context: Context) -> tuple[SingleTrial, ...]:
         best = context.design(context.state.best)
         if best != self._best:
             marks = context.state.curve[:-1] if context.state.best != START else []
@@ -137,7 +137,7 @@ class Singles:
             drawn = draws(context)
             self.unseen = {kind: unseen(found) for kind, found in drawn.items()}
             found = dict.fromkeys(changes(context, drawn))
-            self._made = tuple(Made(s, s.on(best), tuple((was, s.on(d)) for was, d in earlier)) for s in found)
+            self._made = tuple(SingleTrial(s, s.on(best), tuple((was, s.on(d)) for was, d in earlier)) for s in found)
             self._best = best
         return self._made
 

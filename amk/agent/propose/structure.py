@@ -23,12 +23,12 @@ from math import exp, log, sqrt
 
 import numpy as np
 
-from amk.agent.decide.keep import MAX_LOSS, needed
+from amk.agent.decide.keep import MAX_LOSS, least_gain
 from amk.agent.decide.ranking import misleads
 from amk.agent.gate.candidate import Candidate
 from amk.agent.gate.design import MAX_EDITS, Design, in_words, text_of
 from amk.agent.journal.inbox import Suggestion
-from amk.agent.propose.archive import WITHIN, Archive, Elite, family, fresh, looked, merged, replaced, scores
+from amk.agent.propose.archive import WITHIN, Archive, Elite, family, fresh, merged, position_of, replaced, scores
 from amk.agent.propose.base import Context
 from amk.agent.propose.edit_history import WITH, beside_the_best, had, paying, refused
 from amk.planner.settings import Settings
@@ -145,7 +145,7 @@ class Structure:
             if gain >= before + ADDS and self._is_safe(context, child.design):
                 climb.found = gain, child if climb.found is None else _on_top(child, climb.found[1])
         climb.looks += CLIMBS
-        enough = climb.found is not None and climb.found[0] >= ENOUGH * needed(context.state.noise)
+        enough = climb.found is not None and climb.found[0] >= ENOUGH * least_gain(context.state.noise)
         if not enough and climb.looks < LONGEST:
             return None
         self._climb = None
@@ -153,7 +153,7 @@ class Structure:
 
     def _leader(self, context: Context) -> int:
         """The best, or what is on its way and will replace it, by the simulator."""
-        leader, most = context.state.best, needed(context.state.noise)
+        leader, most = context.state.best, least_gain(context.state.noise)
         for trial in context.state.open_trials:
             gain = self._ahead(context, context.design(trial.index), context.design(context.state.best))
             if gain is not None and gain > most:
@@ -170,7 +170,7 @@ class Structure:
             return None
         gains: list[float] = []
         try:
-            for pos in sorted(run.positions, key=lambda pos: pos != looked(context)):
+            for pos in sorted(run.positions, key=lambda pos: pos != position_of(context)):
                 gains.append(log(self._time(context, known, pos) / self._time(context, made, pos)))
                 if gains[-1] < (0.0 if len(gains) == 1 else -MAX_LOSS):
                     return gains[-1]
@@ -231,7 +231,7 @@ class Structure:
         if self._sure(context):
             return elites[int(rng.integers(len(elites)))]
         state = context.state
-        weights = [exp(-max(0.0, elite.score - state.best_score) / needed(state.noise)) for elite in elites]
+        weights = [exp(-max(0.0, elite.score - state.best_score) / least_gain(state.noise)) for elite in elites]
         return elites[int(rng.choice(len(elites), p=np.array(weights) / sum(weights)))]
 
     def _offspring(self, context: Context, parent: Elite, operator: str, rng: np.random.Generator) -> Child | None:
@@ -291,7 +291,7 @@ class Structure:
         parent = context.workshop.make(context.design(child.parent))
         if not isinstance(parent, Candidate):
             return None
-        pos = looked(context)
+        pos = position_of(context)
         try:
             return log(self._time(context, parent, pos) / self._time(context, made, pos))
         except AmkError:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from amk.agent.decide.keep import needed, percent
+from amk.agent.decide.keep import least_gain, percent
 from amk.agent.journal.inbox import Suggestion
 from amk.agent.propose.base import Context
 from amk.planner.settings import Settings
@@ -29,7 +29,7 @@ class Sweep:
         """Whether what comes next is expected to lose as much as a keep gains: then it is measured so that the search
         can say that nothing is left."""
         found = context.neighbourhood.following(context)
-        return found is not None and found[0] > needed(context.state.noise)
+        return found is not None and found[0] > least_gain(context.state.noise)
 
 
 def why(context: Context, settings: Settings, expected: float) -> str:

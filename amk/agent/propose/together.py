@@ -21,12 +21,12 @@ from itertools import combinations, islice
 import numpy as np
 
 from amk.agent.decide.feedback import fate
-from amk.agent.decide.keep import needed, percent
+from amk.agent.decide.keep import least_gain, percent
 from amk.agent.gate.candidate import Candidate
 from amk.agent.gate.design import Design, in_words
 from amk.agent.journal.inbox import Suggestion
 from amk.agent.journal.state import START
-from amk.agent.propose.archive import WITHIN, looked, merged
+from amk.agent.propose.archive import WITHIN, merged, position_of
 from amk.agent.propose.base import Context
 from amk.agent.propose.combine import RIDGE, WORTH_TRYING
 from amk.planner.space import Value, moved
@@ -104,7 +104,7 @@ def combined(context: Context, found: Sequence[tuple[float, Change, int]] | None
     found = gained(context) if found is None else found
     sums = [(sum(gain for gain, _, _ in some), some) for count in AT_ONCE for some in combinations(found, count)]
     for total, some in sorted(sums, key=lambda each: -each[0]):
-        if total < WORTH_TRYING * needed(context.state.noise):
+        if total < WORTH_TRYING * least_gain(context.state.noise):
             return
         knobs = [name for _, change, _ in some for name, _, _ in change.knobs]
         design: Design | None = base if len(knobs) == len(set(knobs)) else None
@@ -119,7 +119,7 @@ def _slower(context: Context, candidate: Candidate) -> bool:
     run, best = context.state.run, context.workshop.make(context.design(context.state.best))
     if run is None or not (run.simulated and run.prior) or not isinstance(best, Candidate):
         return False
-    pos, step_ms = looked(context), context.workshop.simulator.step_ms
+    pos, step_ms = position_of(context), context.workshop.simulator.step_ms
     try:
         return step_ms(candidate.schedule, pos) >= step_ms(best.schedule, pos)
     except AmkError:
@@ -175,7 +175,7 @@ def _measured(context: Context) -> tuple[dict[Change, int], list[tuple[float, li
             continue
         parts = _parts(change, largest)
         beyond = gain - sum(sum(alone[part]) / len(alone[part]) for part in parts)
-        new = change not in known and (not parts or beyond > needed(state.noise))
+        new = change not in known and (not parts or beyond > least_gain(state.noise))
         if new and len(change) <= FEW:
             insort(largest, (-len(change), len(known), change.whole))
             parts, known[change] = [len(known)], trial.index

@@ -145,7 +145,7 @@ class Transfer:
         for lesson in self.lessons if number == TOGETHER else self.lessons[int(number) : int(number) + 1]:
             # The worthiest has its way: what a later one says of the same knob or place is left out.
             turned = context.space.changes(design.settings, best.settings)
-            new = {k: v for k, v in known(context.space, lesson.knobs).items() if k not in turned}
+            new = {k: v for k, v in of_space(context.space, lesson.knobs).items() if k not in turned}
             design = Design(planned(context.workshop, design.settings, new), merged(design.edits, lesson.texts))
         base = context.workshop.make(design.settings)
         if design == best or not isinstance(base, Candidate):
@@ -170,7 +170,7 @@ class Transfer:
         return Suggestion(self.name, settings, why, parent=context.state.best, edits=edits, operator=number)
 
 
-def known(space: Space, knobs: dict[str, Value]) -> dict[str, Value]:
+def of_space(space: Space, knobs: dict[str, Value]) -> dict[str, Value]:
     """Those knobs and values that the space has."""
     found = {}
     for knob in space.knobs:

@@ -34,7 +34,7 @@ from amk.agent.run import export, runs
 from amk.agent.tools.calls import signature
 from amk.agent.tools.desk import READING, WRITING, Desk
 from amk.agent.tools.refused import RefusedError
-from amk.agent.tools.trial import Asked, Look, Trial, look
+from amk.agent.tools.trial import DesignRequest, Look, Trial, look
 from amk.models.model import load_model
 from amk.planner.formats import formats
 from amk.planner.space import OutsideSpaceError
@@ -86,10 +86,10 @@ class Server:
     searches: Searches = field(default_factory=Searches)
 
     def desk(self, run: str) -> Desk:
-        folder, state = found(run)
+        folder, state = run_of(run)
         return Desk(MCP, Inbox(folder / INBOX), lambda: state, self._limited_look)
 
-    def _limited_look(self, asked: Asked) -> Trial:
+    def _limited_look(self, asked: DesignRequest) -> Trial:
         with self.searches.looking():
             return self.look(asked)
 
@@ -109,7 +109,9 @@ class Server:
             start=start, settings={}, seed=0, proposer="mcp", backend="none", simulated=True, limits=Limits(),
             manifest="", version=__version__, batch=batch, constants=constants and constants_of(constants, target),
         )  # fmt: skip
-        return self._limited_look(Asked(run=asked, settings=dict(space.point(settings)), edits=(), compile=False))
+        return self._limited_look(
+            DesignRequest(run=asked, settings=dict(space.point(settings)), edits=(), compile=False)
+        )
 
     def list_runs(self) -> list[RunSummary]:
         """All stored searches, newest first."""
@@ -156,7 +158,7 @@ class Server:
 
     def export_best(self, run: str) -> Exported:
         """Certify the best schedule of a run again, and write it and its certificate beside the run's journal."""
-        folder, state = found(run)
+        folder, state = run_of(run)
         schedule, certificate = export.export(state, folder / export.BEST)
         return Exported(
             schedule=str(schedule), certificate=str(certificate),
@@ -165,7 +167,7 @@ class Server:
         )  # fmt: skip
 
     def _summary(self, run: str) -> RunSummary:
-        folder, state = found(run)
+        folder, state = run_of(run)
         answer = summary(folder.name, runs.status(folder, state), state)
         if answer.state != "interrupted":
             return answer
@@ -278,7 +280,7 @@ def _named(tool: Callable[..., Any], method: Callable[..., Any], known: inspect.
     return tool
 
 
-def found(name: str) -> tuple[Path, State]:
+def run_of(name: str) -> tuple[Path, State]:
     """The folder and state of a run. AmkError, as an error of the tool, if there is none."""
     try:
         folder = runs.find(name)

@@ -15,8 +15,8 @@ from types import MappingProxyType
 from typing import Final
 
 from amk.agent.decide.feedback import Fate, fate
-from amk.agent.decide.headroom import left
-from amk.agent.decide.keep import needed, percent
+from amk.agent.decide.headroom import share_above_floor
+from amk.agent.decide.keep import least_gain, percent
 from amk.agent.journal.events import Surveyed
 from amk.agent.journal.state import State, Trial
 from amk.agent.propose.edit_history import WITH
@@ -147,7 +147,7 @@ def _kind(state: State, name: str, singles: Counter[Outcome], unseen: float | No
 
 
 @dataclass(frozen=True)
-class Left:
+class Remaining:
     """What is near the best. near: its single changes, none if it is no plan any more; changes: those that gained
     without being kept; sums: their combinations; unseen: as of `Singles`; bounds: sentences on what was measured with
     parts of the kernel left out (`bounds.py`)."""
@@ -160,7 +160,7 @@ class Left:
     bounds: Sequence[str] = ()
 
     def headroom(self, state: State) -> str:
-        share = left(state)
+        share = share_above_floor(state)
         floor = "How far the best is above the floor is not known." if share is None else (
             f"Whatever was not tried can save {100 * share:.1f}% of the best's time at most, which is what it is above "
             f"the floor, bytes over bandwidth."
@@ -179,7 +179,7 @@ class Left:
         return what, error
 
 
-def what_is_left(state: State, left: Left) -> str:
+def what_is_left(state: State, left: Remaining) -> str:
     """A section of the report: whether anything is left, single changes of the best, changes that gained without being
     kept, and their combinations."""
     what, error = left.verdict(state)
@@ -199,7 +199,7 @@ def never(rows: Sequence[Kind]) -> str:
     return f"Never proposed: {', '.join(names)}." if names else "Every kind was proposed."
 
 
-def _edits(state: State, left: Left) -> str:
+def _edits(state: State, left: Remaining) -> str:
     rows = kinds_of(state, left.near, left.unseen)
     by_kind = table(kinds_header(state), [("", row.cells) for row in rows])
     by_place = table(SPOTS, [("", spot.cells) for spot in spots_of(state, left.near)])
@@ -223,7 +223,7 @@ def _row(state: State, settled: Settled) -> tuple[str, tuple[str, ...]]:
 
 
 def _together(state: State, changes: Gained, sums: Sequence[Sum]) -> str:
-    asked = percent(needed(state.noise))
+    asked = percent(least_gain(state.noise))
     if not changes:
         return f"<p>No change gained without being kept. A keep needs {escape(asked)}.</p>"
     new = [each.total for each in sums if not each.proposed]

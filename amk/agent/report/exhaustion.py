@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from math import erf, sqrt
 
-from amk.agent.decide.keep import PILOT_SHARE, needed, percent
+from amk.agent.decide.keep import PILOT_SHARE, least_gain, percent
 from amk.agent.device.measure import ROUNDS
 from amk.agent.journal.events import Surveyed
 from amk.agent.journal.state import State
@@ -29,7 +29,7 @@ def overlooked(mad: float) -> float:
     if not mad:
         return 0.0
     error = OF_MEDIAN * SIGMA * mad / sqrt(ROUNDS["pilot"])
-    return 0.5 * (1.0 - erf((1.0 - PILOT_SHARE) * needed(mad) / error / sqrt(2.0)))
+    return 0.5 * (1.0 - erf((1.0 - PILOT_SHARE) * least_gain(mad) / error / sqrt(2.0)))
 
 
 def summary(state: State, survey: Surveyed | None, singles: Counter[Outcome], sums: Sequence[Sum]) -> tuple[str, str]:
@@ -51,14 +51,14 @@ def summary(state: State, survey: Surveyed | None, singles: Counter[Outcome], su
         f" Single changes are the distinct edits that {DRAWS} draws of each kind make to the best, and its knobs under "
         f"its edits: {singles['measured']} were measured, {singles['refused']} the gate refused, {singles['known']} "
         f"are kernels known before, {singles['avoided']} are values that the gate refused before, {singles['lost']} "
-        f"lost {percent(needed(state.noise))} or more alone beside an earlier best."
+        f"lost {percent(least_gain(state.noise))} or more alone beside an earlier best."
     )
     mad = state.noise
     chance = overlooked(mad)
     share = "below 0.1%" if chance < 0.001 else f"{100 * chance:.1f}%"
     error = (
         f"The same program beside itself differs by {100 * mad:.3f}% (median absolute deviation of a round), so a "
-        f"change that gains the {percent(needed(mad))} that a keep needs is dropped by its pilot with a probability "
-        f"of {share}."
+        f"change that gains the {percent(least_gain(mad))} that a keep needs is dropped by its pilot with a "
+        f"probability of {share}."
     )
     return what, error

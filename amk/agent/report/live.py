@@ -15,7 +15,7 @@ from rich.text import Text
 
 from amk.agent.decide.feedback import name
 from amk.agent.decide.feedback import outcome as verdict
-from amk.agent.decide.headroom import foretold, left
+from amk.agent.decide.headroom import foretold, share_above_floor
 from amk.agent.journal.events import Asked
 from amk.agent.journal.state import START, State
 from amk.agent.report.standing import HEADER, standings
@@ -104,7 +104,7 @@ def asked_line(state: State, asked: Asked) -> str:
 def board(state: State) -> Group:
     run = state.run
     assert run is not None
-    above = left(state)
+    above = share_above_floor(state)
     share = "" if above is None else f", {100 * (1 - above):.1f}% of the speed of light"
     what = f"{run.model} on {run.target}" + (" (simulated)" if run.simulated else "")
     lines = [f"{what}: best {exp(-state.best_score):.3f}x the start{share}", progress(state)]

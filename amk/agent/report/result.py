@@ -21,7 +21,7 @@ from amk.agent.journal.state import START, State
 from amk.agent.report.survey_table import table
 from amk.planner.space import Space
 from amk.report.diagnostic import AmkError
-from amk.schedule_ir.edits.apply import said
+from amk.schedule_ir.edits.apply import edit_text
 from amk.schedule_ir.edits.difference import difference
 from amk.simulator.predict import Prediction
 
@@ -121,7 +121,7 @@ def moved(start: Candidate | None, best: Candidate | None) -> str:
         edits = [edit for edit in difference(start.schedule, best.schedule) if getattr(edit, "of", "") != "schedule"]
     except AmkError:  # of another model, which no run has
         return ""
-    lines = [said(edit)[:LINE] for edit in edits[:CHANGES]]
+    lines = [edit_text(edit)[:LINE] for edit in edits[:CHANGES]]
     lines += [f"... {len(edits) - CHANGES} more"] if len(edits) > CHANGES else []
     items = "".join(f"<li>{escape(line)}</li>" for line in lines)
     summary = f"<summary>{len(edits)} changes of steps, hand-offs, tables and rings</summary>"

@@ -45,7 +45,7 @@ class Interrupts:
         return 128 + self.last
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
+    def hold(self) -> Iterator[None]:
         """Nothing interrupts what is done here."""
         self._held = True
         try:

@@ -240,7 +240,7 @@ class Loop:
                     self._start(lane, trial.index, phase, number)
 
     def _calibrate(self, lane: Lane) -> None:
-        if (known := calibration.kept(self.state, lane.backend)) is not None:
+        if (known := calibration.recent_calibration(self.state, lane.backend)) is not None:
             self.note(known)
         else:
             self._start(lane, START, "calibrate", lane.failures + 1)
@@ -274,7 +274,7 @@ class Loop:
             if trial.measured or (self._full and not trial.evaluated):
                 continue
             if self.pipeline.pending(trial.index):
-                if others and not self.pipeline.done(trial.index):
+                if others and not self.pipeline.is_done(trial.index):
                     continue
                 self._settle(trial)
             if not trial.closed:

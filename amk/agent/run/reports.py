@@ -15,7 +15,7 @@ from amk.agent.journal.state import START, State
 from amk.agent.propose.base import Context
 from amk.agent.propose.singles import Singles
 from amk.agent.propose.together import combined, gained
-from amk.agent.report.edits_table import Left, what_is_left
+from amk.agent.report.edits_table import Remaining, what_is_left
 from amk.agent.report.html import middle, render
 from amk.agent.report.kept import REPORT
 from amk.agent.report.result import Ablated, ablated
@@ -66,12 +66,12 @@ def context_of(state: State, workshop: Workshop | None = None) -> Context:
     return Context(history.space, state, history, workshop, run.seed)
 
 
-def left_of(state: State, context: Context, bounds: Sequence[str] = ()) -> Left:
+def left_of(state: State, context: Context, bounds: Sequence[str] = ()) -> Remaining:
     """What was tried near the best, and what was not; bounds: as of `Left`."""
     alone, singles = gained(context), Singles()
     near = list(singles.survey(context, decided=True)) if candidate_of(state, state.best) is not None else []
     survey = state.surveyed or context.neighbourhood.survey(context, plans=0).event()
-    return Left(near, alone, list(combined(context, alone)), survey, singles.unseen, bounds)
+    return Remaining(near, alone, list(combined(context, alone)), survey, singles.unseen, bounds)
 
 
 def report_of(

@@ -56,7 +56,7 @@ def written(
     """read: what `parsed` made of it, and what the gate makes of the design. base: the design of the parent."""
     design, made, outside = read
     if outside:
-        edit = _asked(space, suggestion, base.settings)
+        edit = _request(space, suggestion, base.settings)
     else:
         edit = difference(design, base, space.changes(design.settings, base.settings))
     return Proposed(
@@ -67,7 +67,7 @@ def written(
     )  # fmt: skip
 
 
-def _asked(space: Space, suggestion: Suggestion, base: Settings) -> dict[str, str]:
+def _request(space: Space, suggestion: Suggestion, base: Settings) -> dict[str, str]:
     """The change that an unusable suggestion asks for, in words and cut short."""
     known = space.point(base)
     asked = {k: v for k, v in suggestion.settings.items() if k not in known or known[k] != v}

@@ -23,7 +23,7 @@ from amk.agent.journal.inbox import Inbox
 from amk.agent.journal.state import START, State
 from amk.agent.tools import glossary, pages
 from amk.agent.tools.refused import RefusedError
-from amk.agent.tools.trial import Asked, Look, Trial, look
+from amk.agent.tools.trial import DesignRequest, Look, Trial, look
 from amk.agent.tools.views import (
     Handle,
     NoteView,
@@ -130,9 +130,11 @@ class Desk:
         run = self.state_of().run
         assert run is not None
         point = dict(self._space().point(design.settings))
-        found = self.look(Asked(run=run, settings=point, edits=design.edits, compile=compile))
+        found = self.look(DesignRequest(run=run, settings=point, edits=design.edits, compile=compile))
         return TryView(
-            **found.model_dump(exclude={"key"}), simulated_gain=self._gain(found, parent), known=self._known(found.key)
+            **found.model_dump(exclude={"key"}),
+            simulated_gain=self._gain(found, parent),
+            known=self._outcome(found.key),
         )
 
     def submit_proposal(
@@ -253,7 +255,7 @@ class Desk:
         pairs = zip(before, found.simulated_ms, strict=True)
         return round(sum(log(old / new) for old, new in pairs) / len(before), 6)
 
-    def _known(self, key: str) -> str:
+    def _outcome(self, key: str) -> str:
         """What became of the same design earlier, in words; "" if it is new."""
         state = self.state_of()
         index = state.by_key.get(key) if key else None
@@ -280,7 +282,7 @@ class Desk:
         if made.key == workshop.key(self._space().start):
             return "it is the kernel of the start"
         known = state.by_key.get(made.key)
-        return None if known is None else f"it is the kernel of proposal {known}: {self._known(made.key)}"
+        return None if known is None else f"it is the kernel of proposal {known}: {self._outcome(made.key)}"
 
 
 def _unicode(text: str) -> None:

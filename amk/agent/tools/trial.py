@@ -22,7 +22,7 @@ from amk.agent.gate.isolation import die_with, first_to_be_killed, python_module
 from amk.agent.journal.events import RunStarted
 from amk.report.diagnostic import TITLES, AmkError, explanation, printable
 from amk.report.render import render
-from amk.schedule_ir.edits.apply import said
+from amk.schedule_ir.edits.apply import edit_text
 from amk.schedule_ir.edits.kinds import Edit
 from amk.schedule_ir.edits.shrink import shrunk
 from amk.simulator.predict import Simulator
@@ -35,7 +35,7 @@ TEXT: Final = 4000
 PROCESS: Final = python_module("amk.agent.tools.trial")
 
 
-class Asked(BaseModel):
+class DesignRequest(BaseModel):
     """What is to be looked at: a design of the run. compile: also with the compiler, which takes some seconds."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -69,10 +69,10 @@ class Trial(BaseModel):
     refused: str = ""
 
 
-Look = Callable[[Asked], Trial]
+Look = Callable[[DesignRequest], Trial]
 
 
-def look(asked: Asked) -> Trial:
+def look(asked: DesignRequest) -> Trial:
     """`looked_at` in a process of its own; UNKNOWN with AMK709 if it ends or is late."""
     try:
         done = subprocess.run(
@@ -88,7 +88,7 @@ def look(asked: Asked) -> Trial:
         return Trial(verdict="UNKNOWN", codes=["AMK709"], told=why)
 
 
-def looked_at(asked: Asked, workshop: Workshop) -> Trial:
+def looked_at(asked: DesignRequest, workshop: Workshop) -> Trial:
     """The design, judged in this process."""
     try:
         settings = workshop.space(asked.run.start).parse(asked.settings)
@@ -124,7 +124,7 @@ def _verdict(found: Trial, candidate: Candidate) -> None:
     found.explained = _explained(found.codes)
 
 
-def _matters(found: Trial, asked: Asked, workshop: Workshop) -> list[str]:
+def _matters(found: Trial, asked: DesignRequest, workshop: Workshop) -> list[str]:
     """A part of the edits that is refused with the same first code, and none of which can be left out; more of them
     where looking took too long."""
     edits = tuple(map(edit_of, asked.edits))
@@ -143,7 +143,7 @@ def _matters(found: Trial, asked: Asked, workshop: Workshop) -> list[str]:
         return again.codes[:1] == found.codes[:1]
 
     try:
-        return [said(edit) for edit in shrunk(edits, refused_so)]
+        return [edit_text(edit) for edit in shrunk(edits, refused_so)]
     except ValueError:  # it took too long at once
         return []
 
@@ -178,7 +178,7 @@ def main(parent: int) -> None:
     first_to_be_killed()
     os.nice(5)
     output, sys.stdout = sys.stdout, sys.stderr
-    asked = Asked.model_validate_json(sys.stdin.buffer.read())
+    asked = DesignRequest.model_validate_json(sys.stdin.buffer.read())
     from amk.agent.gate.candidate import workshop_of
 
     output.write(looked_at(asked, workshop_of(asked.run)).model_dump_json())

@@ -14,7 +14,7 @@ from llvmlite import ir
 from numba import cfunc, njit, types
 from numba.extending import intrinsic
 
-from amk.emulator.machine_code import kept
+from amk.emulator.machine_code import in_cache
 from amk.emulator.ptx.isa import RM, RN, RP, RZ
 
 M32 = 0xFFFFFFFF
@@ -26,7 +26,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def compiled(function: F) -> F:
     """The function as machine code, made when it is first called and kept for later processes."""
-    with kept():
+    with in_cache():
         return cast(F, njit(cache=True, error_model="numpy", nogil=True)(function))
 
 
@@ -54,7 +54,7 @@ def link() -> None:
     """Compile the separate functions, or load them; callees come first, as modules define them before their callers."""
     while _SEPARATE:
         symbol, function, signature = _SEPARATE.pop(0)
-        with kept():
+        with in_cache():
             _LINKED[symbol] = cfunc(signature, cache=True, error_model="numpy", nogil=True)(function)
         llvm.add_symbol(symbol, _LINKED[symbol].address)
 

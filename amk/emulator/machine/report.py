@@ -161,11 +161,11 @@ def _place(machine: Launched, space: int, address: int) -> str:
 
 def _fault(machine: Launched, row: NDArray[np.int64]) -> Fault:
     kind, warp, pc, lane, address, more, other, _ = (int(n) for n in row)
-    word, message = _told(machine, kind, lane, address, more, other)
+    word, message = _fault_text(machine, kind, lane, address, more, other)
     return Fault(word, (warp // machine.warps, warp % machine.warps), *_at(machine, pc), message)
 
 
-def _raced(machine: Launched, kind: int, lane: int, place: int, epoch: int, what: int) -> tuple[str, str]:
+def _race_text(machine: Launched, kind: int, lane: int, place: int, epoch: int, what: int) -> tuple[str, str]:
     """A byte that two lanes touch, and who touched it before."""
     warps = machine.blocks * machine.warps
     thread, by = epoch >> PC_BITS & (1 << THREAD_BITS) - 1, epoch >> LANE_AT & 63
@@ -191,13 +191,13 @@ def _named(machine: Launched, place: int) -> str:
     return f"shared memory {name_of_shared(machine, inside % int(machine.grid.table[state.SHARED_BYTES]))}"
 
 
-def _told(machine: Launched, kind: int, lane: int, address: int, more: int, other: int) -> tuple[str, str]:
+def _fault_text(machine: Launched, kind: int, lane: int, address: int, more: int, other: int) -> tuple[str, str]:
     """The word and the sentence of a recorded fault."""
     if kind in ACCESSES:
         word, verb = ACCESSES[kind]
         return word, f"lane {lane} {verb} {other} bytes at {_place(machine, more, address)}"
     if kind in (state.RACE, state.NON_COHERENT_READ, state.PROXY):
-        return _raced(machine, kind, lane, address, more, other)
+        return _race_text(machine, kind, lane, address, more, other)
     if kind == state.UNDEFINED:
         names = machine.program.row_names
         what = name_of(machine, address) if more == 3 else names[address]

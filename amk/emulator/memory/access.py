@@ -65,7 +65,7 @@ def located(grid: int, warp: int, pc: int, lane: int, space: int, address: int, 
 
 
 @compiled
-def taken(grid: int, place: int, size: int) -> int:
+def content(grid: int, place: int, size: int) -> int:
     """The content of 1, 2, 4 or 8 aligned bytes."""
     memory = at(grid, MEMORY)
     if size == 4:
@@ -192,7 +192,7 @@ def load(grid: int, warp: int, pc: int, mask: int, block: int) -> bool:  # noqa:
             first = address
         for part in range(count):
             spot = place + part * size
-            value = earlier(grid, warp, pc, lane, spot, size) if late else taken(grid, spot, size)
+            value = earlier(grid, warp, pc, lane, spot, size) if late else content(grid, spot, size)
             digest = digest * 1000003 + value + address
             if signed:
                 value = zero_extended(sign_extended(value, 8 * size), 64 if wide else 32)
@@ -308,7 +308,7 @@ def atomic(grid: int, warp: int, pc: int, mask: int, block: int) -> None:
         if place < 0 or not writable(grid, warp, pc, lane, space, place, address, size):
             return
         shared = place >= at(grid, SHARED_AT)
-        old = taken(grid, place, size)
+        old = content(grid, place, size)
         touch(grid, warp, pc, READ, place, size)
         touch(grid, warp, pc, WRITE, place, size)
         remember(grid, warp, place, size)

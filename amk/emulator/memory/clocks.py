@@ -226,7 +226,7 @@ def of_one(grid: int, one: int, epoch: int) -> bool:
 
 
 @separate
-def known(grid: int, warp: int, lane: int, epoch: int) -> bool:
+def happened_before(grid: int, warp: int, lane: int, epoch: int) -> bool:
     """Whether what the epoch stands for happened before the lane's present."""
     now, thread, by, clock = vector(grid, warp), thread_of(epoch), lane_of(epoch), clock_of(epoch)
     if clock <= at(now, thread):

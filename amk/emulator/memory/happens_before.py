@@ -33,8 +33,8 @@ from amk.emulator.memory.clocks import (
     epoch_of,
     free,
     fresh,
+    happened_before,
     join,
-    known,
     lane_of,
     lane_vector,
     lanes_over,
@@ -97,7 +97,7 @@ def strong(word: int) -> bool:
 @separate
 def over(grid: int, warp: int, lane: int, epoch: int) -> bool:
     """Whether a read is over at the lane's present."""
-    if known(grid, warp, lane, epoch) or reads_over(grid, vector(grid, warp), epoch):
+    if happened_before(grid, warp, lane, epoch) or reads_over(grid, vector(grid, warp), epoch):
         return True
     own = at(vectors_of_lanes(grid, warp, OWN), lane)
     return own != 0 and reads_over(grid, pooled(grid, own - 1), epoch)
@@ -145,8 +145,8 @@ def read_by(grid: int, warp: int, lane: int, byte: int, mine: int) -> None:
     if seen < 0:
         reads = pooled(grid, -1 - seen)
         last = at(reads, thread)
-        to(reads, thread, mine if last == 0 or known(grid, warp, lane, last) else with_others(last, mine))
-    elif seen == 0 or known(grid, warp, lane, seen):
+        to(reads, thread, mine if last == 0 or happened_before(grid, warp, lane, last) else with_others(last, mine))
+    elif seen == 0 or happened_before(grid, warp, lane, seen):
         to(at(grid, SEEN), byte, mine)
     elif thread_of(seen) == thread:
         to(at(grid, SEEN), byte, with_others(seen, mine))
@@ -186,7 +186,7 @@ def watch_as(grid: int, warp: int, pc: int, lane: int, place: int, size: int, wr
     for byte in range(place, place + size):
         before = at(at(grid, WRITTEN), byte)
         if before and before != mine:
-            if before != ordered and not known(grid, warp, lane, before):
+            if before != ordered and not happened_before(grid, warp, lane, before):
                 unordered(grid, warp, pc, lane, byte, before, 1 if writes else 0)
             ordered = before
             if stale and clock_of(before) > at(grid, LAUNCHED):

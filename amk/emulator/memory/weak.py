@@ -20,7 +20,7 @@ from amk.emulator.memory.clocks import (
     PROXY_FENCED,
     all_to,
     clock_of,
-    known,
+    happened_before,
     lane_vector,
     live_lanes,
     moment,
@@ -84,7 +84,7 @@ def hidden(grid: int, warp: int, pc: int, lane: int, byte: int) -> bool:
     word = at(grid, CODE) + 8 * COLUMNS * pc
     if at(word, 2) >> 4 & 15 == NON_COHERENT:
         return clock_of(last) > at(grid, LAUNCHED)
-    if known(grid, warp, lane, last):
+    if happened_before(grid, warp, lane, last):
         return False
     if not strong(word):
         return True

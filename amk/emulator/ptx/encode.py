@@ -49,7 +49,7 @@ ATOMICS = {
 
 
 @cache
-def known() -> dict[str, isa.Form]:
+def form_table() -> dict[str, isa.Form]:
     return isa.forms()
 
 
@@ -174,7 +174,7 @@ class Encoder:
         elif head == "cvta":
             self.conversion_of_address(words, instruction)
         elif head != "mov" or not self.special_move(words, instruction):
-            form = known().get(instruction.opcode)
+            form = form_table().get(instruction.opcode)
             if form is None:
                 raise self.fail()
             self.fill(words, form, instruction)

@@ -132,7 +132,7 @@ def started(schedule: Schedule) -> AdmittedKernel:
     the certificate of an earlier start, that is the proof; if not, it is made anew.
     """
     digest = schedule_hash(schedule)
-    certificate, sealed = certificates.kept(digest), admissions.kept(digest)
+    certificate, sealed = certificates.load(digest), admissions.load(digest)
     if sealed is not None and admissions.is_admitted(digest, certificate, *sealed):
         return AdmittedKernel(schedule, certificate, *sealed)
     made = _proved_before(schedule, certificate) or _proved(schedule)

@@ -36,7 +36,7 @@ _PACKAGES = (
 )  # fmt: skip
 
 
-def kept(digest: str) -> tuple[bytes, str] | None:
+def load(digest: str) -> tuple[bytes, str] | None:
     """Cubin and seal of the schedule with that hash, as they stand there; None if they cannot be read."""
     try:
         record = json.loads(_file(digest).read_text(encoding="utf-8"))

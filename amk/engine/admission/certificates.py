@@ -23,7 +23,7 @@ def directory() -> Path:
     return (Path(given) if given else Path(platformdirs.user_cache_dir("amk", appauthor=False))) / "certificates"
 
 
-def kept(digest: str) -> Any:
+def load(digest: str) -> Any:
     """The certificate of the schedule with that hash; None if there is none that can be read."""
     path = directory() / f"{digest}.json"
     try:

@@ -18,13 +18,13 @@ def choose(logits: F32, sampling: Sampling, pos: int) -> int:
     if sampling.temperature == 0:
         return int(np.argmax(logits))
     inverse, top_k, top_p, low, high = sampling.words().tolist()
-    kept = _kept(logits, top_k, top_p & 0xFFFFFFFF, float_of(inverse))
+    kept = _filter(logits, top_k, top_p & 0xFFFFFFFF, float_of(inverse))
     noise = gumbel((low & 0xFFFFFFFF, high & 0xFFFFFFFF), pos, range(len(logits)))
     found = scores(logits, logits.max(), float_of(inverse), noise)
     return int(np.argmax(np.where(kept, found, np.float32(-np.inf))))
 
 
-def _kept(logits: F32, top_k: int, top_p: int, inverse: np.float32) -> NDArray[np.bool_]:
+def _filter(logits: F32, top_k: int, top_p: int, inverse: np.float32) -> NDArray[np.bool_]:
     """Rows that the filters leave, ties included. top_k: 0 for all; top_p: p * 2^32, 0 for all."""
     kept = logits > -np.inf
     if 0 < top_k < len(logits):

@@ -61,7 +61,7 @@ class _Ask(Ask):
         return [*map(int, self.text), *self.found]
 
 
-def _left(seat: Seat[_Ask], ask: _Ask) -> int:
+def _unread(seat: Seat[_Ask], ask: _Ask) -> int:
     """Given tokens of its text that are not read yet."""
     return len(ask.text) + len(ask.found) - len(seat.read)
 
@@ -84,21 +84,23 @@ class LiveBackend(ScheduleTexts, Seats[_Ask]):
         self._mode, self._slice = mode_of(schedule), min(slice, schedule.launch.max_tokens)
 
     def logits(self, tokens: Sequence[Token]) -> F32:
-        found = self._asked(tokens, 0).logits
+        found = self._answer_text(tokens, 0).logits
         assert found is not None
         return found
 
     def extend(self, tokens: Sequence[Token], most: int, sampling: Sampling, eos: Sequence[int]) -> list[int]:
         if not serves(self._mode, sampling):
             return [choose(self.logits(tokens), sampling, len(tokens) - 1)]
-        return self._asked(tokens, max(1, min(most, self._slice)), eos, sampling).found
+        return self._answer_text(tokens, max(1, min(most, self._slice)), eos, sampling).found
 
     def free(self) -> None:
         with self._turn:
             self._idle()
             self.engine.free()
 
-    def _asked(self, tokens: Sequence[Token], most: int, eos: Sequence[int] = (), sampling: Sampling = GREEDY) -> _Ask:
+    def _answer_text(
+        self, tokens: Sequence[Token], most: int, eos: Sequence[int] = (), sampling: Sampling = GREEDY
+    ) -> _Ask:
         check_room(tokens, self.engine.schedule.model.vocab, self.context)
         room = self.context - len(tokens) + 1
         return self._answer(_Ask(list(tokens), len(tokens) - 1, min(most, room), frozenset(eos), sampling))
@@ -131,12 +133,12 @@ class LiveBackend(ScheduleTexts, Seats[_Ask]):
 
     def _count(self, asks: Sequence[tuple[Seat[_Ask], _Ask]]) -> int:
         """Tokens of the launch: it ends where the first text has what was asked for."""
-        wanted = [_left(seat, ask) - 1 + max(1, ask.most - len(ask.found)) for seat, ask in asks]
+        wanted = [_unread(seat, ask) - 1 + max(1, ask.most - len(ask.found)) for seat, ask in asks]
         return max(1, min(self._slice, *wanted))
 
     def _take(self, seat: Seat[_Ask], ask: _Ask, count: int, chosen: list[int], logits: F32 | None) -> None:
         """What the launch means for the text: given tokens were read, and behind the last of them tokens are chosen."""
-        new = chosen[_left(seat, ask) - 1 :]
+        new = chosen[_unread(seat, ask) - 1 :]
         seat.read = [*ask.tokens, *new][: len(seat.read) + count]
         if not new:
             return

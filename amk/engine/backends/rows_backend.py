@@ -88,7 +88,7 @@ class RowsBackend(ScheduleBackend):
         last, given = len(text) - 1, [int(token) for token in text]
         self.cached = min(common(self._read, text), last)
         self._read = self._read[: self.cached]
-        at = self._given(given, last)
+        at = self._read_before(given, last)
         if last - at > self.rows - 1 - nodes:
             start = min(at, self.context - self.rows)
             self.engine.request(given, start=start, given=start + 1)
@@ -124,7 +124,7 @@ class RowsBackend(ScheduleBackend):
         text, first = [int(token) for token in tokens], known - 1
         self.cached = min(common(self._read, tokens), first)
         self._read = self._read[: self.cached]
-        at = min(self._given(text[:known], first), self.context - self.rows)
+        at = min(self._read_before(text[:known], first), self.context - self.rows)
         room = (self.context - at) // self.rows, self.engine.schedule.launch.max_tokens
         self.engine.request(text[: self.context], tuple(eos)[: len(REQUEST) - 1], sampling, at, known)
         found, added, done = list[list[int]](), list[int](), False
@@ -148,7 +148,7 @@ class RowsBackend(ScheduleBackend):
         text = [int(token) for token in tokens]
         self.cached = min(common(self._read, tokens), first)
         self._read = self._read[: self.cached]
-        at = self._given(text, first)
+        at = self._read_before(text, first)
         while at < len(text):
             start = min(at, self.context - self.rows)  # a step that begins earlier reads some tokens again
             self.engine.request(text, start=start, given=start + 1)
@@ -159,7 +159,7 @@ class RowsBackend(ScheduleBackend):
                 yield max(first, at) - start, end - start, largest
             at = end
 
-    def _given(self, text: list[int], first: int) -> int:
+    def _read_before(self, text: list[int], first: int) -> int:
         """Read tokens before `first` of which nothing is asked, as far as they are whole steps: how many are read."""
         at = self.cached
         if self.prompts is not None and self.prompts.read(text[at:first], at):

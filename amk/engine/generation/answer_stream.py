@@ -13,7 +13,7 @@ from amk.engine.tokenizers.tokenizer import Tokenizer
 from amk.models.model_spec import ModelSpec
 
 
-class Found(NamedTuple):
+class NewTokens(NamedTuple):
     """Tokens with their logprobs; how many of the text before them the cache held; guesses that were verified, and
     those of them that were right."""
 
@@ -41,7 +41,7 @@ class TokenSource(Protocol):
         most: int,
         options: Options,
         speculation: Speculation | None = None,
-    ) -> Found: ...
+    ) -> NewTokens: ...
 
 
 class Stream:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from amk.engine.backends.backend import Backend
 from amk.engine.backends.choice import choose, log_softmax
 from amk.engine.backends.room import Token, tokens_of
-from amk.engine.generation.answer_stream import Found, Stream
+from amk.engine.generation.answer_stream import NewTokens, Stream
 from amk.engine.generation.completion import Completion, Options, Perplexity, Piece, Score, TokenLogprob, biased
 from amk.engine.generation.conversation import Chat
 from amk.engine.generation.grammar import Grammars
@@ -219,7 +219,7 @@ class LanguageModel:
         most: int,
         options: Options,
         speculation: Speculation | None = None,
-    ) -> Found:
+    ) -> NewTokens:
         """At most `most` next tokens.
 
         tokens: the prompt and what was answered so far; answer: the latter alone; speculation: of this text. `stream`
@@ -232,19 +232,19 @@ class LanguageModel:
                 launched = speculation.launched(tokens, most, options.sampling, eos)
                 if launched is not None:
                     added, *counts = launched
-                    return Found([(token, None) for token in added], self._backend.cached, *counts)
+                    return NewTokens([(token, None) for token in added], self._backend.cached, *counts)
             if speculation is not None and (tree := speculation.tree(tokens, most)) is not None:
                 found = self._followed(speculation, tree, tokens, answer, options)
-                return Found(found, self._backend.cached, len(tree.tokens), len(found) - 1)
+                return NewTokens(found, self._backend.cached, len(tree.tokens), len(found) - 1)
             if speculation is not None:
                 guesses = speculation.guessed(tokens, most, options.sampling)
                 chosen = self._choices(guesses.text, len(tokens) - 1, answer, options)
                 found = speculation.accepted(guesses, chosen, eos)
-                return Found(found, self._backend.cached, len(guesses.tokens), len(found) - 1)
+                return NewTokens(found, self._backend.cached, len(guesses.tokens), len(found) - 1)
             if options.needs_logits:
-                return Found(list(self._choices(tokens, len(tokens) - 1, answer, options)), self._backend.cached)
+                return NewTokens(list(self._choices(tokens, len(tokens) - 1, answer, options)), self._backend.cached)
             plain = self._backend.extend(tokens, most, options.sampling, eos)
-            return Found([(token, None) for token in plain], self._backend.cached)
+            return NewTokens([(token, None) for token in plain], self._backend.cached)
 
     def _choices(
         self, tokens: Sequence[Token], first: int, answer: Sequence[int], options: Options

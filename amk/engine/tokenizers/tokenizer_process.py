@@ -70,9 +70,9 @@ class TokenizerProcess:
 
     def _ask(self, request: dict[str, Any], size: int) -> dict[str, Any]:
         with self._one:
-            return self._asked(request, size)
+            return self._answer(request, size)
 
-    def _asked(self, request: dict[str, Any], size: int) -> dict[str, Any]:
+    def _answer(self, request: dict[str, Any], size: int) -> dict[str, Any]:
         if self._failed:
             raise self._refused(self._failed)
         seconds = self._seconds + size / CHARACTERS

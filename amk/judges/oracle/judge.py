@@ -15,7 +15,7 @@ from typing import Literal
 from amk.judges.oracle.facts import broken_rules, policies
 from amk.judges.oracle.flatten import MAX_SEGMENTS, Spelled, spell
 from amk.judges.oracle.lags import wrong_comparison
-from amk.judges.oracle.memory import asked, content_by_space, misread, word_needs
+from amk.judges.oracle.memory import content_by_space, launch_spans, misread, word_needs
 from amk.judges.oracle.order import Needs, Order, execute, system_of
 from amk.judges.oracle.races import Orders, race
 from amk.judges.oracle.stretches import stretches
@@ -79,7 +79,7 @@ class Judge:
         here = self._spaces(touched, pos)
         new = frozenset(space for space, what in here.items() if self.right.get(space) != what)
         touched = touched.within(new)
-        cut = stretches(touched, asked(self.toucher, pos, new))
+        cut = stretches(touched, launch_spans(self.toucher, pos, new))
         wrong = race(self.spelled, touched, cut, self.tagged, orders)
         wrong = wrong or misread(self.toucher, touched, cut, order, pos, new)
         self.right |= {} if wrong else here

@@ -109,7 +109,7 @@ def _bytes(touched: Touched, row: int) -> str:
     return f"bytes {touched.lo[row]}..{touched.hi[row] - 1} of space {touched.space[row]}"
 
 
-def asked(toucher: Toucher, pos: Place, spaces: Spaces = None) -> list[Span]:
+def launch_spans(toucher: Toucher, pos: Place, spaces: Spaces = None) -> list[Span]:
     """What a launch finds and what it leaves, in the order of both."""
     held = _of(launch_content(toucher, pos), spaces) + _of(final_content(toucher, pos), spaces)
     return [(space, lo, hi) for space, lo, hi, _ in held]

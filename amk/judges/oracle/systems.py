@@ -9,10 +9,10 @@ from amk.judges.explore import (
     Programs,
     StateSpaceTooLarge,
     System,
+    cut_without,
     explore,
     explore_memory,
-    withheld,
-    withheld_races,
+    races_by_definition,
 )
 from amk.judges.oracle.judge import Ruling
 
@@ -29,7 +29,7 @@ def rule_system(system: System, few: int = FEW) -> Ruling:
         deadlock, races = seen.deadlock, bool(seen.races)
     except StateSpaceTooLarge:
         code = Programs(system)
-        deadlock, races = withheld(code, frozenset())[0] != tuple(code.size), bool(withheld_races(system))
+        deadlock, races = cut_without(code, frozenset())[0] != tuple(code.size), bool(races_by_definition(system))
     if deadlock:
         return Ruling("UNSAFE", "some interleaving gets stuck")
     if races:

@@ -41,7 +41,7 @@ def apply(
 ) -> Applied:
     """The edited schedule. AMK018 if an edit does not apply, AMK0xx if the result has no meaning (exit 2)."""
     rest = list(edits)
-    told = [said(edit) for edit in edits]
+    told = [edit_text(edit) for edit in edits]
     if rest and isinstance(rest[0], kinds.Knobs):
         first = rest.pop(0)
         assert isinstance(first, kinds.Knobs)
@@ -56,10 +56,10 @@ def apply(
             found = [replace(d, message=f"edit {number} ({edit.do}): {d.message}") for d in error.diagnostics]
             raise AmkError(found, error.exit_code) from error
     mended = tuple(repaired_draft(draft, rest)) if repair else ()
-    return Applied(draft.done(), tuple(told), mended, draft.roots)
+    return Applied(draft.finish(), tuple(told), mended, draft.roots)
 
 
-def said(edit: kinds.Edit) -> str:
+def edit_text(edit: kinds.Edit) -> str:
     """The edit on one line."""
     fields = {k: v for k, v in edit.model_dump(mode="json", exclude_defaults=True).items() if k != "do"}
     fields = {k: v for k, v in fields.items() if not isinstance(v, dict) or k in ("to", "value", "at_least")}

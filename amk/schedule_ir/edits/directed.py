@@ -129,7 +129,7 @@ def _signal_earlier(hot: Hot) -> Edits:
     return [kinds.Move(node=leaf.name, to=kinds.Place(at="after" if later else "before", of=other.name))]
 
 
-def _held(hot: Hot) -> Edits:
+def _hold_back(hot: Hot) -> Edits:
     """A product holds back fewer or more refills of its rings, for itself alone."""
     leaf = hot.leaf([n for n in hot.scene.leaves if isinstance(n.step.op, GemvOp)])
     slots = max(s.slots for s in hot.schedule.streams)
@@ -220,7 +220,7 @@ KINDS: Final[Mapping[str, Draw]] = {
     "remove barrier": _remove_barrier,
     "move": _move,
     "move signal": _signal_earlier,
-    "held refills": _held,
+    "held refills": _hold_back,
     "refill": _refill,
     "shares": _shares,
     "ring": _ring,

@@ -81,7 +81,7 @@ class Draft:
             refuse(f"the schedule has no {kind} '{name}'", closest(name, known))
         return known[name]
 
-    def done(self) -> Schedule:
+    def finish(self) -> Schedule:
         """The schedule; AMK0xx if it has no meaning."""
         programs = tuple(
             p.model_copy(update={"body": body(self.roots[p.name])}) for p in self.entries["program"].values()

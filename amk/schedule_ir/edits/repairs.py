@@ -139,7 +139,7 @@ def _thresholds(draft: Draft, edits: Sequence[kinds.Edit]) -> Iterator[str]:
     said = {(e.node, e.counter) for e in edits if isinstance(e, kinds.SetWait) and e.at_least is not None}
     if not _counted(draft) or not (joins := full_joins(draft.schedule)):
         return
-    given = totals(draft.done())
+    given = totals(draft.finish())
     for leaf in _leaves(draft):
         for i, wait in enumerate(leaf.step.waits):
             counts = given.get(wait.counter)

@@ -36,7 +36,7 @@ class EmbedHiddenOp(Hidden):
         lo, hi, first, r0, r1 = self._shares(env, geo)
         return [
             *geo.span("read", self.table, 0, geo.model.vocab * hidden, None),
-            *self._left(geo, int(env.agent), lo, hi, 0),
+            *self._writes(geo, int(env.agent), lo, hi, 0),
             *geo.rows("write", self.residual, r0, r1, ("h", 0), hidden, first + r0),
         ]
 

@@ -27,7 +27,7 @@ class Hidden(Op):
     hidden: Name
     moments: Name
 
-    def _left(self, geo: Geometry, agent: int, lo: int, hi: int, state: int) -> list[Access]:
+    def _writes(self, geo: Geometry, agent: int, lo: int, hi: int, state: int) -> list[Access]:
         return [
             *geo.rows("write", self.hidden, lo, hi, ("hidden", state), geo.model.hidden),
             *geo.rows("write", self.moments, 2 * agent, 2 * agent + 2, ("moments", state)),

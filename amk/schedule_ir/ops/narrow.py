@@ -34,7 +34,7 @@ class NarrowOp(Op):
         word = 1 + self.round // ROUNDS
         return word, word + (self.round % ROUNDS == 0)
 
-    def _known(self) -> int:
+    def _start_words(self) -> int:
         """Words of pick that it starts from: not the goal in the first round of a search."""
         return PEAK if self.round % ROUNDS else GOAL
 
@@ -43,7 +43,7 @@ class NarrowOp(Op):
         return [
             *geo.rows("read", self.gathered, 0, self.gather_agents * TALLY, ("gathered", self.round)),
             *geo.texts(self.sampling, *self._parameter()),
-            *geo.rows("read", self.pick, at, at + self._known(), ("pick", self.round)),
+            *geo.rows("read", self.pick, at, at + self._start_words(), ("pick", self.round)),
             *geo.rows("write", self.pick, at, at + PEAK, ("pick", self.round + 1)),
         ]
 
@@ -53,7 +53,7 @@ class NarrowOp(Op):
 
     def _choose(self, env: Env, geo: Geometry, mem: Memory, sequence: int) -> None:
         at, first = geo.row(self.pick, sequence) + int(env.agent) * len(PICK), geo.row(self.gathered, sequence)
-        keep, cut, *halves = (int(v) for v in mem.read_int(self.pick, at, at + self._known()))
+        keep, cut, *halves = (int(v) for v in mem.read_int(self.pick, at, at + self._start_words()))
         keep, cut, goal = keep & 0xFFFFFFFF, cut & 0xFFFFFFFF, sum(half << HALF * n for n, half in enumerate(halves))
         totals = joined_sums(mem.read_int(self.gathered, first, first + self.gather_agents * TALLY))
         digit = self.round % ROUNDS

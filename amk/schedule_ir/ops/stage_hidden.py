@@ -28,7 +28,7 @@ class StageHiddenOp(Hidden):
     def accesses(self, env: Env, geo: Geometry) -> list[Access]:
         agent, state = int(env.agent), geo.model.graph.state_before(self.matrix, env.eval_int(self.layer)) + 1
         lo, hi = split(geo.model.hidden, geo.role_size[self.role], agent)
-        return [*geo.rows("read", self.h, lo, hi, ("h", state)), *self._left(geo, agent, lo, hi, state)]
+        return [*geo.rows("read", self.h, lo, hi, ("h", state)), *self._writes(geo, agent, lo, hi, state)]
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
         lo, hi = split(geo.model.hidden, geo.role_size[self.role], int(env.agent))

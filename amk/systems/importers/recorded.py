@@ -58,7 +58,7 @@ _LINE: Final[TypeAdapter[Access | Sync]] = TypeAdapter(Line)
 
 
 @dataclass(frozen=True)
-class Done:
+class PastAccess:
     """An access that happened: its line in the file, and how far its agent was."""
 
     number: int
@@ -96,10 +96,10 @@ def _read(lines: Iterable[str], file: str) -> Iterator[tuple[int, Access | Sync]
         yield number, found
 
 
-def _unordered(events: Iterable[tuple[int, Access | Sync]]) -> Iterator[tuple[Done, Done]]:
+def _unordered(events: Iterable[tuple[int, Access | Sync]]) -> Iterator[tuple[PastAccess, PastAccess]]:
     clocks: dict[str, Clock] = defaultdict(dict)
     words: dict[str, Clock] = defaultdict(dict)
-    pages: dict[tuple[str, int], list[Done]] = defaultdict(list)
+    pages: dict[tuple[str, int], list[PastAccess]] = defaultdict(list)
     for number, event in events:
         mine = clocks[event.agent]
         mine[event.agent] = mine.get(event.agent, 0) + 1
@@ -109,7 +109,7 @@ def _unordered(events: Iterable[tuple[int, Access | Sync]]) -> Iterator[tuple[Do
             if event.do != "acquire":
                 _join(words[event.on], mine)
             continue
-        done, met = Done(number, mine[event.agent], event), set[int]()
+        done, met = PastAccess(number, mine[event.agent], event), set[int]()
         for page in range(event.lo // PAGE, (event.hi - 1) // PAGE + 1):
             here = pages[event.buffer, page]
             for other in here:
@@ -120,7 +120,7 @@ def _unordered(events: Iterable[tuple[int, Access | Sync]]) -> Iterator[tuple[Do
             here[:] = [other for other in here if not _hidden(other.access, event)] + [done]
 
 
-def _clash(other: Done, event: Access) -> bool:
+def _clash(other: PastAccess, event: Access) -> bool:
     a = other.access
     alike = a.do == event.do and a.do in ("read", "add")
     return a.agent != event.agent and not alike and a.lo < event.hi and event.lo < a.hi
@@ -136,7 +136,7 @@ def _join(into: Clock, other: Clock) -> None:
             into[agent] = count
 
 
-def _diagnostic(first: Done, second: Done, file: str) -> Diagnostic:
+def _diagnostic(first: PastAccess, second: PastAccess, file: str) -> Diagnostic:
     one, two = first.access, second.access
     lo, hi = max(one.lo, two.lo), min(one.hi, two.hi)
     code = "AMK301" if one.do == two.do == "write" else "AMK302"

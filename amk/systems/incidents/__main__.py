@@ -16,8 +16,8 @@ def main(names: list[str]) -> int:
             print(f"{incident.name}\n    {incident.report} ({incident.hardware})\n    {incident.about}")
         return 2 if unknown else 0
     for name in names:
-        print(judged(incidents[name].made(False).flat()).explain())
-        print(judged(incidents[name].made(True).flat()).explain())
+        print(judged(incidents[name].system(False).flat()).explain())
+        print(judged(incidents[name].system(True).flat()).explain())
     return 0
 
 

@@ -24,7 +24,7 @@ class Incident:
     about: str
     make: Make
 
-    def made(self, fixed: bool) -> System:
+    def system(self, fixed: bool) -> System:
         system = System(f"{self.name}, {'fixed' if fixed else 'as reported'}")
         self.make(system, fixed)
         return system

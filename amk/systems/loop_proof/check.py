@@ -14,7 +14,7 @@ from typing import Any, Final
 from amk.judges.flat_checker import Verdict
 from amk.systems.loop_proof import runs
 from amk.systems.loop_proof.contents import Contents
-from amk.systems.loop_proof.knowledge import Knowledge, Known
+from amk.systems.loop_proof.knowledge import Knowledge, OverCount
 from amk.systems.loop_proof.numbers import Refused, need
 from amk.systems.loop_proof.order import Order
 from amk.systems.loop_proof.periods import PARTS, Line, cut, spelled, unrolled
@@ -122,12 +122,12 @@ def _lines(raw: Any) -> dict[Key, Line]:
     return found
 
 
-def _claims(raw: Any) -> dict[Key, dict[int, Known]]:
-    found: dict[Key, dict[int, Known]] = {}
+def _claims(raw: Any) -> dict[Key, dict[int, OverCount]]:
+    found: dict[Key, dict[int, OverCount]] = {}
     for agent, part, place, row in raw:
         claims = {}
         for w, count, offset in row:
             need(type(w) is int and type(count) is int and (offset is None or type(offset) is int), "malformed")
-            claims[w] = Known(count, float("-inf") if offset is None else offset)
+            claims[w] = OverCount(count, float("-inf") if offset is None else offset)
         found[_key(agent, part, place)] = claims
     return found

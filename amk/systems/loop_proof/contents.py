@@ -47,15 +47,15 @@ class Contents:
     def check(self) -> None:
         for read in self.reads:
             if read.part == "before":
-                self.found(read, 0, False)
+                self.check_read(read, 0, False)
             elif read.part == "behind":
-                self.found(read, self.m, True)
+                self.check_read(read, self.m, True)
             else:
                 settled = self.settled(read)
                 need(settled <= MOST_PERIODS, "periods far apart")
                 for q in range(settled):
-                    self.found(read, q, False)
-                self.found(read, settled, True)
+                    self.check_read(read, q, False)
+                self.check_read(read, settled, True)
 
     def settled(self, read: Event) -> int:
         """From this period on, the writes of the loop that a read may find are all there."""
@@ -74,11 +74,11 @@ class Contents:
             found = max([found, int(lag) + 1, *(d + 1 for d in (shifts(write, read) if same else ()))])
         return found
 
-    def found(self, read: Event, q: int, onwards: bool) -> None:
+    def check_read(self, read: Event, q: int, onwards: bool) -> None:
         """What the read of period q finds; onwards: and of all later ones."""
         lo = read.line[0] + read.line[1] * q
         hi = lo + read.size
-        every = list(self.seen(read, q, onwards))
+        every = list(self.visible(read, q, onwards))
         seen = [one for one in every if one.lo < hi and lo < one.hi]
         bounds = sorted({lo, hi, *(edge for one in seen for edge in (one.lo, one.hi) if lo < edge < hi)})
         for byte in bounds[:-1]:
@@ -101,7 +101,7 @@ class Contents:
             assert read.value is not None
             need(read.line[1] == 0 and not any(slopes(read.value)), CARES)
 
-    def seen(self, read: Event, q: int, onwards: bool) -> Iterator[Written]:
+    def visible(self, read: Event, q: int, onwards: bool) -> Iterator[Written]:
         """Writes that come before the read of period q, of each that repeats in place the last."""
         for buffer, lo, hi, value in self.cut.initial:
             if buffer == read.of:

@@ -29,16 +29,16 @@ Key = tuple[int, str, int]
 
 
 @dataclass(frozen=True)
-class Known:
+class OverCount:
     count: int = 0
     offset: float = -inf
 
-    def joined(self, other: Known) -> Known:
-        return Known(max(self.count, other.count), max(self.offset, other.offset))
+    def joined(self, other: OverCount) -> OverCount:
+        return OverCount(max(self.count, other.count), max(self.offset, other.offset))
 
 
-Row = dict[int, Known]
-NOTHING: Final = Known()
+Row = dict[int, OverCount]
+NOTHING: Final = OverCount()
 
 
 class Knowledge:
@@ -70,7 +70,7 @@ class Knowledge:
             ended = self._along(parts["lap"], entered)
             again = self._carried(entered, ended)
             ended = self._along(parts["lap"], again)
-            row = {w: Known(k.count, k.offset - self.length(w)) for w, k in ended.items()}
+            row = {w: OverCount(k.count, k.offset - self.length(w)) for w, k in ended.items()}
         self._along(parts["behind"], row)
 
     def _carried(self, entered: Row, ended: Row) -> Row:
@@ -79,7 +79,7 @@ class Knowledge:
         for w, k in ended.items():
             if k.offset > -inf:
                 first = entered.get(w, NOTHING).count - self.ahead(w)
-                found[w] = Known(entered.get(w, NOTHING).count, min(k.offset - self.length(w), first))
+                found[w] = OverCount(entered.get(w, NOTHING).count, min(k.offset - self.length(w), first))
         return found
 
     def _along(self, events: list[Event], row: Row) -> Row:
@@ -101,20 +101,20 @@ class Knowledge:
                 self.claim(wait, w, known)
                 need(self.proved(wait, w, known), "a claim does not follow")
 
-    def claim(self, wait: Event, w: int, known: Known) -> None:
+    def claim(self, wait: Event, w: int, known: OverCount) -> None:
         """It can be claimed."""
         need(wait.strong and all(p.strong for p in self.signals[wait.of]), "a relaxed operation orders nothing")
         need(0 <= w < len(self.cut.agents) and w != wait.agent and known.count >= 0, "a claim is malformed")
         if known.offset > -inf:
             need(self.length(w) > 0 and wait.part != "before", "a claim is malformed")
 
-    def proved(self, wait: Event, w: int, known: Known) -> bool:
-        counted = not known.count or self.apart(wait.of, wait.line, wait.part, w, Known(known.count))
+    def proved(self, wait: Event, w: int, known: OverCount) -> bool:
+        counted = not known.count or self.apart(wait.of, wait.line, wait.part, w, OverCount(known.count))
         return counted and (
-            known.offset == -inf or self.apart(wait.of, wait.line, wait.part, w, Known(0, known.offset))
+            known.offset == -inf or self.apart(wait.of, wait.line, wait.part, w, OverCount(0, known.offset))
         )
 
-    def apart(self, counter: int, line: Line, part: Part, w: int, claim: Known) -> bool:
+    def apart(self, counter: int, line: Line, part: Part, w: int, claim: OverCount) -> bool:
         """Before the claim holds, the counter is below the line. claim: a count, or an offset."""
         signals = self.signals[counter]
         low = {"before": 0, "lap": 0, "behind": self.periods}[part]
@@ -132,11 +132,11 @@ class Knowledge:
                 return False
         return part == "before" or len(short) < 2 or short[-1] >= short[-2]
 
-    def _events(self, w: int, claim: Known, q: int) -> int:
+    def _events(self, w: int, claim: OverCount, q: int) -> int:
         """How many of w's events are claimed in period q."""
         return claim.count if claim.offset == -inf else self.ahead(w) + q * self.length(w) + int(claim.offset)
 
-    def _last(self, signals: list[Event], w: int, claim: Known, low: int) -> int:
+    def _last(self, signals: list[Event], w: int, claim: OverCount, low: int) -> int:
         """A period from which on everything grows evenly."""
         length, ahead = max(1, self.length(w)), self.ahead(w)
         found = max(low, self.periods)
@@ -151,13 +151,13 @@ class Knowledge:
             found = max(found, -int((ahead + claim.offset) // length) + 1)
         return found + 3
 
-    def over(self, p: Event, w: int) -> Known:
+    def over(self, p: Event, w: int) -> OverCount:
         """What is over of w when p is: p itself is."""
         if w != p.agent:
             return self.at[p.key].get(w, NOTHING)
         if p.part == "before" or not self.length(w):
-            return Known(self.ahead(w) * (p.part != "before") + p.place + 1)
-        return Known(0, p.place + 1)
+            return OverCount(self.ahead(w) * (p.part != "before") + p.place + 1)
+        return OverCount(0, p.place + 1)
 
     def _earlier(self, p: Event, w: int, events: int, part: Part, q: int) -> float:
         """How many times, at most, p may be sent before so many events of w are over."""
@@ -177,9 +177,9 @@ class Knowledge:
 
     def weighed(self, counter: int, row: Row, event: Event, q: int) -> int:
         """What signals that are over when the event's agent gets to it, or so far into it, add at least."""
-        return sum(p.line[0] * self._done(p, row, event, q) for p in self.signals[counter])
+        return sum(p.line[0] * self._count_over(p, row, event, q) for p in self.signals[counter])
 
-    def _done(self, p: Event, row: Row, event: Event, q: int) -> int:
+    def _count_over(self, p: Event, row: Row, event: Event, q: int) -> int:
         w = p.agent
         if w == event.agent:
             base = self.ahead(w) * (event.part != "before") + q * self.length(w) * (event.part != "before")

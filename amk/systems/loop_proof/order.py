@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import ceil, floor, inf
 
-from amk.systems.loop_proof.knowledge import MOST_PERIODS, NOTHING, Knowledge, Known, evenly
+from amk.systems.loop_proof.knowledge import MOST_PERIODS, NOTHING, Knowledge, OverCount, evenly
 from amk.systems.loop_proof.numbers import need
 from amk.systems.loop_proof.periods import PARTS, READ, Event
 from amk.systems.loop_proof.phases import LoopBracket, Plain
@@ -42,7 +42,7 @@ class Order:
         for k, a in enumerate(touches):
             for b in touches[k + 1 :]:
                 if a.of == b.of and a.agent != b.agent and not (a.kind == b.kind and a.kind in (READ, 3)):
-                    need(self.apart(a, b), self.told("accesses are not known to be ordered", a, b))
+                    need(self.apart(a, b), self.complaint("accesses are not known to be ordered", a, b))
         self.fenced(touches)
 
     def at_once(self) -> None:
@@ -58,7 +58,7 @@ class Order:
                 alone = event.does != "touch" or (event.line[1] and not any(shifts(event, event)))
                 need(bool(alone), "stores of several laps that write the same bytes")
 
-    def told(self, what: str, a: Event, b: Event) -> str:
+    def complaint(self, what: str, a: Event, b: Event) -> str:
         names, verbs = self.cut.names, ("reads", "writes", "adds", "adds")
         return f"{self.cut.buffers[a.of]}: {names[a.agent]} {verbs[a.kind]}, {names[b.agent]} {verbs[b.kind]}; {what}"
 
@@ -68,7 +68,7 @@ class Order:
             looped = self.cut.length(event.agent) > 0
             base = self.cut.ahead(event.agent) if event.part != "before" else 0
             moving = looped and event.part != "before"
-            claim = Known(0, event.place + 1) if moving else Known(base + event.place + 1)
+            claim = OverCount(0, event.place + 1) if moving else OverCount(base + event.place + 1)
             good = self.known.apart(event.of, bracket.high, event.part, event.agent, claim)
             need(good, f"{self.cut.names[event.agent]} may come when a later phase has begun")
         row = self.known.before[event.key] if event.does == "wait" else self.known.at[event.key]
@@ -195,7 +195,7 @@ class Order:
         for access in (event for event in touches if event.proxy == ASYNC):
             for write in writes:
                 if write.of == access.of:
-                    told = self.told("no proxy fence is known to be between", write, access)
+                    told = self.complaint("no proxy fence is known to be between", write, access)
                     need(self.by_fence(write, access, fences), told)
 
     def by_fence(self, write: Event, access: Event, fences: list[Event]) -> bool:

@@ -57,7 +57,7 @@ def plain(cut: Cut, periods: int, claimed: dict[Key, Line]) -> Plain:
     lines = {e.key: claimed.get(e.key, (0, 0)) for e in cut.events() if e.does in ("wait", "signal")}
     _apart(cut, periods, lines)
     few, more = (_Few(cut, n, lines) for n in (periods, periods + 1))
-    return _Lines(cut, few, more).made(lines)
+    return _Lines(cut, few, more).plain(lines)
 
 
 class _Few:
@@ -127,7 +127,7 @@ class _Lines:
         need(len(weights) == 1, "what an event adds depends on the period")
         return weights.pop()
 
-    def made(self, lines: dict[Key, Line]) -> Plain:
+    def plain(self, lines: dict[Key, Line]) -> Plain:
         agents = [
             {part: [self.event(e) for e in events] for part, events in parts.items()} for parts in self.cut.agents
         ]

@@ -180,10 +180,10 @@ class _Pruning:
         self.value: dict[int, int] = {}
         self.slack: dict[int, int] = {}
         for event in order:
-            for counter, amount in self.given(event).items():
+            for counter, amount in self.increments(event).items():
                 self.value[counter] = self.now(counter) + amount
 
-    def given(self, event: int) -> dict[int, int]:
+    def increments(self, event: int) -> dict[int, int]:
         """counter -> increments of the event."""
         found: dict[int, int] = {}
         for k in range(*self.system.signal_first[event : event + 2].tolist()):
@@ -203,7 +203,7 @@ class _Pruning:
 
     def step(self, event: int, needed: bool) -> bool:
         """Whether the event, now at hand, stays; it goes if it is not needed and no later wait misses it."""
-        given = self.given(event)
+        given = self.increments(event)
         for counter, amount in given.items():
             self.value[counter] -= amount
         watched = {counter: amount for counter, amount in given.items() if counter in self.slack}
@@ -215,14 +215,14 @@ class _Pruning:
         return False
 
 
-class Needed(Protocol):
+class EventSet(Protocol):
     """Events that must stay, as long as the discarded ones are gone."""
 
     def __contains__(self, event: object, /) -> bool: ...
     def discard(self, event: int, /) -> None: ...
 
 
-def _pruned(system: System, order: list[int], required: Needed, enabled: Collection[int]) -> list[int]:
+def _pruned(system: System, order: list[int], required: EventSet, enabled: Collection[int]) -> list[int]:
     """The events of a legal order that remain when each that can be dropped is, last ones first."""
     pruning = _Pruning(system, order)
     for event in enabled:

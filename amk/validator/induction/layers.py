@@ -74,7 +74,7 @@ def reduce_layers(schedule: Schedule) -> Schedule:
         return schedule
     layers = sum(span.kept for span in spans)
     final = _LAYER_FIELD["index"] * schedule.model.layers, _LAYER_FIELD["index"] * layers
-    programs = tuple(p.model_copy(update={"body": _shortened(p.body, spans, final)}) for p in schedule.programs)
+    programs = tuple(p.model_copy(update={"body": _with_fewer_layers(p.body, spans, final)}) for p in schedule.programs)
     streams = tuple(_moved_changes(stream, spans) for stream in schedule.streams)
     model = schedule.model.model_copy(update={"layers": layers})
     return schedule.model_copy(update={"model": model, "programs": programs, "streams": streams})
@@ -113,7 +113,7 @@ def _moved_changes(stream: Stream, spans: list[Span]) -> Stream:
     return stream.model_copy(update={"later": later}) if later else stream
 
 
-def _shortened(body: tuple[Node, ...], spans: list[Span], final: tuple[int, int]) -> tuple[Node, ...]:
+def _with_fewer_layers(body: tuple[Node, ...], spans: list[Span], final: tuple[int, int]) -> tuple[Node, ...]:
     """Of a program: layer loops in their order are `spans`; the final norm is number final[0], and then final[1]."""
     left = iter(spans)
     out: list[Node] = []

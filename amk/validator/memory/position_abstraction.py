@@ -242,17 +242,17 @@ class PositionAbstraction:
         """Rows of every worker of the group in global memory, and of one worker per class in private memory."""
         own: list[I64] = []
         for numbers in steps_with_data(group.order.trace):
-            found = self._seen(group, numbers[0], self.positions)
+            found = self._footprint_at(group, numbers[0], self.positions)
             if found.timed:
                 own += [
-                    self._add_step(group, numbers[n : n + 1], self._seen(group, numbers[n], self.positions))
+                    self._add_step(group, numbers[n : n + 1], self._footprint_at(group, numbers[n], self.positions))
                     for n in range(len(numbers))
                 ]
             else:
                 own.append(self._add_step(group, numbers, found))
         self._add_private(group, np.concatenate([np.zeros((0, COLUMNS + 3), np.int64), *own]))
 
-    def _seen(self, group: Group, numbers: I64, where: Callable[[Item, I64], I64]) -> Footprint:
+    def _footprint_at(self, group: Group, numbers: I64, where: Callable[[Item, I64], I64]) -> Footprint:
         items, workers = [group.order.trace.items[n] for n in numbers.tolist()], np.arange(group.count) + group.first
         return self.footprints.of(items, workers, np.tile(where(items[0], workers), (len(items), 1)))
 
@@ -285,7 +285,7 @@ class PositionAbstraction:
         return np.concatenate(own)
 
     def _add_always(self, group: Group, numbers: I64) -> None:
-        found = self._seen(group, numbers[0], self.least_positions)
+        found = self._footprint_at(group, numbers[0], self.least_positions)
         words = np.flatnonzero(np.isin(found.rows[:, 0], self.tagged) & (found.rows[:, 1] == READ))
         rows, of = pieces(found.rows[words], self.sizes)
         place = np.full(len(of), group.number), found.worker[words[of]]

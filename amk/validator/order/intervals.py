@@ -56,7 +56,7 @@ class ImpliedOrder:
         self.ran: dict[tuple[int, ...], Bools] = {}
 
     @cached_property
-    def needed(self) -> bool:
+    def is_needed(self) -> bool:
         return not conjunctive(self.inter_cta.clocks)
 
     def several(self, g: int, node: I64) -> Bools:
@@ -303,7 +303,7 @@ class IntervalOrder:
         """What intervals leave unordered although partial thresholds order it."""
         open_ = np.flatnonzero(~ordered & (before != after))
         open_ = open_[self._several(before[open_])]
-        if not len(open_) or not self.implied.needed:
+        if not len(open_) or not self.implied.is_needed:
             return
         for number in np.unique(before[open_]).tolist():
             self._imply(number, open_[before[open_] == number], after, ordered)

@@ -69,7 +69,7 @@ class PerRun:
 
     def __add__(self, other: PerRun | int) -> PerRun:
         low, high = _ends(other)
-        return self._made(np.add, other, self.low + low, self.high + high)
+        return self._combine(np.add, other, self.low + low, self.high + high)
 
     __radd__ = __add__
 
@@ -85,19 +85,19 @@ class PerRun:
     def __mul__(self, other: PerRun | int) -> PerRun:
         low, high = _ends(other)
         ends = self.low * low, self.low * high, self.high * low, self.high * high
-        return self._made(np.multiply, other, min(ends), max(ends))
+        return self._combine(np.multiply, other, min(ends), max(ends))
 
     __rmul__ = __mul__
 
     def __floordiv__(self, other: PerRun | int) -> PerRun | int:
         if isinstance(other, PerRun) or other <= 0:
             return int(self) // int(other)
-        return self._made(np.floor_divide, other, self.low // other, self.high // other)
+        return self._combine(np.floor_divide, other, self.low // other, self.high // other)
 
     def __mod__(self, other: PerRun | int) -> PerRun | int:
         if isinstance(other, PerRun) or other <= 0:
             return int(self) % int(other)
-        return self._made(np.remainder, other, 0, other - 1)
+        return self._combine(np.remainder, other, 0, other - 1)
 
     def __divmod__(self, other: PerRun | int) -> tuple[PerRun | int, PerRun | int]:
         return self // other, self % other
@@ -139,7 +139,7 @@ class PerRun:
     def __hash__(self) -> int:
         return hash(int(self))
 
-    def _made(self, function: Callable[..., I64], other: PerRun | int, low: int, high: int) -> PerRun:
+    def _combine(self, function: Callable[..., I64], other: PerRun | int, low: int, high: int) -> PerRun:
         if min(low, _ends(other)[0]) < -LIMIT or max(high, _ends(other)[1]) > LIMIT:
             raise Differ(np.arange(len(self.values)))
         return PerRun(function(self.values, other.values if isinstance(other, PerRun) else other), low, high)

@@ -51,7 +51,7 @@ def check_sequences(schedule: Schedule) -> Iterator[Diagnostic]:
     names = {schedule.buffers[number].name: number for number in touched}
     for site in sites:
         shared = {value for _, value in site.step.op if isinstance(value, str)} & names.keys()
-        for number, ranges in evaluation.still(site, {names[name] for name in shared}) if shared else ():
+        for number, ranges in evaluation.at_rest(site, {names[name] for name in shared}) if shared else ():
             touched[number].append(ranges)
     for number, found in touched.items():
         if (met := _met(np.concatenate(found))) is not None:
@@ -72,7 +72,7 @@ class _Evaluation:
 
     def moving(self, site: Site) -> Iterator[tuple[int, I64]]:
         """By buffer what the step writes at one of the positions and not at another."""
-        rows = self._seen(site, PLACES)
+        rows = self._touches(site, PLACES)
         self.known[site.path] = rows
         rows = rows[rows[:, 4] == WRITE]
         for number in np.unique(rows[:, 3]).tolist():
@@ -94,14 +94,14 @@ class _Evaluation:
                 size, sequence = cuts[at + 1] - cuts[at], self.sequences[runs[of, 0]]
                 yield number, np.column_stack((lo + lowest, lo + lowest + size, sequence, np.ones_like(lo)))
 
-    def still(self, site: Site, numbers: set[int]) -> Iterator[tuple[int, I64]]:
+    def at_rest(self, site: Site, numbers: set[int]) -> Iterator[tuple[int, I64]]:
         """All that it touches of these buffers at any of the positions."""
-        rows = self.known.pop(site.path) if site.path in self.known else self._seen(site, 1)
+        rows = self.known.pop(site.path) if site.path in self.known else self._touches(site, 1)
         for number in numbers:
             mine = rows[rows[:, 3] == number]
             yield number, np.column_stack((mine[:, 5:7], self.sequences[mine[:, 0]], np.zeros(len(mine), np.int64)))
 
-    def _seen(self, site: Site, places: int) -> I64:
+    def _touches(self, site: Site, places: int) -> I64:
         """(worker, agent, layer, buffer, kind, lo, hi, place) of what crosses workers."""
         program = self.schedule.programs[int(site.path[1])]
         layers = sorted({0, (site.layers or 1) - 1})
