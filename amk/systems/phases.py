@@ -1,21 +1,21 @@
 """Barriers by phase and flags by value as counters that only grow, with what must hold for that to be the same.
 
 A barrier is the count of all arrivals and bytes that it ever got, a flag the number of stores. One complete run tells
-which phase each wait means, and so its threshold. That the wait means this phase in every run needs *brackets*: while
-the wait is pending, the count is never low enough for the phase before of the same parity, and never high enough for
-the phase after it.
+which phase each wait means, and so its threshold. The wait means this phase in every run if the count stays in a *count
+range* while the wait is pending: never as low as the phase before of the same parity, never as high as the one after.
 
-Property: if every bracket holds in the system of counters, both systems have the same runs. (By induction over a run:
-as long as no bracket is broken, a wait is met in one iff it is in the other; the first broken bracket would be broken
-in both.) A wait for the next phase means the phase of the arrival before it, so there the arrival is in a bracket; so
-is everything that arrives at a barrier that counts bytes, or that some call arrives at several times: its phases are
-then made of the same arrivals in each run, and no arrival reaches over the end of its phase.
+Property: if every count range holds in the system of counters, both systems have the same runs. (By induction over a
+run: as long as every count is in its ranges, a wait is met in one system iff it is in the other; the first count outside
+of one would be outside in both.) A wait for the next phase means the phase of the arrival before it, so there the
+arrival has a count range. So has everything that arrives at a barrier that counts bytes, or that some call arrives at
+several times: its phases are then made of the same arrivals in each run, and no arrival reaches over the end of its
+phase.
 
 A call that expects bytes and does not arrive must come before some arrival of its phase: otherwise the arrivals could
 end the phase before it.
 
-A bracket from above holds iff the event must happen before a watcher, an agent that waits for the count and does
-nothing else. From below it holds if the arrivals that must happen before the event are enough.
+The upper end of a count range holds iff the event must happen before a watcher, an agent that waits for the count and
+does nothing else. The lower end holds if the arrivals that must happen before the event are enough.
 
 Cost: a greedy run, and clocks of as many waits more as there are different upper ends.
 """
@@ -34,7 +34,7 @@ from amk.systems.rules import ADD, EQUAL, EXPECT, NEXT_PHASE, ONLY_EXPECT, PARIT
 
 
 @dataclass(frozen=True)
-class Bracket:
+class CountRange:
     """Until the event starts, and from when its agent gets there, low <= count of the counter; count < high, if any."""
 
     event: int
@@ -42,7 +42,7 @@ class Bracket:
     low: int
     high: int | None
     waits: bool
-    """It is of a wait, which is no evidence for its own bracket."""
+    """It is of a wait, which is no evidence for its own count range."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,11 +50,11 @@ class Grown:
     """The system of counters, with watchers behind its own agents; events keep their numbers."""
 
     block: System
-    brackets: tuple[Bracket, ...]
+    count_ranges: tuple[CountRange, ...]
     watcher: dict[tuple[int, int], int]
     """Event that waits for the counter to be at least that."""
-    arrivals: dict[int, tuple[Bracket, tuple[int, ...]]]
-    """Of every event that only expects bytes: its bracket, and the arrivals of its phase."""
+    arrivals: dict[int, tuple[CountRange, tuple[int, ...]]]
+    """Of every event that only expects bytes: its count range, and the arrivals of its phase."""
 
 
 def grown(system: FlatSystem, run: Machine) -> Grown:
@@ -62,11 +62,11 @@ def grown(system: FlatSystem, run: Machine) -> Grown:
     rules = system.rules or Rules.plain(system.block)
     reader = _Reader(system, rules, run)
     block = reader.counters()
-    brackets = tuple(reader.brackets())
+    count_ranges = tuple(reader.count_ranges())
     most = block.counter_init.copy()
     np.add.at(most, block.signal_counter, block.signal_amount)
-    highs = {(b.counter, b.high) for b in brackets if b.high is not None and b.high <= most[b.counter]}
-    return _watched(block, brackets, highs, reader.arrivals(brackets))
+    highs = {(b.counter, b.high) for b in count_ranges if b.high is not None and b.high <= most[b.counter]}
+    return _watched(block, count_ranges, highs, reader.arrivals(count_ranges))
 
 
 class _Reader:
@@ -106,26 +106,30 @@ class _Reader:
         rows = np.flatnonzero(mine & (block.signal_event < event))
         return self.run.sent[int(rows[-1])] if len(rows) else -1
 
-    def brackets(self) -> list[Bracket]:
+    def count_ranges(self) -> list[CountRange]:
         found = []
         for row in np.flatnonzero(self.rules.wait != 0).tolist():
             event, counter = int(self.block.wait_event[row]), int(self.block.wait_counter[row])
             if self.rules.wait[row] != NEXT_PHASE:
-                found.append(Bracket(event, counter, *self.around(row, counter), waits=True))
+                found.append(CountRange(event, counter, *self.around(row, counter), waits=True))
         for row, (event, counter) in enumerate(
             zip(self.block.signal_event.tolist(), self.block.signal_counter.tolist(), strict=True)
         ):
             sent = self.run.sent[row]
             if self.rules.signal[row] == STORE:
-                found.append(Bracket(event, counter, sent, sent + 1, waits=False))
+                found.append(CountRange(event, counter, sent, sent + 1, waits=False))
             elif counter in self.whole or (counter in self.next_phase and self.rules.signal[row] == ADD):
                 low, high = self.total(counter, sent), self.upper(counter, sent + 1)
-                found.append(Bracket(event, counter, low, high, waits=False))
+                found.append(CountRange(event, counter, low, high, waits=False))
         return found
 
-    def arrivals(self, brackets: tuple[Bracket, ...]) -> dict[int, tuple[Bracket, tuple[int, ...]]]:
+    def arrivals(self, count_ranges: tuple[CountRange, ...]) -> dict[int, tuple[CountRange, tuple[int, ...]]]:
         block, found = self.block, {}
-        of = {(bracket.event, bracket.counter): bracket for bracket in brackets if not bracket.waits}
+        of = {
+            (count_range.event, count_range.counter): count_range
+            for count_range in count_ranges
+            if not count_range.waits
+        }
         arrive = np.flatnonzero(np.isin(self.rules.signal, (ADD, EXPECT)))
         for row in np.flatnonzero(self.rules.signal == ONLY_EXPECT).tolist():
             event, counter = int(block.signal_event[row]), int(block.signal_counter[row])
@@ -151,9 +155,9 @@ class _Reader:
 
 def _watched(
     block: System,
-    brackets: tuple[Bracket, ...],
+    count_ranges: tuple[CountRange, ...],
     highs: set[tuple[int, int]],
-    arrivals: dict[int, tuple[Bracket, tuple[int, ...]]],
+    arrivals: dict[int, tuple[CountRange, tuple[int, ...]]],
 ) -> Grown:
     """One agent per counter, that waits for its upper ends in turn."""
     chains: dict[int, list[int]] = defaultdict(list)
@@ -186,37 +190,37 @@ def _watched(
         access_first=longer("access_first"),
         agent_names=(*block.agent_names, *(f"watcher {c}" for c in chains)) if block.agent_names else (),
     )
-    return Grown(extended, brackets, watcher, arrivals)
+    return Grown(extended, count_ranges, watcher, arrivals)
 
 
-def broken(system: Grown, clocks: Clocks) -> tuple[Bracket, bool] | None:
-    """A bracket that is not proved, and whether it is its upper end; clocks: of `system.block`."""
+def broken(system: Grown, clocks: Clocks) -> tuple[CountRange, bool] | None:
+    """A count range that is not proved, and whether it is its upper end; clocks: of `system.block`."""
     block = system.block
     rows_of: dict[int, I64] = {}
-    for bracket in system.brackets:
-        rows = rows_of.setdefault(bracket.counter, np.flatnonzero(block.signal_counter == bracket.counter))
-        if bracket.low > int(block.counter_init[bracket.counter]):
+    for count_range in system.count_ranges:
+        rows = rows_of.setdefault(count_range.counter, np.flatnonzero(block.signal_counter == count_range.counter))
+        if count_range.low > int(block.counter_init[count_range.counter]):
             events = block.signal_event[rows]
-            done = block.index_of[events] < over(bracket, clocks)[block.agent_of[events]]
-            if int(block.counter_init[bracket.counter] + block.signal_amount[rows][done].sum()) < bracket.low:
-                return bracket, False
-        watcher = system.watcher.get((bracket.counter, bracket.high or 0))
+            done = block.index_of[events] < over(count_range, clocks)[block.agent_of[events]]
+            if int(block.counter_init[count_range.counter] + block.signal_amount[rows][done].sum()) < count_range.low:
+                return count_range, False
+        watcher = system.watcher.get((count_range.counter, count_range.high or 0))
         if watcher is not None:
-            pair = np.array([[bracket.event], [watcher]], dtype=np.int64)
+            pair = np.array([[count_range.event], [watcher]], dtype=np.int64)
             if not bool(clocks.precedes(pair[0], pair[1])[0]):
-                return bracket, True
-    for event, (bracket, arrivals) in system.arrivals.items():
+                return count_range, True
+    for event, (count_range, arrivals) in system.arrivals.items():
         if not any(bool(clocks.precedes(np.array([event]), np.array([other]))[0]) for other in arrivals):
-            return bracket, True
+            return count_range, True
     return None
 
 
-def over(bracket: Bracket, clocks: Clocks) -> Counts:
-    """[agents] How many first events of each are over when the agent of the bracket gets to its event."""
-    index = int(clocks.system.index_of[bracket.event])
-    if not bracket.waits:
-        return clocks.at(bracket.event)
-    agent = int(clocks.system.agent_of[bracket.event])
-    before = clocks.at(bracket.event - 1) if index else np.zeros_like(clocks.rows[0])
+def over(count_range: CountRange, clocks: Clocks) -> Counts:
+    """[agents] How many first events of each are over when the agent of the count range gets to its event."""
+    index = int(clocks.system.index_of[count_range.event])
+    if not count_range.waits:
+        return clocks.at(count_range.event)
+    agent = int(clocks.system.agent_of[count_range.event])
+    before = clocks.at(count_range.event - 1) if index else np.zeros_like(clocks.rows[0])
     before[agent] = index
     return before

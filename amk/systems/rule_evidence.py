@@ -11,7 +11,7 @@ import numpy as np
 from amk.systems.flat_judge import COLUMNS, Clocks, System, judge
 from amk.systems.flat_system import FlatSystem
 from amk.systems.machine import ran
-from amk.systems.phases import Bracket, over
+from amk.systems.phases import CountRange, over
 from amk.systems.rule_proof import Skeleton, skeleton, with_order
 from amk.systems.rule_reading import Pair
 from amk.systems.rules import ADD, ASYNC, EXPECT, FENCE, GENERIC, ONLY_EXPECT
@@ -29,7 +29,7 @@ def evidence(system: FlatSystem, block: Json, orders: Json) -> tuple[Json, Syste
     }
     found = skeleton(block, orders, claims)
     clocks = judge(_system(found.columns)).clocks
-    pairs = sorted({*_brackets(found, clocks), *_expected(found, clocks), *_fences(found, clocks)})
+    pairs = sorted({*_count_ranges(found, clocks), *_expected(found, clocks), *_fences(found, clocks)})
     claims["before"] = [list(pair) for pair in pairs]
     return claims, _system(with_order(found.columns, pairs))
 
@@ -40,11 +40,11 @@ def _system(columns: Json) -> System:
     return System(**fields | {"event_tag": tags})
 
 
-def _brackets(found: Skeleton, clocks: Clocks) -> Iterator[Pair]:
+def _count_ranges(found: Skeleton, clocks: Clocks) -> Iterator[Pair]:
     reading = found.reading
-    for event, counter, low, high, waits in found.brackets:
+    for event, counter, low, high, waits in found.count_ranges:
         target = event - 1 if waits else event
-        known = over(Bracket(event, counter, low, high, waits), clocks)
+        known = over(CountRange(event, counter, low, high, waits), clocks)
         last: dict[int, int] = {}
         for row in reading.rows_of[counter] if low else ():
             other = reading.signal_event[row]

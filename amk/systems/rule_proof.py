@@ -6,7 +6,7 @@ makes a system of counters, and refuses if the numbers leave a condition of `pha
 
 * a parity is that of the phases said; a flag holds the value after the stores said; phases are made of the arrivals
   said, as many as they count, and of the bytes that they expect;
-* while a wait or an arrival in brackets is pending, the count is between its ends: from below by signals that come
+* while a wait or an arrival in count ranges is pending, the count is between its ends: from below by signals that come
   before, from above because the event comes before a watcher of the upper end;
 * a call that only expects bytes comes before an arrival of its phase;
 * an ordinary write and an asynchronous access of common bytes are in order: the access first, or a fence between.
@@ -44,7 +44,7 @@ BARRIERS: Final = 16
 """That a CTA has, by number."""
 
 
-Bracket = tuple[int, int, int, int | None, bool]
+CountRange = tuple[int, int, int, int | None, bool]
 """event, counter, low, high, whether it is of a wait"""
 
 
@@ -54,7 +54,7 @@ class Skeleton:
 
     reading: Reading
     columns: Json
-    brackets: list[Bracket]
+    count_ranges: list[CountRange]
     watchers: dict[Pair, int]
 
 
@@ -62,12 +62,12 @@ def skeleton(block: Json, orders: Json, claims: Any) -> Skeleton:
     """From the file and what is said of its waits and signals."""
     reading = Reading(block, orders, claims)
     _few_named(reading, orders)
-    thresholds, brackets = _waits(reading)
-    brackets += _signals(reading)
-    watchers = _watchers(reading, brackets)
+    thresholds, count_ranges = _waits(reading)
+    count_ranges += _signals(reading)
+    watchers = _watchers(reading, count_ranges)
     init = [0 if reading.stored(c) else n for c, n in enumerate(block["counter_init"])]
     made = {**block, "wait_threshold": thresholds, "signal_amount": reading.amount, "counter_init": init}
-    return Skeleton(reading, _with_watchers(made, watchers), brackets, watchers)
+    return Skeleton(reading, _with_watchers(made, watchers), count_ranges, watchers)
 
 
 def extended(block: Json, orders: Json, claims: Any) -> Json:
@@ -77,7 +77,7 @@ def extended(block: Json, orders: Json, claims: Any) -> Json:
     found = skeleton(block, orders, claims)
     in_turns(found.reading, orders.get("scope") or [0] * found.reading.counters)
     pairs = _pairs(found.reading, claims)
-    _bracketed(found.reading, found.brackets, found.watchers)
+    _check_ranges(found.reading, found.count_ranges, found.watchers)
     _expected_in_time(found.reading)
     _fenced(found.reading)
     return with_order(found.columns, pairs)
@@ -122,8 +122,8 @@ def _values(reading: Reading, counter: int) -> list[int]:
     return [reading.block["counter_init"][counter], *(reading.block["signal_amount"][row] - 1 for row in rows)]
 
 
-def _waits(reading: Reading) -> tuple[list[int], list[Bracket]]:
-    block, brackets = reading.block, []
+def _waits(reading: Reading) -> tuple[list[int], list[CountRange]]:
+    block, count_ranges = reading.block, []
     thresholds = list(block["wait_threshold"])
     for row, rule in enumerate(reading.wait_rule):
         counter, event, met = block["wait_counter"][row], reading.wait_event[row], reading.met[row]
@@ -132,7 +132,7 @@ def _waits(reading: Reading) -> tuple[list[int], list[Bracket]]:
             need(met < len(totals) and met % 2 != thresholds[row], "a wait is met by a phase of another parity")
             thresholds[row] = totals[met]
             high = totals[met + 1] if met + 1 < len(totals) else None
-            brackets.append((event, counter, totals[max(0, met - 1)], high, True))
+            count_ranges.append((event, counter, totals[max(0, met - 1)], high, True))
         elif rule == EQUAL:
             values = _values(reading, counter)
             wanted = block["wait_threshold"][row]
@@ -140,10 +140,10 @@ def _waits(reading: Reading) -> tuple[list[int], list[Bracket]]:
             low = next((k + 1 for k in range(met - 1, -1, -1) if values[k] == wanted), 0)
             high = next((k for k in range(met + 1, len(values)) if values[k] != wanted), None)
             thresholds[row] = met
-            brackets.append((event, counter, low, high, True))
+            count_ranges.append((event, counter, low, high, True))
         elif rule == NEXT_PHASE:
             thresholds[row] = _next(reading, event, counter)
-    return thresholds, brackets
+    return thresholds, count_ranges
 
 
 def _next(reading: Reading, event: int, counter: int) -> int:
@@ -157,8 +157,8 @@ def _next(reading: Reading, event: int, counter: int) -> int:
     return reading.totals[counter][ended]
 
 
-def _signals(reading: Reading) -> list[Bracket]:
-    brackets: list[Bracket] = []
+def _signals(reading: Reading) -> list[CountRange]:
+    count_ranges: list[CountRange] = []
     for counter, rows in reading.rows_of.items():
         if reading.phase[counter] and not reading.whole(counter):
             continue
@@ -170,18 +170,20 @@ def _signals(reading: Reading) -> list[Bracket]:
         for row in rows:
             sent, event = reading.sent[row], reading.signal_event[row]
             if stored:
-                brackets.append((event, counter, sent, sent + 1, False))
+                count_ranges.append((event, counter, sent, sent + 1, False))
                 continue
             totals = reading.totals[counter]
             need(sent < len(totals), "an arrival is of a phase that does not begin")
-            brackets.append((event, counter, totals[sent], totals[sent + 1] if sent + 1 < len(totals) else None, False))
-    return brackets
+            count_ranges.append(
+                (event, counter, totals[sent], totals[sent + 1] if sent + 1 < len(totals) else None, False)
+            )
+    return count_ranges
 
 
-def _watchers(reading: Reading, brackets: list[Bracket]) -> dict[Pair, int]:
+def _watchers(reading: Reading, count_ranges: list[CountRange]) -> dict[Pair, int]:
     """Event of each (counter, upper end) that the count can reach, in turn."""
     wanted: set[Pair] = set()
-    for _, counter, _, high, _ in brackets:
+    for _, counter, _, high, _ in count_ranges:
         most = sum(reading.amount[row] for row in reading.rows_of[counter])
         if not reading.stored(counter):
             most += reading.block["counter_init"][counter]
@@ -209,8 +211,8 @@ def _pairs(reading: Reading, claims: Json) -> list[Pair]:
     return pairs
 
 
-def _bracketed(reading: Reading, brackets: list[Bracket], watchers: dict[Pair, int]) -> None:
-    for event, counter, low, high, waits in brackets:
+def _check_ranges(reading: Reading, count_ranges: list[CountRange], watchers: dict[Pair, int]) -> None:
+    for event, counter, low, high, waits in count_ranges:
         agent = reading.agent_of[event]
         # a wait is no evidence for itself: what comes before it comes before the event before it, or is that
         target = event - 1 if waits else event

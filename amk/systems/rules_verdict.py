@@ -1,7 +1,7 @@
 """The verdict on a system with barriers by phase, flags by value, and accesses of the async proxy.
 
 Property: UNSAFE iff a run of the rules themselves was found that shows it (`machine`), which is the witness. SAFE iff
-every bracket is proved, so that the system of counters has the same runs (`phases`), and that system is SAFE, and every
+every count range is proved, so that the system of counters has the same runs (`phases`), that system is SAFE, and every
 asynchronous access has its proxy fence (`proxies`). UNKNOWN otherwise, with what is not proved.
 
 Runs that are looked at: one step of each agent in turn; each agent as early, and as late, as it can; some at random.

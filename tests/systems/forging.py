@@ -35,7 +35,7 @@ def claims_of(flat: FlatSystem, machine: Machine, block: Json, orders: Json) -> 
     }
     found = skeleton(block, orders, claims)
     clocks = judge(rule_evidence._system(found.columns)).clocks
-    parts = (rule_evidence._brackets, rule_evidence._expected, rule_evidence._fences)
+    parts = (rule_evidence._count_ranges, rule_evidence._expected, rule_evidence._fences)
     claims["before"] = sorted({pair for part in parts for pair in part(found, clocks)})
     claims["before"] = [list(pair) for pair in claims["before"]]
     return claims

@@ -142,7 +142,7 @@ def skipping() -> FlatSystem:
 
 
 def unsafe_systems() -> Iterator[FlatSystem]:
-    """Of some only brackets say that they are: their system of counters is SAFE."""
+    """Of some only count ranges say that they are: their system of counters is SAFE."""
     yield from (meetings(arrives, phases) for arrives, phases in ((1, 2), (2, 2), (3, 3)))
     yield from (alternating(phases, resets) for phases in (2, 3) for resets in (False, True))
     yield from (parities(phases) for phases in (2, 3, 4))

@@ -12,7 +12,7 @@ from math import ceil, floor, inf
 from amk.systems.loop_proof.knowledge import MOST_PERIODS, NOTHING, Knowledge, OverCount, evenly
 from amk.systems.loop_proof.numbers import need
 from amk.systems.loop_proof.periods import PARTS, READ, Event
-from amk.systems.loop_proof.phases import LoopBracket, Plain
+from amk.systems.loop_proof.phases import LoopCountRange, Plain
 from amk.systems.rule_numbers import ASYNC, FENCE, GENERIC
 
 
@@ -25,8 +25,8 @@ class Order:
         self.m = knowledge.periods
 
     def check(self) -> None:
-        for bracket in self.plain.brackets:
-            self.bracket(bracket)
+        for count_range in self.plain.count_ranges:
+            self.count_range(count_range)
         for event, arrivals in self.plain.in_time:
             need(any(self.always(event, other) for other in arrivals), "bytes may be expected too late")
         for issue, last in self.cut.copies:
@@ -62,14 +62,14 @@ class Order:
         names, verbs = self.cut.names, ("reads", "writes", "adds", "adds")
         return f"{self.cut.buffers[a.of]}: {names[a.agent]} {verbs[a.kind]}, {names[b.agent]} {verbs[b.kind]}; {what}"
 
-    def bracket(self, bracket: LoopBracket) -> None:
-        event, q0 = bracket.event, {"before": 0, "lap": 0, "behind": self.m}[bracket.event.part]
-        if bracket.high is not None:
+    def count_range(self, count_range: LoopCountRange) -> None:
+        event, q0 = count_range.event, {"before": 0, "lap": 0, "behind": self.m}[count_range.event.part]
+        if count_range.high is not None:
             looped = self.cut.length(event.agent) > 0
             base = self.cut.ahead(event.agent) if event.part != "before" else 0
             moving = looped and event.part != "before"
             claim = OverCount(0, event.place + 1) if moving else OverCount(base + event.place + 1)
-            good = self.known.apart(event.of, bracket.high, event.part, event.agent, claim)
+            good = self.known.apart(event.of, count_range.high, event.part, event.agent, claim)
             need(good, f"{self.cut.names[event.agent]} may come when a later phase has begun")
         row = self.known.before[event.key] if event.does == "wait" else self.known.at[event.key]
         last = q0 if event.part == "before" else q0 + self.steady(event)
@@ -77,7 +77,7 @@ class Order:
         counts = [
             self.cut.counters[event.of][0] + self.known.weighed(event.of, row, event, q) for q in range(q0, last + 1)
         ]
-        wanted = [bracket.low[0] + bracket.low[1] * q for q in range(q0, last + 1)]
+        wanted = [count_range.low[0] + count_range.low[1] * q for q in range(q0, last + 1)]
         need(evenly(counts, wanted), f"{self.cut.names[event.agent]} may come before the phase that it means has begun")
 
     def steady(self, event: Event) -> int:

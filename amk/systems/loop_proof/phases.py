@@ -1,7 +1,8 @@
 """Barriers by phase as counters that only grow, for every number of periods.
 
 The certificate says, by lines, the phase that each arrival is of and each wait means. For m and m + 1 periods these are
-the numbers that `rule_proof` checks, and it says the thresholds and brackets that follow. Here these must lie on lines.
+the numbers that `rule_proof` checks, and it says the thresholds and count ranges that follow. Here these must lie on
+lines.
 
 Why that holds for more periods: let F phases be over in a period, and let the first numbers of all lines of a barrier,
 those at the beginning and those at the end, lie within R. If m * F >= R + 2 * F, a phase is among those at the
@@ -26,7 +27,7 @@ Key = tuple[int, str, int]
 
 
 @dataclass(frozen=True)
-class LoopBracket:
+class LoopCountRange:
     """While the event is pending the counter is at least `low`, and below `high` until it is over (None: always)."""
 
     event: Event
@@ -39,7 +40,7 @@ class Plain:
     """The system of counters, and what must hold for it to have the same runs. in_time: before one of the others."""
 
     cut: Cut
-    brackets: list[LoopBracket]
+    count_ranges: list[LoopCountRange]
     in_time: list[tuple[Event, list[Event]]]
 
 
@@ -79,7 +80,7 @@ class _Few:
         self.weight = _by_event(rows["signal"], found.columns["signal_amount"])
         self.low: dict[Key, dict[int, int]] = defaultdict(dict)
         self.high: dict[Key, dict[int, int | None]] = defaultdict(dict)
-        for number, _, low, high, _ in found.brackets:
+        for number, _, low, high, _ in found.count_ranges:
             event, q = made.index[number]
             self.low[event.key][q], self.high[event.key][q] = low, high
 
@@ -136,7 +137,7 @@ class _Lines:
         copies = [(of[issue.key], of[last.key]) for issue, last in self.cut.copies]
         late = [(of[issue.key], of[last.key]) for issue, last in self.cut.late]
         cut = replace(self.cut, agents=agents, counters=counters, copies=copies, late=late)
-        brackets = [self.bracket(of[key]) for key in self.more.low]
+        count_ranges = [self.count_range(of[key]) for key in self.more.low]
         in_time = []
         for event in self.cut.events():
             if event.does == "signal" and event.rule == ONLY_EXPECT:
@@ -145,7 +146,7 @@ class _Lines:
                 ]
                 same = [of[e.key] for e in alike if e.rule in (ADD, EXPECT) and lines[e.key] == lines[event.key]]
                 in_time.append((of[event.key], same))
-        return Plain(cut, brackets, in_time)
+        return Plain(cut, count_ranges, in_time)
 
     def event(self, event: Event) -> Event:
         if event.does == "wait" and event.rule:
@@ -170,13 +171,13 @@ class _Lines:
         need(on_it and slope >= 0, "the phases of a barrier do not repeat with the loop")
         return more[0], slope
 
-    def bracket(self, event: Event) -> LoopBracket:
+    def count_range(self, event: Event) -> LoopCountRange:
         few, more = dict(self.few.low[event.key]), dict(self.more.low[event.key])
         if event.part == "lap" and more[0] == 0:
             # there may be nothing to be above at the beginning
             few[0] = more[0] = 2 * more[1] - more[2]
             need(more[0] <= 0, "the phases of a barrier do not repeat with the loop")
-        return LoopBracket(event, self.line(event, few, more), self.high(event))
+        return LoopCountRange(event, self.line(event, few, more), self.high(event))
 
     def high(self, event: Event) -> Line | None:
         few, more = self.few.high[event.key], self.more.high[event.key]
