@@ -5,12 +5,11 @@ which phase each wait means, and so its threshold. The wait means this phase in 
 range* while the wait is pending: never as low as the phase before of the same parity, never as high as the one after.
 
 Property: if every count range holds in the system of counters, both systems have the same runs. (By induction over a
-run: as long as every count is in its ranges, a wait is met in one system iff it is in the other; the first count outside
-of one would be outside in both.) A wait for the next phase means the phase of the arrival before it, so there the
-arrival has a count range. So has everything that arrives at a barrier that counts bytes, or that some call arrives at
-several times: its phases are then made of the same arrivals in each run, and no arrival reaches over the end of its
+run: as long as every count is in its ranges, a wait is met in one system iff it is in the other; the first count
+outside of one would be outside in both.) A wait for the next phase means the phase of the arrival before it, so there
+the arrival has a count range. So has everything that arrives at a barrier that counts bytes, or that some call arrives
+at several times: its phases are then made of the same arrivals in each run, and no arrival reaches over the end of its
 phase.
-
 A call that expects bytes and does not arrive must come before some arrival of its phase: otherwise the arrivals could
 end the phase before it.
 
