@@ -31,17 +31,17 @@ below.
 
 Counters of 32 bits. How far a counter can be from a threshold while somebody compares the two.
 
-property: a wait computes (int32)(value - threshold) >= 0, which is right iff -2^31 <= value - threshold < 2^31. what
-counts is the sum of all that a counter gains, however small each signal is. with d = increments per token of an awaited
-instance, b = threshold relative to the token's start, n = most tokens of a launch, by the conditions above:
-  (l1) value - threshold >= -b when a wait begins to look, so b <= 2^31;
-  (l2) value - threshold <= d - b while the wait is pending, if it holds back all increments of the next token, and
-       <= n*d - b, the whole launch, if it does not.
+Property: a wait computes (int32)(value - threshold) >= 0, which is right iff -2^31 <= value - threshold < 2^31. What
+counts is the sum of all that a counter gains, however small each signal is. With D = increments per token of an awaited
+instance, B = threshold relative to the token's start, N = most tokens of a launch, by the conditions above:
+  (L1) value - threshold >= -B when a wait begins to look, so B <= 2^31;
+  (L2) value - threshold <= D - B while the wait is pending, if it holds back all increments of the next token, and
+       <= N*D - B, the whole launch, if it does not.
 
-amk204, unsafe if (l1) fails and less than the missing 2^31 is there when the wait begins in some execution: it then
-passes at once. unknown if nothing but these bounds is known.
+AMK204, UNSAFE if (L1) fails and less than the missing 2^31 is there when the wait begins in some execution: it then
+passes at once. UNKNOWN if nothing but these bounds is known.
 
-cost: none beyond sums as long as a whole launch stays below 2^31; otherwise a flat system.
+Cost: none beyond sums as long as a whole launch stays below 2^31; otherwise a flat system.
 """
 
 from __future__ import annotations
