@@ -18,6 +18,7 @@ PAGES = sorted(
     for p in records.ROOT.rglob("*.md")
     if p.relative_to(records.ROOT).parts[0] in {"README.md", "amk", "adversarial", "tests"}
 )
+READMES = [page for page in PAGES if page.name == "README.md"]
 MODULES = sorted((records.ROOT / "amk").rglob("*.py"))
 CODE = {p.relative_to(records.ROOT).as_posix() for top in ("amk", "tests") for p in (records.ROOT / top).rglob("*.*")}
 BEFORE = "d1b2b13"
@@ -130,3 +131,12 @@ def test_the_glossary_is_short_and_its_words_are_used() -> None:
     said = re.sub(r"[_\s]+", " ", "\n".join(p.read_text(encoding="utf-8") for p in others))
     every = [word.strip() for entry in words for word in re.split(r",|\(.*\)", entry) if word.strip()]
     assert [word for word in every if not re.search(rf"\b{word}", said, re.IGNORECASE)] == []
+
+
+@pytest.mark.parametrize(
+    "page", [p for p in PAGES if p.name == "README.md"], ids=lambda page: page.relative_to(records.ROOT).as_posix()
+)
+def test_a_page_that_introduces_a_folder_has_two_pages_of_paper(page: Path) -> None:
+    """120 lines; a list that is made from records does not count."""
+    text = re.sub(r"<!-- (\w+) -->\n.*?<!-- /\1 -->", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    assert len(text.splitlines()) <= 120 and len(text.split()) <= 1500
