@@ -60,7 +60,7 @@ def test_an_activation_that_torch_has_no_form_of_is_left_to_the_kernel(
 def test_torch_that_cannot_be_used_is_told_if_it_was_asked_for(
     wanted: Prefill, schedule: Schedule, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reader.TorchPrompts, "_made", lambda _: 1 / 0)
+    monkeypatch.setattr(reader.TorchPrompts, "_start", lambda _: 1 / 0)
     monkeypatch.setattr(reader, "why_not", lambda _: None)
     found = prompts_of(engine(schedule), wanted)
     assert found is not None and not found.read([], 0), "no token is nothing to read"
@@ -79,7 +79,7 @@ def test_a_device_that_breaks_while_torch_prepares_is_its_error(
     wanted: Prefill, schedule: Schedule, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither a reason to let the kernel read, nor the fault of one request."""
-    monkeypatch.setattr(reader.TorchPrompts, "_made", lambda _: 1 / 0)
+    monkeypatch.setattr(reader.TorchPrompts, "_start", lambda _: 1 / 0)
     monkeypatch.setattr(reader, "why_not", lambda _: None)
     found = prompts_of(engine(schedule, broken=True), wanted)
     assert found is not None
