@@ -307,9 +307,9 @@ def test_constants_are_given_by_value(finished: Run, tmp_path: Path) -> None:
     """To a search as `--constants`, which leaves no file, and to a look; none about another GPU, and none too long."""
     known = constants_for(load_target("l4"))
     slower = known.model_copy(update={"hop_us": 6 * known.hop_us})
-    asked: list[Asked] = []
+    asked: list[DesignRequest] = []
 
-    def look(one: Asked) -> Trial:
+    def look(one: DesignRequest) -> Trial:
         asked.append(one)
         return Trial(verdict="SAFE")
 

@@ -58,7 +58,7 @@ def _roomy(document: Json) -> Json:
 def _specialised(settings: Settings, workers: int) -> Json:
     """Each of four warps has ops of its own; barriers are of two or three of them."""
     settings = replace(settings, warps=1, kv_splits=1, overlay=False)
-    return specialised(_made(settings, workers=workers, layers=1, heads=workers, kv_heads=workers))
+    return specialised(_small(settings, workers=workers, layers=1, heads=workers, kv_heads=workers))
 
 
 def _own_counters() -> Json:
