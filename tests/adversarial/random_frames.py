@@ -11,16 +11,13 @@ numpy judge. A hole is one that is refuted; it is written, and the run ends with
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -37,6 +34,7 @@ from amk.schedule_ir.references import check_references
 from amk.schedule_ir.schedule import Schedule
 from amk.targets.target import load_target
 from amk.validator.verify import verify
+from tests.adversarial import random_run
 from tests.adversarial.layouts import own_programs, token_loop
 from tests.checker.offer import reasons
 
@@ -227,27 +225,10 @@ def looked_at(document: Json) -> tuple[str, str]:
     return verdict, f"{ruling.kind} {ruling.why}{', SAFE' * safe}" if ruling.status == "refuted" else ""
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--holes", type=Path, default=Path("holes"))
-    arguments = parser.parse_args()
-    rng, end = Random(arguments.seed), time.monotonic() + arguments.seconds
-    found, accepted = Counter[str](), Counter[str]()
-    while time.monotonic() < end:
-        names, document = drawn(rng)
-        verdict, wrong = looked_at(document)
-        found[verdict] += 1
-        accepted.update(names[1:] if verdict == "accepted" else ())
-        if wrong:
-            found["hole"] += 1
-            arguments.holes.mkdir(parents=True, exist_ok=True)
-            (arguments.holes / f"{arguments.seed}-{found.total()}.json").write_text(json.dumps(document) + "\n")
-            print(f"hole: {' '.join(names)}: {wrong}", flush=True)
-    print(f"{dict(found)}, accepted ones by edit: {dict(accepted)}")
-    return 1 if found["hole"] else 0
+def look(rng: Random, _: Counter[str]) -> random_run.Look:
+    names, document = drawn(rng)
+    return names[1:], document, *looked_at(document)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(random_run.main(__doc__, look, "accepted"))

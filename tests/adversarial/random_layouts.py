@@ -12,16 +12,13 @@ roles for all ranges of them (`within_worker`); of some, each warp has ops of it
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 from random import Random
 
 from pydantic import ValidationError
@@ -37,7 +34,7 @@ from amk.report.diagnostic import AmkError
 from amk.schedule_ir.memory import Buffer
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.verify import verify
-from tests.adversarial import within_worker
+from tests.adversarial import random_run, within_worker
 from tests.adversarial.layouts import (
     FENCED,
     ends_apart,
@@ -357,31 +354,19 @@ def looked_at(document: Json, run: bool) -> tuple[str, str]:
     return "SAFE", f"run: {told.kind} {told.why}" if told is not None and told.status == "refuted" else ""
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--holes", type=Path, default=Path("holes"))
-    arguments = parser.parse_args()
-    rng, end = Random(arguments.seed), time.monotonic() + arguments.seconds
-    found, safe = Counter[str](), Counter[str]()
-    last: Json | None = None
-    while time.monotonic() < end:
-        names, document = drawn_next(rng, last)
+class Walk:
+    """Draws one schedule after another; what is SAFE is edited on, until a new one is begun."""
+
+    def __init__(self) -> None:
+        self.last: Json | None = None
+
+    def __call__(self, rng: Random, found: Counter[str]) -> random_run.Look:
+        names, document = drawn_next(rng, self.last)
         verdict, wrong = looked_at(document, found["SAFE"] % RUN == 0)
-        found[verdict] += 1
-        if verdict == "SAFE":
-            safe.update(names)
-            last = document
-        last = None if rng.random() < 1 / WALK else last
-        if wrong:
-            found["hole"] += 1
-            arguments.holes.mkdir(parents=True, exist_ok=True)
-            (arguments.holes / f"{arguments.seed}-{found.total()}.json").write_text(json.dumps(document) + "\n")
-            print(f"hole: {' '.join(names)}: {wrong}")
-    print(f"{dict(found)}, SAFE ones by edit: {dict(safe)}")
-    return 1 if found["hole"] else 0
+        self.last = document if verdict == "SAFE" else self.last
+        self.last = None if rng.random() < 1 / WALK else self.last
+        return names, document, verdict, wrong
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(random_run.main(__doc__, Walk(), "SAFE"))

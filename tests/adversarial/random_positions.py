@@ -10,15 +10,12 @@ one in so many is run by the numpy judge. A hole is one that either refutes.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 from random import Random
 
 from pydantic import ValidationError
@@ -36,7 +33,7 @@ from amk.schedule_ir.memory import Buffer
 from amk.schedule_ir.schedule import Schedule
 from amk.targets.target import load_target
 from amk.validator.verify import verify
-from tests.adversarial import random_layouts
+from tests.adversarial import random_layouts, random_run
 from tests.adversarial.layouts import FENCED, own_programs
 from tests.checker.offer import reasons
 
@@ -284,29 +281,10 @@ def looked_at(document: Json, rng: Random, run: bool) -> tuple[str, str]:
     return f"{said} accepted", f"checker: {wrong}" if wrong else ""
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--holes", type=Path, default=Path("holes"))
-    arguments = parser.parse_args()
-    rng, end = Random(arguments.seed), time.monotonic() + arguments.seconds
-    found, safe = Counter[str](), Counter[str]()
-    while time.monotonic() < end:
-        names, document = drawn_next(rng)
-        verdict, wrong = looked_at(document, rng, found["SAFE"] % 3 == 0)
-        found[verdict] += 1
-        safe.update(names if verdict == "SAFE" else ())
-        if wrong or "accepted" in verdict:
-            arguments.holes.mkdir(parents=True, exist_ok=True)
-            where = arguments.holes / f"{'hole' if wrong else 'accepted'}-{arguments.seed}-{found.total()}.json"
-            where.write_text(json.dumps(document) + "\n")
-            print(f"{where}: {' '.join(names)}: {verdict} {wrong}", flush=True)
-        if wrong:
-            found["hole"] += 1
-    print(f"{dict(found)}, SAFE ones by edit: {dict(safe)}")
-    return 1 if found["hole"] else 0
+def look(rng: Random, found: Counter[str]) -> random_run.Look:
+    names, document = drawn_next(rng)
+    return names, document, *looked_at(document, rng, found["SAFE"] % 3 == 0)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(random_run.main(__doc__, look, "SAFE", kept=" accepted"))

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from amk.agent.journal.copies import DAMAGED, DATABASE, MIRROR, SHM, WAL, read_mirror, read_table
 from amk.agent.journal.events import (
@@ -352,3 +353,11 @@ def test_limits_are_not_negative() -> None:
     assert resource.RLIMIT_FSIZE >= 0
     with pytest.raises(ValueError):
         Limits(dollars=-1.0)
+
+
+@pytest.mark.parametrize(("word", "phase"), [("screen", "pilot"), ("race", "paired test"), ("confirm", "confirm")])
+def test_phases_are_read_by_every_word_that_journals_have_for_them(word: str, phase: str) -> None:
+    event = {"kind": "faulted", "index": 0, "phase": word, "attempt": 1, "seconds": 0.1, "fault": "", "device": "0"}
+    assert EVENT.validate_python(event).model_dump()["phase"] == phase  # type: ignore[union-attr]
+    with pytest.raises(ValidationError):
+        EVENT.validate_python(event | {"phase": "sprint"})

@@ -154,7 +154,7 @@ def test_all_workers_are_looked_at_only_where_the_first_of_a_class_has_no_race()
     racy = json.loads(small_plan(SMALL["fast"]).model_dump_json())
     barrier = next(path for path, step in steps(racy) if step["op"]["op"] == "barrier")
     first = compose(Schedule.model_validate_json(json.dumps(apply(racy, [Edit("remove", barrier)])[0])))
-    assert first.leaning and not first.safe and first.classes < first.schedule.launch.workers
+    assert first.by_counters and not first.safe and first.classes < first.schedule.launch.workers
     recipe = next(recipe for recipe in RECIPES if recipe.name == "ordered-for-some-workers")
     ordered = compose(Schedule.model_validate_json(json.dumps(make_case(recipe)["schedule"])))
     assert not ordered.safe and ordered.classes == ordered.schedule.launch.workers

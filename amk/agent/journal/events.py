@@ -18,7 +18,11 @@ def _unicode(text: object) -> object:
 Text = Annotated[str, BeforeValidator(_unicode), Field(max_length=4000)]
 Ratios = tuple[float, ...]
 NOTE_CHARACTERS: Final = 2000
-Phase = Literal["calibrate", "pilot", "paired test", "confirm"]
+SYNONYMS: Final = {"screen": "pilot", "race": "paired test"}
+"""Other words for phases that journals hold."""
+Phase = Annotated[
+    Literal["calibrate", "pilot", "paired test", "confirm"], BeforeValidator(lambda word: SYNONYMS.get(word, word))
+]
 Outcome = Literal["kept", "rejected", "quarantined", "failed"]
 
 

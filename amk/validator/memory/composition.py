@@ -158,7 +158,7 @@ class Composition:
     writes that fences do not order. outside, clashes, written_constants: see `Touched`.
     hints: the order with hints, if words alone do not keep the words. fence: the order of what is visible, if it is
     not `order`. at: the only start that was looked at. private: what the buffers behind the schedule's are, in
-    turn. complete: does every agent finish with the edges of `block`? rows, leaning: see `Touched`.
+    turn. complete: does every agent finish with the edges of `block`? rows, by_counters: see `Touched`.
     """
 
     schedule: Schedule
@@ -182,7 +182,7 @@ class Composition:
     classes: int = 0
     incidences: int = 0
     weak: bool = False
-    leaning: bool = False
+    by_counters: bool = False
     at: Start | None = None
     private: tuple[str, ...] = ("shared memory", "the key cache", "the value cache")
 
@@ -214,7 +214,7 @@ def compose(schedule: Schedule, tokens: int = TOKENS, footprints: Footprints | N
     """Check the schedule; raises `TooLarge`, `ClocksTooLarge` or `NotComposable`. footprints: of the schedule."""
     footprints = footprints or Footprints(schedule, folded=True)
     found = _Composer(footprints, tokens).run()
-    return _Composer(footprints, tokens, each=True).run() if found.leaning and found.safe else found
+    return _Composer(footprints, tokens, each=True).run() if found.by_counters and found.safe else found
 
 
 class _Composer:
@@ -234,7 +234,7 @@ class _Composer:
             return result
         boundary = boundary_content(self.schedule, result.tokens)
         self.seen = touched(self.footprints, self.groups, boundary, self.each)
-        result.leaning = self.seen.leaning
+        result.by_counters = self.seen.by_counters
         self.items = [group.order.trace.items for group in self.groups]
         most, always = (words(self.schedule, self.items, rows) for rows in (self.seen.most, self.seen.always))
         self.words: dict[Kept, FlagWords] = {"most": most, "always": always}

@@ -202,10 +202,10 @@ class PositionAbstraction:
     """What one group of workers after another touches. common: (node, piece) of global memory; private: rows [n, 7] of
     private memory, of which there are `classes`. moving: (group, item) of warp groups whose reads of flag words may not
     happen; always: (group, worker, item, piece) of those of them that do. each: look at the private memory of every
-    worker; leaning: one worker was looked at for others, and it needs counters to order its own."""
+    worker; by_counters: one worker was looked at for others, and it needs counters to order its own."""
 
     def __init__(self, schedule: Schedule, footprints: Footprints, each: bool = False) -> None:
-        self.each, self.leaning = each, False
+        self.each, self.by_counters = each, False
         self.schedule, self.footprints = schedule, footprints
         self.private_base = len(schedule.buffers)
         self.tagged = [i for i, b in enumerate(schedule.buffers) if b.tagged]
@@ -315,7 +315,7 @@ class PositionAbstraction:
         if not self.each:
             leaders = sorted({own[low:high].tobytes(): (low, high) for low, high in reversed(every)}.values())
         found = [self._rows_of(own, delta, *leader) for leader in leaders]
-        self.leaning = self.leaning or (len(leaders) < len(every) and not self._ordered_within(group, found))
+        self.by_counters = self.by_counters or (len(leaders) < len(every) and not self._ordered_within(group, found))
         for (low, _), (event, rows) in zip(leaders, found, strict=True):
             node = event + group.node_base + (worker[low] - group.first) * group.nodes if len(rows) else event
             rows[:, 0] = self.private_base + UNITS * self.classes - 1 - rows[:, 0]
@@ -424,7 +424,7 @@ def _overlapping(rows: I64, agent: I64, place: I64) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Touched:
-    """rows, tagged, classes, leaning: see `PositionAbstraction`. boundary: initial and final content, of the same
+    """rows, tagged, classes, by_counters: see `PositionAbstraction`. boundary: initial and final content, of the same
     parts. most, always: those on flag words as `words` wants them, with all reads, and with those alone that happen
     at every position whatever the data say."""
 
@@ -434,7 +434,7 @@ class Touched:
     tagged: list[int]
     classes: int
     boundary: tuple[I64, I64]
-    leaning: bool
+    by_counters: bool
 
 
 def touched(
@@ -453,7 +453,7 @@ def touched(
     always = np.concatenate((most[_always(most, abstraction)], np.column_stack((moved[at, :3], words[:, :4]))))
     first, last = (alike.of(end)[0][:, [0, 2, 3, 4, 5]] for end in ends)
     every = np.concatenate((*abstraction.private, rows))
-    return Touched(every, most, always, abstraction.tagged, abstraction.classes, (first, last), abstraction.leaning)
+    return Touched(every, most, always, abstraction.tagged, abstraction.classes, (first, last), abstraction.by_counters)
 
 
 def _as_rows(edge: I64) -> I64:
