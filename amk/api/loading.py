@@ -113,7 +113,7 @@ def load(
     what the planned schedule can draw. schedule: run this one instead of planning; it is proved SAFE before it runs.
     progress: is told (bytes packed, bytes in all). quantise: makes codes that the checkpoint does not hold.
     prefill: what reads prompts on the device cuda. 'kernel': the schedule, token by token; 'torch': matrix products of
-    torch, whose cache differs by the rounding of bf16; 'rows': a second schedule, of up to 32 tokens a step, which
+    torch, whose cache differs by the rounding of bf16; 'rows': a second schedule, of up to 64 tokens a step, which
     needs no torch, but memory for weights of its own, and whose cache differs likewise where these are codes; 'auto':
     torch where it can, for 6 tokens and more.
     speculate: up to draft_tokens tokens are guessed and verified in one pass, which changes no answer. 'lookup' guesses

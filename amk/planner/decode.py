@@ -31,7 +31,7 @@ from amk.planner.shares import act_handoff, attention_tables, head_handoff, load
 from amk.planner.staging import head_layout
 from amk.planner.steps import RunOfLayers
 from amk.planner.storage import SharedPlan, Shares, choose_chunks, choose_parts, copied, shared_plan
-from amk.planner.tuned import tuned
+from amk.planner.tuned import even_groups, tuned
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.memory import Counter
 from amk.schedule_ir.ranking import LAST
@@ -301,7 +301,7 @@ def _require_pairs(model: ModelSpec, settings: Settings, wanted: Layered) -> Non
     reasons = {
         f"a step reads {settings.vectors} tokens": settings.vectors <= NARROW_STEP,
         "weights are codes": any(form != "bf16" for _, forms in wanted for form in forms.values()),
-        "a matrix has an odd number of them": any(matrix(model, name).groups % 2 for name in matrices_of(model)),
+        "a matrix has an odd number of them": not even_groups(model),
     }
     if found := [reason for reason, holds in reasons.items() if holds]:
         raise AmkError(Diagnostic("AMK016", f"chunks have no two row groups where {found[0]}"))

@@ -112,6 +112,12 @@ WIDE_BATCH = 8
 WIDE_STEP: Changes = {**BATCHED, **SMALL_COPIES, "head_sums": "global"}
 """Where x takes so much room that the sums of lm_head lie elsewhere, and no vector is twice as wide for its tags."""
 
+PAIRS: Changes = {"row_groups": 2}
+"""Of bf16, where reading x from shared memory takes longer than copies do."""
+
+MANY_COLUMNS = 32
+"""From here on it does: raced at 32 and 64."""
+
 X_BYTES = 132 * 1024
 """Of an input that is staged as a whole: 16 columns of 4,096 were measured, with rings of 64 KB beside it."""
 
@@ -148,9 +154,11 @@ def tuned(
         return replace(settings, **WITHOUT_FENCES) if settings.vectors == 1 and layers == {"bf16"} else settings
     if settings.vectors > 1:
         lines = BARE_CODES if all(weight_format(form).per_row for form in layers) else {}
-        return (
-            replace(settings, **batched(settings.vectors, model, workers), **lines) if rings >= LONG_RINGS else settings
-        )
+        found = batched(settings.vectors, model, workers)
+        plain = all(form == "bf16" for _, forms in wanted for form in forms.values())
+        many = settings.vectors >= MANY_COLUMNS and "x_parts" in found
+        pairs = PAIRS if many and plain and even_groups(model) else {}
+        return replace(settings, **found, **lines, **pairs) if rings >= LONG_RINGS else settings
     splits = splits_of(settings, model, workers, context or min(CONTEXT, model.max_context))
     found = changes(layers, rings >= LONG_RINGS, model, reducible(settings, model, splits))
     late = LATE_CACHE if found.get("refill_early") and (context or CONTEXT) > LONG_CONTEXT else {}
@@ -188,6 +196,11 @@ def batched(batch: int, model: ModelSpec, workers: int) -> Changes:
         **(words if all_own else {}),
         **(ALL_LOOK if all_own and batch > PARTED_BATCH else {}),
     }
+
+
+def even_groups(model: ModelSpec) -> bool:
+    """Whether chunks of two row groups fit every matrix."""
+    return all(matrix(model, name).groups % 2 == 0 for name in matrices_of(model))
 
 
 def parts_of_down(model: ModelSpec, parts: int, batch: int, workers: int) -> int | None:

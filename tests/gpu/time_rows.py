@@ -54,14 +54,14 @@ EXACT = 2
 def plans(model: ModelSpec, target: Target) -> dict[str, Settings]:
     """By name: one row, with the copies and parts of the plan of several rows too, several rows, as large a batch.
 
-    pairs: in chunks of two row groups.
+    alone: in chunks of one row group.
     """
 
     def found(settings: Settings) -> Settings:
         return replace(tuned(settings, model, target, layered(model, BF16), target.sms, CONTEXT), plan="search")
 
-    pairs = {
-        f"rows {rows} pairs": replace(found(replace(FAST, rows=rows)), row_groups=2) for rows in (4 * ROWS, 8 * ROWS)
+    alone = {
+        f"rows {rows} alone": replace(found(replace(FAST, rows=rows)), row_groups=1) for rows in (4 * ROWS, 8 * ROWS)
     }
     return {
         "rows 1": FAST,
@@ -74,7 +74,7 @@ def plans(model: ModelSpec, target: Target) -> dict[str, Settings]:
         "batch 16": replace(FAST, batch=2 * ROWS),
         "rows 32": replace(FAST, rows=4 * ROWS),
         "rows 64": replace(FAST, rows=8 * ROWS),
-        **pairs,
+        **alone,
     }
 
 

@@ -25,7 +25,7 @@ from amk.weights.quantised import Quantiser
 if TYPE_CHECKING:
     from amk.engine.backends.cuda_engine import CudaEngine
 
-ROWS = (32, 16, 8)
+ROWS = (64, 32, 16, 8)
 """Of a step, as many as shared memory holds."""
 LEAST = 2
 """Tokens that are worth a step: it costs a third more than one of one row."""
