@@ -6,7 +6,8 @@ one begins, so whatever one wrote is there for the other, and who owns which pos
 
     (T1) they compute the same function on one device: equal models, sequences, type of the cache and target
     (T2) what both name is laid out alike: key and value of a position lie at the same place in both caches, and
-         constants other than packed weights have one shape
+         constants other than packed weights have one shape and one content; that of the scales that stand apart from
+         the codes is a function of the format, all other constants are the model's
     (T3) the launch state is handed over by its words: token, position and end are the text's; the epoch stays with
          the counters that it counts for, which are each schedule's own, as its scratch memory and its outputs are
     (T4) the device holds what all of them need at once (`crowded`)
@@ -17,12 +18,12 @@ Codes: AMK106 (T1), AMK103 (T2), AMK011 (T4). Cost: microseconds; the layout of 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
 
-from amk.models.matrices import MATRICES
+from amk.models.matrices import MATRICES, MatrixName, scale_buffer, share_table
 from amk.report.diagnostic import Diagnostic
 from amk.report.schema import finding
 from amk.schedule_ir.layout import stream_layout
@@ -57,7 +58,26 @@ def apart(one: Schedule, other: Schedule) -> list[Diagnostic]:
         if (buffer.role, buffer.dtype, buffer.shape) != (twin.role, twin.dtype, twin.shape):
             message = f"'{buffer.name}' is {buffer.dtype} {list(buffer.shape)} and {twin.dtype} {list(twin.shape)}"
             found.append(finding("AMK103", message, ("buffers", i), "it is the same memory for both"))
-    return found
+    return [*found, *_other_scales(one, other)]
+
+
+def _other_scales(one: Schedule, other: Schedule) -> Iterator[Diagnostic]:
+    """Buffers of scales that both name, and that hold those of other codes for one of the two."""
+    places = {buffer.name: i for i, buffer in enumerate(one.buffers)}
+    for name in MATRICES:
+        held = scale_buffer(name)
+        if held not in places or all(buffer.name != held for buffer in other.buffers):
+            continue
+        both = [(layer, _scales(one, name, layer), _scales(other, name, layer)) for layer in range(one.model.layers)]
+        for layer, a, b in [told for told in both if told[1] != told[2]][:1]:
+            message = f"layer {layer} of '{held}' is {a} and {b}"
+            yield finding("AMK103", message, ("buffers", places[held]), "it is the same memory for both")
+
+
+def _scales(schedule: Schedule, name: MatrixName, layer: int) -> str:
+    """Whose scales its buffer holds for that layer."""
+    held = {chunk.format for chunk in (s.chunk(name, layer) for s in schedule.streams) if chunk.apart}
+    return f"the scales of {' and '.join(sorted(held))}" if held else "nothing"
 
 
 def crowded(schedules: Sequence[Schedule]) -> list[Diagnostic]:
@@ -96,7 +116,7 @@ def one_packing(one: Schedule, other: Schedule) -> bool:
         (left.drains, left.parts) == (right.drains, right.parts)
         and np.array_equal(left.base, right.base)
         and all(np.array_equal(counts, right.counts[key]) for key, counts in left.counts.items())
-        and all(one.tables[name] == other.tables[name] for name in one.tables if name.endswith(".first"))
+        and all(one.tables[name] == other.tables[name] for name in {f"{share_table(m)}.first" for m in MATRICES})
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import pytest
 
 from amk.cli import main
 from amk.engine.backends.cpu_engine import CpuEngine
+from amk.interpreter.packing import packed_arrays
+from amk.planner.formats import Formats, Layered, formats
 from amk.schedule_ir.codec import canonical_json
 from amk.schedule_ir.ops.begin import STATE
 from amk.schedule_ir.schedule import Schedule
@@ -73,6 +76,32 @@ def test_what_does_not_fit_is_named() -> None:
     for code, schedules in others.items():
         for other in schedules:
             assert code in {d.code for d in apart(rows, other)} & {d.code for d in apart(other, one)}
+
+
+def test_scales_that_stand_apart_are_those_of_one_format() -> None:
+    """The buffers have one shape whatever the codes are, and one content only for one format."""
+    model = tiny_model(layers=2)
+    wanted: dict[str, Formats | Layered] = {
+        "int8": formats("int8", "bf16"), "fp8": formats("fp8", "bf16"), "grouped": formats("int8-g64", "bf16"),
+        "int8 first": ((1, formats("int8", "bf16")), (1, formats("int4-g64", "bf16"))),
+        "int8 last": ((1, formats("int4-g64", "bf16")), (1, formats("int8", "bf16"))),
+    }  # fmt: skip
+    made = {name: tiny_plan(model, **ALIKE, wanted=each, scales_apart=True) for name, each in wanted.items()}
+    fewer = tiny_plan(model, workers=7, warps=4, wanted=wanted["int8"], scales_apart=True)
+    assert apart(made["int8"], fewer) == apart(fewer, made["int8"]) == []
+    source = RandomTensors(model)
+    scales = {name: packed_arrays(schedule, source)[1] for name, schedule in made.items()}
+    for one, other in permutations(made, 2):
+        common = scales[one].keys() & scales[other].keys()
+        same = all(np.array_equal(scales[one][name], scales[other][name]) for name in common)
+        assert (apart(made[one], made[other]) == []) == same, (one, other)
+        assert {d.code for d in apart(made[one], made[other])} <= {"AMK103"}
+
+
+def test_tables_that_deal_no_weights_do_not_matter() -> None:
+    rows, one = pair()
+    more = one.model_copy(update={"tables": one.tables | {"other.first": (0,) * one.launch.workers}})
+    assert one_packing(rows, more) and one_packing(more, rows)
 
 
 def test_launches_of_two_devices_do_not_take_turns() -> None:
