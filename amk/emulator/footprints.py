@@ -6,8 +6,7 @@ Assumes: PTX with line information (`LINE_INFO`): an instruction belongs to the 
     outermost call it was inlined at stands in, or, where the compiler names no line, to the one before it, or after
     it if what comes before is no op's. The compiler moves an instruction by less than half a loop's body. The rings of
     weights and their mbarriers are not in `accesses`; only steps that drain or refill a ring, and what comes before
-    all steps, may touch them. Prefetches are no reads. An agent that adds no partial sums up may read the sums of
-    squares: it makes the scale before it counts its rows, and has no use for it.
+    all steps, may touch them. Prefetches are no reads.
 Algorithm: the steps of a warp, loops unrolled, in order; each touch goes to the occurrence of its step that is nearest
     to the last one.
 """
@@ -252,14 +251,10 @@ class _Comparison:
         position = self.positions[visit.loops["n"]]
         env = Env(loops=visit.loops, worker=worker, agent=visit.agent, pos=position, tables=self.tables)
         declared: dict[tuple[bool, str], Spans] = defaultdict(list)
-        accesses = visit.op.accesses(env, self.geometry)
-        for access in accesses:
+        for access in visit.op.accesses(env, self.geometry):
             buffer, span = self._absolute(access.buffer, access.lo, access.hi)
             declared[access.kind == "write", buffer].append(span)
         beside: dict[str, Spans] = {}
-        part, squares = getattr(visit.op, "part", None), getattr(visit.op, "ssq", None)
-        if part is not None and squares is not None and all(access.buffer != part for access in accesses):
-            beside = {SHARED: [self._absolute(squares, 0, self.geometry.buffers[squares].bytes)[1]]}
         if isinstance(visit.op, GemvOp | RefillOp):
             beside = {SHARED: self.ring} | {name: [(0, 1 << 62)] for name in self.weights}
         for buffer in sorted({name for _, name in (*declared, *found)}):

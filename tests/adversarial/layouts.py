@@ -15,8 +15,10 @@ from typing import Any
 from amk.adversary.edits import Json
 from amk.adversary.neighbourhood.bases import CONTEXT, SMALLEST, TAGGED
 from amk.planner.decode import plan
+from amk.planner.formats import formats
 from amk.planner.settings import PHASED, Settings
 from amk.targets.target import load_target
+from amk.weights.weight_format import FormatName
 
 FENCED = replace(PHASED, warps=2)
 Nodes = list[Json]
@@ -183,11 +185,12 @@ def own_sets(document: Json) -> Json:
     return document
 
 
-def planned(settings: Settings, layers: int, workers: int = 2, **model: Any) -> Json:
-    """A plan of the smallest model with so many layers, as a document."""
+def planned(settings: Settings, layers: int, workers: int = 2, form: FormatName = "bf16", **model: Any) -> Json:
+    """A plan of the smallest model with so many layers, as a document; form: of its weights."""
     settings = replace(settings, kv_block=CONTEXT // 3, max_tokens=CONTEXT, max_ring_bytes=16384)
     spec = SMALLEST.model_copy(update={"layers": layers} | model)
-    made = plan(spec, load_target("h200"), settings=settings, workers=workers, max_context=CONTEXT)
+    wanted = formats(form)
+    made = plan(spec, load_target("h200"), settings=settings, wanted=wanted, workers=workers, max_context=CONTEXT)
     return json.loads(made.model_dump_json())
 
 

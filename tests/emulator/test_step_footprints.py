@@ -23,7 +23,7 @@ BY_DATA = {
     *(("select", name) for name in ("best_index", "best_value", "prompt", "request")), ("embed", "embedding"),
     ("rope_append", "rope"), ("rope_append", "tree"), ("argmax_rows", "shared"),
 }  # fmt: skip
-"""Declared reads that a run may leave out: chosen by data or by the position, or sums of squares where no row is."""
+"""Declared reads that a run may leave out: chosen by data or by the position, or sums of rows that fill up a group."""
 OF_ROWS = ("none", "prompt")
 """The compiler gives the loads of further rows' tokens, which `begin` and `select` declare, the line of no call."""
 

@@ -80,8 +80,13 @@ __device__ __forceinline__ float inverse_rms(const float* ssq) {
       const float4 four = *reinterpret_cast<const float4*>(ssq + a);
       total += four.x, total += four.y, total += four.z, total += four.w;
     }
-  } else {
+  } else if constexpr (kAgents % 2 == 0) {
     for (int a = 0; a < kAgents; ++a) total += ssq[a];
+  } else {
+    // By address: the compiler would read three neighbours as four, and what is behind them is not declared.
+    const u32 from = sync::shared_address(ssq);
+#pragma unroll
+    for (int a = 0; a < kAgents; ++a) total += __uint_as_float(sync::load_shared_u32(from + a * 4));
   }
   return rsqrtf(fmaf(total, 1.f / static_cast<float>(P::kHidden), P::kRmsEps));
 }

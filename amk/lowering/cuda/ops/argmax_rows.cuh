@@ -29,14 +29,18 @@ __device__ __forceinline__ void argmax_one(C& c) {
   using M = typename S::Matrix;
   constexpr int kChunks = M::kChunks / S::kKParts;
   const int agent = c.warp - S::kFirst, first = M::first_row(c), count = M::count(c);
-  const int rows = M::end_row(c) - first, end = share_begin(count, S::kAgents, agent + 1) * 8;
+  const int rows = M::end_row(c) - first;
+  const int begin = share_begin(count, S::kAgents, agent) * 8, end = share_begin(count, S::kAgents, agent + 1) * 8;
   float* logits = S::logits(c).data;
   const int slot = c.worker * S::kAgents + agent;
   float scale = 1.f;
-  if constexpr (S::kHasSsq) scale = inverse_rms<P, S::kSsqAgents>(S::ssq(c));
+  if constexpr (S::kHasSsq) {
+    // Without rows the sums of squares are not the warp's to read: others may write them now.
+    if (begin < end) scale = inverse_rms<P, S::kSsqAgents>(S::ssq(c));
+  }
   float value = -3.0e38f;
   int index = 0x7fffffff;
-  for (int r = share_begin(count, S::kAgents, agent) * 8 + c.lane; !ablation::kNoArgmax && r < end && r < rows; r += 32) {
+  for (int r = begin + c.lane; !ablation::kNoArgmax && r < end && r < rows; r += 32) {
     const float y = sum_partials<kChunks, P::kStreamAgents, 1, M::Weights::kRowGroups>(S::part(c), r, count * kChunks) * scale;
     logits[first + r] = y;
     keep_best(value, index, y, first + r);
@@ -54,18 +58,22 @@ __device__ __forceinline__ void argmax_batch(C& c, int from) {
   constexpr int kBatch = P::kBatch, kChunks = M::kChunks / S::kKParts;
   static_assert(S::kBestIndexRow == S::kBestValueRow, "one candidate, one place");
   const int agent = c.warp - S::kFirst, first = M::first_row(c), count = M::count(c);
-  const int rows = M::end_row(c) - first, end = share_begin(count, S::kAgents, agent + 1) * 8;
+  const int rows = M::end_row(c) - first;
+  const int begin = share_begin(count, S::kAgents, agent) * 8, end = share_begin(count, S::kAgents, agent + 1) * 8;
   float* logits = S::logits(c).data + from * S::kLogitsRow;
   const int slot = c.worker * S::kAgents + agent;
   float scale[kCount], value[kCount];
   int index[kCount];
 #pragma unroll
-  for (int s = 0; s < kCount; ++s) {
-    scale[s] = 1.f, value[s] = -3.0e38f, index[s] = 0x7fffffff;
-    if constexpr (S::kHasSsq) scale[s] = inverse_rms<P, S::kSsqAgents>(S::ssq(c) + (from + s) * S::kSsqRow);
+  for (int s = 0; s < kCount; ++s) scale[s] = 1.f, value[s] = -3.0e38f, index[s] = 0x7fffffff;
+  if constexpr (S::kHasSsq) {
+    if (begin < end) {
+#pragma unroll
+      for (int s = 0; s < kCount; ++s) scale[s] = inverse_rms<P, S::kSsqAgents>(S::ssq(c) + (from + s) * S::kSsqRow);
+    }
   }
 #pragma unroll 1
-  for (int r = share_begin(count, S::kAgents, agent) * 8 + c.lane; !ablation::kNoArgmax && r < end && r < rows; r += 32) {
+  for (int r = begin + c.lane; !ablation::kNoArgmax && r < end && r < rows; r += 32) {
     const Partials<kChunks, P::kStreamAgents, kBatch, M::Weights::kRowGroups> partials(r / 8, count * kChunks);
     float y[kCount];
     partials.template sums<8>(S::part(c), (r / 8 * kBatch + from) * 8 + r % 8, y);

@@ -13,11 +13,14 @@ __device__ __forceinline__ void store_rows(C& c) {
   using M = typename S::Matrix;
   const int agent = c.warp - S::kFirst, first = M::first_row(c), count = M::count(c);
   constexpr int kBatch = P::kBatch, kSlot = 8 * kBatch, kChunks = M::kChunks / S::kKParts;
-  const int rows = M::end_row(c) - first, end = share_begin(count, S::kAgents, agent + 1) * kSlot;
+  const int rows = M::end_row(c) - first;
+  const int begin = share_begin(count, S::kAgents, agent) * kSlot, end = share_begin(count, S::kAgents, agent + 1) * kSlot;
+  // Without rows the sums of squares, too, are not the warp's to read: others may write them now.
+  if (begin == end) return;
   float scale = 1.f;
   if constexpr (S::kHasSsq) scale = inverse_rms<P, S::kSsqAgents>(S::ssq(c));
   const auto out = S::out(c);
-  for (int from = share_begin(count, S::kAgents, agent) * kSlot; from < end; from += 32) {
+  for (int from = begin; from < end; from += 32) {
     const int number = from + c.lane;
     const Place<kBatch> at(number);
     const bool live = number < end && at.row < rows;

@@ -27,6 +27,11 @@ inline uint4 load_16(const void* from) {
 inline uint4 load_global_v4(const void* from) { return load_16(from); }
 inline u32 shared_address(const void* place) { return static_cast<u32>(static_cast<const char*>(place) - shared_memory); }
 inline uint4 load_shared_v4(u32 address) { return load_16(shared_memory + address); }
+inline u32 load_shared_u32(u32 address) {
+  u32 data;
+  memcpy(&data, shared_memory + address, 4);
+  return data;
+}
 inline void warp_barrier() { warp_meets.arrive_and_wait(); }
 inline int opaque(int value) { return value; }
 enum class Blocked { tagged_word };
