@@ -276,20 +276,21 @@ def schedule_backend(
     """The schedule, proved and certified, with the weights; progress, quantise, prefill: see `load`.
     steps: its draft_steps.
 
-    AMK016 for a schedule of several sequences that are all at one position.
+    AMK016 for a schedule of several sequences that are all at one position, or without output head.
     """
     from amk.engine.admission.admission import admit
     from amk.engine.backends.live_backend import LiveBackend
     from amk.engine.backends.rows_backend import RowsBackend
     from amk.engine.backends.schedule_backend import ScheduleBackend
     from amk.engine.backends.step_prompts import step_prompts
-    from amk.engine.load import check_model, gpu_engine
+    from amk.engine.load import check_chooses, check_model, gpu_engine
     from amk.quantize.search import searched
 
     quantise = quantise or searched
     if schedule.batch != 1 and not schedule.live:
         message = f"the schedule decodes {schedule.batch} sequences together, a text is one"
         raise AmkError(Diagnostic("AMK016", message, help="amk plan --batch N --live"))
+    check_chooses(schedule)
     check_model(schedule.model, checkpoint)
     if device in WITHOUT_GPU:
         admit(schedule)

@@ -30,7 +30,7 @@ def packed_weights(schedule: Schedule, weights: TorchWeights, into: Tensor | Non
     """
     (stream,) = schedule.streams
     layout = stream_layout(schedule, stream)
-    shape = (int(layout.totals.sum()) * stream.row_groups, stream.piece_bytes)
+    shape = (int(layout.places.sum()) * stream.row_groups, stream.piece_bytes)
     if into is None:
         out = torch.zeros(shape, dtype=torch.uint8, device=weights.embedding.device)
     else:
@@ -93,7 +93,7 @@ def packing_key(schedule: Schedule) -> str:
     """sha256 of all that `packed_weights` takes from a schedule."""
     (stream,) = schedule.streams
     layout = stream_layout(schedule, stream)
-    digest = hashlib.sha256(repr((schedule.model, stream.chunk_bytes, layout.totals.tolist(), layout.parts)).encode())
+    digest = hashlib.sha256(repr((schedule.model, stream.chunk_bytes, layout.places.tolist(), layout.parts)).encode())
     for (name, layer, part), places in piece_places(schedule, stream):
         digest.update(repr((name, layer, part, stream.chunk(name, layer), places.shape)).encode())
         digest.update(places.tobytes())

@@ -237,7 +237,8 @@ class Proof:
             wanted += [("hidden_out", 0, model.hidden * one, last)]
         else:
             wanted += [("output", one * n, one * (n + 1), code("output", 0) + n + 1) for n in range(TOKENS)]
-            wanted += [("logits", 0, model.vocab * one, code("logits", 0) + TOKENS)]
+            if not self.schedule.headless:
+                wanted.append(("logits", 0, model.vocab * one, code("logits", 0) + TOKENS))
         state = number["state"]
         before = (OUTSIDE, 0, 0, state, 0, size["state"], WRITE, code("state", 0), 0, 15, 0, state)
         after = [(OUTSIDE, 1, 0, number[b], lo, hi, READ, value, 0, 15, 0, number[b]) for b, lo, hi, value in wanted]

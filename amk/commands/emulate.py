@@ -108,10 +108,11 @@ def run(arguments: argparse.Namespace) -> int:
         message = f"tokens {result.tokens.reshape(-1).tolist()}, the interpreter meets a fault: {fault}"
         raise AmkError(Diagnostic("AMK805", message), Exit.UNSAFE) from fault
     difference = float(np.abs(logits - result.logits).max() / max(float(np.abs(logits).max()), 1e-30))
-    _print(arguments.format, result, difference)
+    what = "keys and values" if schedule.headless else "logits"
+    _print(arguments.format, result, difference, what)
     if tokens.tolist() != result.tokens.reshape(-1).tolist() or not difference <= ROUNDING:
         message = f"tokens {result.tokens.reshape(-1).tolist()}, the interpreter's are {tokens.tolist()}"
-        facts = (shown(f"logits differ by {difference:.2e} of the largest, {ROUNDING:.0e} counts as rounding"),)
+        facts = (shown(f"{what} differ by {difference:.2e} of the largest, {ROUNDING:.0e} counts as rounding"),)
         raise AmkError(Diagnostic("AMK805", message, facts=facts), Exit.UNSAFE)
     return Exit.SAFE
 
@@ -204,7 +205,8 @@ def interpreted(
     cache: tuple[NDArray[Any], NDArray[Any]],
     tokens: int,
 ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-    """Tokens and the last token's logits of the numpy interpreter, which rounds what it stores as the kernel does."""
+    """Tokens and the last token's logits of the numpy interpreter, which rounds what it stores as the kernel does; keys
+    and values in place of logits, where the schedule has no output head."""
     machine = Machine(schedule, source, numerics="device", quantise=searched)
     state = dict.fromkeys(schedule.state_words, 0) | first_state(prompts) | schedule.all_at(position)
     machine.set("state", np.array(list(state.values()), np.int32))
@@ -213,10 +215,11 @@ def interpreted(
     for name, values in zip(("k_cache", "v_cache"), cache, strict=True):
         machine.set(name, values)
     machine.launch(tokens)
+    output = machine.get("output")[: tokens * schedule.vectors]
+    if schedule.headless:
+        return output, np.stack([machine.get("k_cache"), machine.get("v_cache")])
     logits = machine.get("logits")
-    return machine.get("output")[: tokens * schedule.vectors], logits if schedule.vectors == 1 else logits.reshape(
-        schedule.vectors, -1
-    )
+    return output, logits if schedule.vectors == 1 else logits.reshape(schedule.vectors, -1)
 
 
 def _wrong(result: Result) -> AmkError:
@@ -229,7 +232,7 @@ def _wrong(result: Result) -> AmkError:
     return AmkError(Diagnostic("AMK804", message, facts=lines), Exit.UNSAFE)
 
 
-def _print(form: str, result: Result, difference: float) -> None:
+def _print(form: str, result: Result, difference: float, what: str) -> None:
     if form == "json":
         faults: list[EmulatedFault] = result.faults
         print_json(
@@ -237,7 +240,7 @@ def _print(form: str, result: Result, difference: float) -> None:
                 "tokens": result.tokens.tolist(),
                 "instructions": result.instructions,
                 "seconds": sum(outcome.seconds for outcome in result.outcomes),
-                "logits_differ_by": difference,
+                f"{what.replace(' ', '_')}_differ_by": difference,
                 "faults": [asdict(fault) for fault in faults],
                 "unread": [str(mismatch) for mismatch in result.mismatches],
             }
@@ -246,4 +249,4 @@ def _print(form: str, result: Result, difference: float) -> None:
     seconds = sum(outcome.seconds for outcome in result.outcomes)
     print(f"tokens {result.tokens.reshape(-1).tolist()}")
     print(f"{result.instructions:,} warp instructions in {seconds:.1f} s, no faults")
-    print(f"logits differ from the interpreter's by {difference:.2e} of the largest")
+    print(f"{what} differ from the interpreter's by {difference:.2e} of the largest")

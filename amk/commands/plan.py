@@ -12,6 +12,7 @@ from amk.commands.plan_search import add_search_arguments, ready_settings, searc
 from amk.commands.planning import (
     add_accepts_choice,
     add_batch_choice,
+    add_headless_choice,
     add_live_choice,
     add_plan_arguments,
     add_rows_choice,
@@ -36,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_live_choice(parser)
     add_rows_choice(parser)
     add_accepts_choice(parser)
+    add_headless_choice(parser)
     add_tree_choice(parser)
     parser.add_argument(
         "--plan", choices=(*PRESETS, READY), default="fast",
@@ -58,6 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
         rows=arguments.rows,
         accepts=arguments.accepts,
         tree=arguments.tree,
+        headless=arguments.headless,
     )
     schedule = planned(arguments, settings)
     memory = memory_of(schedule, settings)
@@ -119,6 +122,7 @@ def summary(schedule: Schedule, memory: Budget) -> dict[str, object]:
 
 def _guessed(schedule: Schedule) -> str:
     guesses = ", those behind the first are guesses" if schedule.accepts else ""
+    guesses = ", no output head" if schedule.headless else guesses
     return ", nodes of a tree" if schedule.tree else guesses
 
 

@@ -68,6 +68,14 @@ def add_accepts_choice(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
+def add_headless_choice(parser: argparse.ArgumentParser) -> None:
+    """`--headless`, for commands that make one plan."""
+    parser.add_argument(
+        "--headless", action="store_true",
+        help="steps only read given rows into the cache: no output head, nothing is chosen",
+    )  # fmt: skip
+
+
 def add_live_choice(parser: argparse.ArgumentParser) -> None:
     """`--live`, for commands that make one plan."""
     parser.add_argument(

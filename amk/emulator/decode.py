@@ -37,7 +37,7 @@ from amk.lowering.watchdog import empty_log
 from amk.models.row_groups import TensorSource
 from amk.schedule_ir.sampling import GREEDY, Sampling
 from amk.schedule_ir.schedule import Schedule
-from amk.weights.quantised import Quantiser, nearest
+from amk.weights.quantised import E4M3, Quantiser, nearest
 
 LOG_RECORDS = 64
 STALL_NS = 2_000_000_000
@@ -47,7 +47,8 @@ SHOWN = ("state", "output", "logits", "hidden_in", "hidden_out", "position")
 
 @dataclass
 class Result:
-    """tokens: [n], [n, batch] in a batch. logits: f32 [vocab] or [batch, vocab] of the last token.
+    """tokens: [n], [n, batch] in a batch. logits: f32 [vocab] or [batch, vocab] of the last token; where there is
+    no output head, what a launch leaves instead: keys and values, f32 [2, elements].
 
     faults: what no correct kernel does, in the order in which it was seen; empty for a run without any. `tokens` and
     `logits` mean nothing unless `ended`. mismatches: of footprints, where they were compared.
@@ -201,6 +202,12 @@ class EmulatedEngine:
         found = self.machine.read("logits", np.float32, self.buffers["logits"].elements).view(np.float32)
         return found if self.schedule.vectors == 1 else found.reshape(self.schedule.vectors, -1)
 
+    def caches(self) -> NDArray[np.float32]:
+        """Keys and values, f32 [2, elements]."""
+        count, coded = self.buffers["k_cache"].elements, self.schedule.kv.dtype == "fp8"
+        found = [self.machine.read(name, np.uint8 if coded else np.uint16, count) for name in ("k_cache", "v_cache")]
+        return np.stack([E4M3[bits] if coded else (bits.astype(np.uint32) << 16).view(np.float32) for bits in found])
+
 
 def weights_of(schedule: Schedule, source: TensorSource, quantise: Quantiser) -> dict[str, NDArray[Any]]:
     """The packed weights, and scales that stand apart, by buffer."""
@@ -257,7 +264,7 @@ def run(
         compared = tuple(mismatches(schedule, text, engine.machine, tokens=tokens, position=position))
     return Result(
         tokens=np.concatenate(found) if found else np.empty(0, np.int32),
-        logits=engine.logits(),
+        logits=engine.caches() if schedule.headless else engine.logits(),
         faults=[fault for outcome in outcomes for fault in outcome.faults],
         ended=all(outcome.ended for outcome in outcomes),
         instructions=sum(outcome.instructions for outcome in outcomes),

@@ -18,7 +18,7 @@ from amk.planner.decode import plan
 from amk.planner.formats import BF16, Formats, Layered
 from amk.planner.settings import Settings
 from amk.quantize.search import searched
-from amk.report.diagnostic import Diagnostic, Severity, Where
+from amk.report.diagnostic import AmkError, Diagnostic, Severity, Where
 from amk.schedule_ir.sampling import Mode
 from amk.schedule_ir.schedule import CacheDtype, Schedule
 from amk.targets.target import load_target
@@ -53,12 +53,19 @@ def load(
     quantise: makes the codes of matrices that the schedule does not stream in bf16 and the checkpoint does not hold so.
 
     The caller has the schedule's verdict. Raises AMK013 when schedule and checkpoint are of different models, AMK602
-    (exit 5) without a usable GPU, and what compiling raises.
+    (exit 5) without a usable GPU, AMK016 for one that chooses no tokens, and what compiling raises.
     """
+    check_chooses(schedule)
     check_model(schedule.model, checkpoint)
     if device == "cpu":
         return Session(CpuEngine(schedule, checkpoint, quantise=quantise))
     return Session(gpu_engine(schedule, checkpoint, quantise, progress), GPU_SLICE)
+
+
+def check_chooses(schedule: Schedule) -> None:
+    """AMK016 for a schedule without output head: it reads prompts for others."""
+    if schedule.headless:
+        raise AmkError(Diagnostic("AMK016", f"{schedule.name} has no output head, so it chooses no tokens"))
 
 
 def check_model(model: ModelSpec, checkpoint: Checkpoint) -> None:

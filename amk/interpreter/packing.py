@@ -54,11 +54,11 @@ class Packer:
 
     def worker(self, worker: int) -> Bits:
         """All chunks of `worker`, 16-bit words [chunks, chunk_bytes / 2], its agents one after the other."""
-        chunks = int(self.layout.totals[worker].sum())
+        chunks = int(self.layout.places[worker].sum())
         out = np.zeros((chunks, self.stream.chunk_bytes // 2), np.uint16)
-        ends = np.cumsum(self.layout.totals[worker])
-        place = (ends - self.layout.totals[worker]).tolist()
-        for name, layer, part in self.layout.drains:
+        ends = np.cumsum(self.layout.places[worker])
+        place = (ends - self.layout.places[worker]).tolist()
+        for name, layer, part in self.layout.packed:
             counts = self.layout.counts[name, layer][worker].tolist()
             self._scatter(out, place, counts, self._sequence(worker, name, layer, part))
         return out
@@ -128,7 +128,7 @@ def pack_weights(
             if any(chunk.apart for chunk in stream.kinds(name))
         }
         packer = Packer(schedule, stream, source, layout, quantise, scales)
-        total, done = int(layout.totals.sum()) * stream.chunk_bytes, 0
+        total, done = int(layout.places.sum()) * stream.chunk_bytes, 0
         for worker in range(schedule.launch.workers):
             packed = packer.worker(worker)
             if len(packed):
@@ -149,7 +149,7 @@ def packed_arrays(
 ) -> tuple[Bits, dict[str, F32]]:
     """`packed_array`, and the scales that stand apart from the chunks, by buffer."""
     (stream,) = schedule.streams
-    chunks = int(stream_layout(schedule, stream).totals.sum())
+    chunks = int(stream_layout(schedule, stream).places.sum())
     out = np.zeros((chunks, stream.chunk_bytes // 2), np.uint16)
 
     def place(first: int, packed: Bits) -> None:

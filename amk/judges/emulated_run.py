@@ -107,8 +107,9 @@ def _shown(engine: EmulatedEngine, request: Request, order: str) -> Shown:
             shown.hidden.append(found.astype(np.float64))
             continue
         shown.tokens.append(engine.output(count).astype(np.int64).reshape(count, schedule.vectors))
-        logits = engine.logits().astype(np.float64).reshape(schedule.vectors, -1)
-        shown.logits.append(logits[:, : schedule.model.vocab])
+        if not schedule.headless:
+            logits = engine.logits().astype(np.float64).reshape(schedule.vectors, -1)
+            shown.logits.append(logits[:, : schedule.model.vocab])
     return shown
 
 

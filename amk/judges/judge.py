@@ -118,7 +118,8 @@ def judged(
     tolerance = max(tolerance, FP8_TOLERANCE) if schedule.kv.dtype == "fp8" else tolerance
     if request.parents:
         return _compared_tree(text, request, order, shown, tolerance, schedule.rows)
-    return _compared(text, request, order, shown, tolerance, schedule.rows, schedule.accepts)
+    last = schedule.kv.context - 1 if schedule.headless else None
+    return _compared(text, request, order, shown, tolerance, schedule.rows, schedule.accepts, last)
 
 
 def _judged_slice(schedule: Schedule, request: Request, order: str, machine: Machine, tolerance: float) -> Ruling:
@@ -154,16 +155,19 @@ def _forms(schedule: Schedule) -> FormOf:
 
 
 def _compared(
-    text: Text, request: Request, order: str, shown: Shown, tolerance: float, rows: int = 1, accepts: bool = False
-) -> Ruling:
-    """rows: consecutive tokens of a sequence that a step reads. accepts: up to the first that is no right guess."""
+    text: Text, request: Request, order: str, shown: Shown, tolerance: float, rows: int = 1, accepts: bool = False,
+    last: int | None = None,
+) -> Ruling:  # fmt: skip
+    """rows: consecutive tokens of a sequence that a step reads. accepts: up to the first that is no right guess. last:
+    of the places of the prompt, where nothing is chosen and there are no logits."""
     for sequence in range(len(request.texts)):
-        follower = _Follower(text, request, sequence, tolerance, accepts)
+        follower = _Follower(text, request, sequence, tolerance, accepts, last)
         own = slice(sequence * rows, (sequence + 1) * rows)
         for launch, tokens in enumerate(shown.tokens):
             if (wrong := follower.follow(tokens[:, own])) is not None:
                 return _refuted("tokens", order, launch, sequence, wrong)
-            for found, read in zip(shown.logits[launch][own], follower.rows, strict=True):
+            logits = () if last is not None else zip(shown.logits[launch][own], follower.rows, strict=True)
+            for found, read in logits:
                 if (wrong := _differs(found, text.after(read)[0], tolerance)) is not None:
                     return _refuted("logits", order, launch, sequence, wrong)
             if (wrong := follower.state(shown.state[launch])) is not None:
@@ -212,8 +216,10 @@ def _refuted(kind: str, order: str, launch: int, sequence: int, what: str) -> Ru
 class _Follower:
     """One sequence of a request, token by token; where the model leaves doubt, what was taken is right."""
 
-    def __init__(self, text: Text, request: Request, sequence: int, slack: float, accepts: bool) -> None:
-        self._text, self._request, self._slack, self._accepts = text, request, slack, accepts
+    def __init__(
+        self, text: Text, request: Request, sequence: int, slack: float, accepts: bool, last: int | None
+    ) -> None:
+        self._text, self._request, self._slack, self._accepts, self._last = text, request, slack, accepts, last
         self._sequence, self._given, self._steps = sequence, request.texts[sequence], 0
         start = request.first(sequence)
         self.read = list(self._given[:start])
@@ -255,6 +261,8 @@ class _Follower:
 
     def _expected(self) -> tuple[int, bool]:
         at = len(self.read)
+        if self._last is not None:
+            return self._offered(min(at, self._last)), True
         if at < len(self._given):
             return self._given[at], True
         if self._done:

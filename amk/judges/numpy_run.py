@@ -152,9 +152,11 @@ def _caches(machine: Machine, schedule: Schedule) -> tuple[NDArray[np.float64], 
 
 def _look(machine: Machine, schedule: Schedule, count: int, shown: Shown) -> None:
     try:
-        output, logits, state = (machine.get(name) for name in ("output", "logits", "state"))
+        output, state = machine.get("output"), machine.get("state")
         shown.tokens.append(output[: count * schedule.vectors].astype(np.int64).reshape(count, schedule.vectors))
-        shown.logits.append(logits.astype(np.float64).reshape(schedule.vectors, -1)[:, : schedule.model.vocab])
+        if not schedule.headless:
+            logits = machine.get("logits").astype(np.float64).reshape(schedule.vectors, -1)
+            shown.logits.append(logits[:, : schedule.model.vocab])
         shown.state.append(state_of(state, schedule.batch))
     except (KeyError, ValueError) as error:
         raise Refused(f"nothing to look at: {type(error).__name__}: {error}") from None

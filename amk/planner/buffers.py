@@ -36,7 +36,7 @@ def global_buffers(model: ModelSpec, kv: KvLayout, settings: Settings, workers: 
 
 def head_sums(model: ModelSpec, settings: Settings, workers: int) -> list[Buffer]:
     """The slots of every worker's row groups."""
-    if settings.head_sums == "shared":
+    if settings.head_sums == "shared" or settings.headless:
         return []
     each = settings.row_groups
     groups = -(-matrix(model, "lm_head").groups // (workers * each)) * each
@@ -88,7 +88,7 @@ def state(model: ModelSpec, kv: KvLayout, settings: Settings) -> list[Buffer]:
         words,
         kept("output", "i32", settings.max_tokens, *each),
         *caches,
-        kept("logits", "f32", *each, model.vocab),
+        *(() if settings.headless else (kept("logits", "f32", *each, model.vocab),)),
     ]
 
 
@@ -139,7 +139,7 @@ def handoffs(model: ModelSpec, kv: KvLayout, settings: Settings, workers: int, r
         crossing("act", "bf16", *each, model.ffn),
     ]
     of_layers = [b.model_copy(update={"name": of_run(b.name, run)}) for run in range(runs) for b in layer]
-    if model.slice is not None:
+    if model.slice is not None or settings.headless:
         return of_layers
     crossed = [
         *of_layers,

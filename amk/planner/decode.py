@@ -144,6 +144,7 @@ def _scheduled(model: ModelSpec, target: Target, sized: Sized) -> Schedule:
     stored = stored if settings.rows == 1 else f"{stored}-rows-{settings.rows}"
     stored = f"{stored}-accepts" if settings.accepts else stored
     stored = f"{stored}-tree" if settings.tree else stored
+    stored = f"{stored}-headless" if settings.headless else stored
     if model.slice is not None:
         stored = f"{stored}-layers-{model.slice.first}-to-{model.slice.first + model.layers - 1}"
     warps = -(-settings.warps * settings.ctas_per_sm // PARTS)
@@ -158,6 +159,7 @@ def _scheduled(model: ModelSpec, target: Target, sized: Sized) -> Schedule:
         rows=settings.rows,
         accepts=settings.accepts,
         tree=settings.tree,
+        headless=settings.headless,
         launch=Launch(
             workers=count, warps=settings.warps, shared_bytes=shared.bytes, registers=min(registers, 255),
             max_tokens=settings.max_tokens, ctas_per_sm=settings.ctas_per_sm,
@@ -238,6 +240,11 @@ def _require_batch(settings: Settings) -> None:
     if settings.tree and (rows == 1 or settings.accepts or settings.sampling != "greedy"):
         message = "a tree is of several rows, of which the host accepts and chooses"
         raise AmkError(Diagnostic("AMK016", message, help="use --rows 2 or more, --sampling greedy, no --accepts"))
+    if settings.headless and (rows == 1 or settings.accepts or settings.tree or settings.sampling != "greedy"):
+        message = "without output head a step reads several given rows, and chooses nothing"
+        raise AmkError(
+            Diagnostic("AMK016", message, help="use --rows 2 or more, --sampling greedy, no --accepts or --tree")
+        )
     reasons = {
         "attention waits for the rows of its head": settings.head_handoff,
         "parts of down wait for their own columns": settings.act_parts > 1,
@@ -381,9 +388,9 @@ def ends_fenced(settings: Settings, tables: Shares, model: ModelSpec, runs: int)
     """The counters of a plan with tagged words that are fenced all the same: `best`, where a worker owns neither hidden
     nor gate-up rows. Not everybody looks for the other words of a worker, and for its candidates nobody where the token
     is given, so words alone do not put its read of the launch state before worker 0's store of it. In a slice of layers
-    it is the counter of the last hidden state.
+    or without output head it is the counter of the last hidden state.
     """
-    last = "best" if model.slice is None else of_run("h_out", runs - 1)
+    last = of_run("h_out", runs - 1) if model.slice is not None or settings.headless else "best"
     shares = zip(tables["hidden.count"], tables["gate_up.count"], strict=True)
     return frozenset({last} if settings.handoff == "tagged" and not all(map(any, shares)) else ())
 
@@ -397,7 +404,7 @@ def counters(
     crossing = ("attn", *(name for name in ("h_mid", "act", "h_out") if name in handoffs_of(model.graph)))
     for run, count in enumerate(layers):
         shapes |= {of_run("qkv", run): (count, heads), of_run("split", run): (count, settings.batch * model.kv_heads)}
-        shapes |= {"best": (1,)} if model.slice is None else {}
+        shapes |= {} if model.slice is not None or settings.headless else {"best": (1,)}
         shapes |= {of_run(n, run): (count,) for n in crossing}
         if settings.act_parts > 1:
             shapes[of_run("act", run)] = (count, settings.act_parts)

@@ -14,6 +14,7 @@ from amk.planner.staging import Written, layout, staged_for
 from amk.planner.steps import LAYER, RunOfLayers, Writer
 from amk.schedule_ir.expr import Expr
 from amk.schedule_ir.ops import OPS, AnyOp
+from amk.schedule_ir.ops.advance import AdvanceOp
 from amk.schedule_ir.ops.argmax_rows import ArgmaxRowsOp
 from amk.schedule_ir.ops.attend import AttendOp
 from amk.schedule_ir.ops.begin import BeginOp
@@ -240,14 +241,16 @@ class Author(Writer):
 
     def next_input(self) -> Written:
         """For QKV of the next layer, in this run or the one behind it, or for lm_head behind the last."""
-        if self.run.after is None and self.model.slice is not None:
+        if self.run.after is None and (self.model.slice is not None or self.settings.headless):
             return self.written_for("qkv")
         if self.run.after is None:
             return self.written_for("qkv", "lm_head")
         return staged_for(self.head, self.settings.vectors, ("qkv", self.run.wanted), ("qkv", self.run.after))
 
     def choice(self) -> list[Step]:
-        """The next token."""
+        """The next token, or the next given ones."""
+        if self.settings.headless:
+            return [Step(op=AdvanceOp(role="all", prompt="prompt", output="output"))]
         best = ArgmaxRowsOp(
             role="all", logits="logits", best_value="best_value", best_index="best_index", **self.of_sums("lm_head"),
             **self.squares(), k_parts=self.parts("lm_head"),

@@ -25,7 +25,7 @@ def replanned(schedule: Schedule, knobs: Knobs) -> Schedule:
     workers, context = schedule.launch.workers, schedule.kv.context
     base = replace(
         PRESETS[knobs.start], batch=schedule.batch, live=schedule.live, rows=schedule.rows, accepts=schedule.accepts,
-        tree=schedule.tree,
+        tree=schedule.tree, headless=schedule.headless,
         sampling=mode_of(schedule), kv_dtype=schedule.kv.dtype,
         max_tokens=schedule.launch.max_tokens,
     )  # fmt: skip
@@ -43,7 +43,7 @@ def tuned_changes(schedule: Schedule) -> dict[str, Value]:
     preset = STARTS[schedule.plan]
     asked = replace(
         preset, batch=schedule.batch, live=schedule.live, rows=schedule.rows, accepts=schedule.accepts,
-        tree=schedule.tree, sampling=mode_of(schedule), kv_dtype=schedule.kv.dtype,
+        tree=schedule.tree, headless=schedule.headless, sampling=mode_of(schedule), kv_dtype=schedule.kv.dtype,
     )  # fmt: skip
     workers, context = schedule.launch.workers, schedule.kv.context
     found = tuned(asked, schedule.model, schedule.target, formats_of(schedule), workers, context)

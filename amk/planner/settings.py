@@ -56,7 +56,8 @@ class Settings:
     handoff_dtype: of hidden states and attention outputs that cross SMs, None = bf16 in tagged words, f32 elsewhere.
     batch: sequences that are decoded together; splits are then always reduced. live: each at a position of its own.
     rows: consecutive tokens of a sequence that a step reads, reduced likewise. accepts: those behind the first are
-    guesses, and the next step goes on behind the last right one. tree: rows are nodes of a tree.
+    guesses, and the next step goes on behind the last right one. tree: rows are nodes of a tree. headless: all rows are
+    given, and no step has an output head or chooses a token.
     k_parts: steps that the product of `down` is done in, so that its input fits; None: as few as leave comfortable
     rings. x_parts: the same of all other products; with several, the embedding is handed over like a hidden state, so
     that every norm is staged where it is read. act_parts: parts that the product of `down` is done in, each of which
@@ -118,6 +119,7 @@ class Settings:
     rows: int = 1
     accepts: bool = False
     tree: bool = False
+    headless: bool = False
     k_parts: int | None = None
     x_parts: int = 1
     act_parts: int = 1

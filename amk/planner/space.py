@@ -41,7 +41,7 @@ ALLOWED: dict[str, tuple[Value, ...]] = {
 }
 """Values in order of size; None, which leaves the choice to the planner, comes last."""
 
-FIXED = ("plan", "max_tokens", "sampling", "kv_dtype", "batch", "live", "rows", "accepts", "tree")
+FIXED = ("plan", "max_tokens", "sampling", "kv_dtype", "batch", "live", "rows", "accepts", "tree", "headless")
 """The label of the plan, the length of a launch, how tokens are chosen, what the cache holds, and how many sequences
 there are and whether they are live, are no choices of the search.
 """

@@ -160,8 +160,8 @@ def fixed_buffers(
 
 
 def _elsewhere(settings: Settings, table: str) -> bool:
-    """Whether the sums of the rows of `table` lie in global memory."""
-    return settings.head_sums == "global" and table == "lm_head.count"
+    """Whether the sums of the rows of `table` lie in global memory, or there are none."""
+    return (settings.headless or settings.head_sums == "global") and table == "lm_head.count"
 
 
 def _laid_out(arrays: list[Array], offset: int) -> tuple[list[Buffer], int]:

@@ -175,7 +175,7 @@ def _packed(schedule: Schedule, stream: Stream, source: Buffer, at: Path) -> Ite
             yield Unmet((*path, "op"), "drains", "chunks come in the order of a token: products are in its loop")
     if len(set(layout.drains)) < len(layout.drains):
         yield Unmet(at, "drains", "a product drains its chunks once in a token: each has one place")
-    total = int(layout.totals.sum())
+    total = int(layout.places.sum())
     if total * stream.chunk_bytes > source.bytes:
         message = f"'{source.name}' has room for {total:,} chunks of {stream.chunk_bytes} bytes"
         yield Unmet((*at, "source"), "weights", message)
@@ -228,6 +228,9 @@ def _rows(schedule: Schedule) -> Iterator[Unmet]:
         yield Unmet(("accepts",), "accepts", "guesses are rows of a step behind its first")
     if schedule.tree and (schedule.rows == 1 or schedule.accepts or mode_of(schedule) != "greedy"):
         yield Unmet(("tree",), "tree", "a tree is of several rows, and the host chooses which of them count")
+    chosen = schedule.accepts or schedule.tree or mode_of(schedule) != "greedy"
+    if schedule.headless and (schedule.rows == 1 or chosen or schedule.model.slice is not None):
+        yield Unmet(("headless",), "headless", "without output head rows are given, and nothing is chosen")
     buffers = {buffer.name: buffer for buffer in schedule.buffers}
     for path, step, _, _ in _sites(schedule):
         for field in type(step.op).model_fields:

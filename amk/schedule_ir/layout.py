@@ -3,6 +3,9 @@
 Every (worker, agent) owns one contiguous run of chunks: its gemv steps of a token in program order, each with the
 agent's share of the worker's group-major chunk sequence. Streaming is then one pointer that only advances, and wraps
 to its start at the end of a token.
+
+A schedule without output head has the packed order of one with it: lm_head lies behind what a token reads, in as many
+parts as QKV, which multiplies a norm like it. So both can read the same packed weights.
 """
 
 from __future__ import annotations
@@ -29,13 +32,16 @@ class StreamLayout:
     """drains: the stream's gemv steps of one token: matrix, layer and part of the columns. counts[matrix, layer]:
     chunks per step, int64 [workers, agents]. parts[matrix]: steps that the columns are divided into.
 
-    base: first chunk of each (worker, agent) in the packed buffer; totals: chunks per token.
+    base: first chunk of each (worker, agent) in the packed buffer; totals: chunks per token. packed: all that lies in
+    the buffer, in order: the drains, and what no step multiplies; places: chunks of each (worker, agent) there.
     """
 
     drains: tuple[DrainKey, ...]
+    packed: tuple[DrainKey, ...]
     counts: dict[tuple[MatrixName, int], NDArray[np.int64]]
     base: NDArray[np.int64]
     totals: NDArray[np.int64]
+    places: NDArray[np.int64]
     parts: dict[MatrixName, int]
 
 
@@ -86,9 +92,14 @@ def stream_layout(schedule: Schedule, stream: Stream) -> StreamLayout:
     for op in ops:
         if isinstance(op, GemvOp) and op.matrix in parts:
             parts[op.matrix] = max(parts[op.matrix], op.k_parts)
+    unread: tuple[DrainKey, ...] = ()
+    if schedule.headless and "qkv" in parts:
+        parts["lm_head"] = parts["qkv"]
+        unread = tuple(("lm_head", 0, part) for part in range(parts["qkv"]))
     alike: dict[tuple[MatrixName, int], NDArray[np.int64]] = {}
     times: Counter[tuple[MatrixName, int]] = Counter()
-    for name, layer, _ in sequence:
+    read: Counter[tuple[MatrixName, int]] = Counter()
+    for number, (name, layer, _) in enumerate((*sequence, *unread)):
         k_chunks = matrix(schedule.model, name).k_chunks(stream.chunk(name, layer).columns) // parts[name]
         if (name, k_chunks) not in alike:
             chunks = np.array(schedule.tables[f"{share_table(name)}.count"]) // stream.row_groups * k_chunks
@@ -96,15 +107,19 @@ def stream_layout(schedule: Schedule, stream: Stream) -> StreamLayout:
             alike[name, k_chunks] = np.stack([b - a for a, b in pairwise(bounds)], axis=1)
         counts[name, layer] = alike[name, k_chunks]
         times[name, k_chunks] += 1
-    totals = np.asarray(np.sum([times[kind] * chunks for kind, chunks in alike.items()], axis=0, dtype=np.int64))
-    flat = np.concatenate([[0], np.cumsum(totals.reshape(-1))[:-1]])
-    return StreamLayout(sequence, counts, flat.reshape(totals.shape), totals, parts)
+        read[name, k_chunks] += number < len(sequence)
+    totals, places = (
+        np.asarray(np.sum([each[kind] * chunks for kind, chunks in alike.items()], axis=0, dtype=np.int64))
+        for each in (read, times)
+    )
+    flat = np.concatenate([[0], np.cumsum(places.reshape(-1))[:-1]])
+    return StreamLayout(sequence, (*sequence, *unread), counts, flat.reshape(totals.shape), totals, places, parts)
 
 
 def chunk_places(layout: StreamLayout) -> Iterator[tuple[DrainKey, NDArray[np.int64]]]:
-    """Packed index of each of its chunks, worker by worker and row by row of them, for every drain of a token."""
+    """Packed index of each of its chunks, worker by worker and row by row of them, for all that is packed."""
     done = np.zeros_like(layout.totals)
-    for key in layout.drains:
+    for key in layout.packed:
         counts = layout.counts[key[:2]]
         starts = (layout.base + done).reshape(-1)
         sizes = counts.reshape(-1)
@@ -114,7 +129,7 @@ def chunk_places(layout: StreamLayout) -> Iterator[tuple[DrainKey, NDArray[np.in
 
 
 def piece_places(schedule: Schedule, stream: Stream) -> Iterator[tuple[DrainKey, NDArray[np.int64]]]:
-    """Packed index of each piece of its chunks, worker by worker and group-major, for every drain of a token."""
+    """Packed index of each piece of its chunks, worker by worker and group-major, for all that is packed."""
     layout, each = stream_layout(schedule, stream), stream.row_groups
     for key, places in chunk_places(layout):
         across = matrix(schedule.model, key[0]).k_chunks(stream.chunk(*key[:2]).columns) // layout.parts[key[0]]

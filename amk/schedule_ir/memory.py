@@ -220,6 +220,7 @@ class Geometry:
     context: int = 1
     accepts: bool = False
     tree: bool = False
+    headless: bool = False
     folded: bool = False
     """Does `rows` say the accesses to all rows as a single one, with `times`?"""
 

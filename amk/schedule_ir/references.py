@@ -78,6 +78,8 @@ OPTIONAL = frozenset({"norm_shift", "q_norm", "k_norm", "sampling"})
 
 TEXT = frozenset({"embedding", "request", "prompt", "output", "logits"})
 """Buffers between tokens and hidden states, which a slice of layers lacks."""
+HEAD = frozenset({"logits"})
+"""Buffers that a schedule without output head lacks."""
 BETWEEN = frozenset({"position", "hidden_in", "hidden_out"})
 """Buffers that a slice of layers has in their place."""
 
@@ -140,7 +142,7 @@ def _buffers(schedule: Schedule) -> Iterator[Diagnostic]:
         if buffer.bytes > 2**42:
             yield _at("AMK005", f"buffer '{buffer.name}' has {buffer.bytes:,} bytes", ("buffers", i, "shape"))
     known = {b.name for b in schedule.buffers}
-    lacking = BETWEEN if schedule.model.slice is None else TEXT
+    lacking = (BETWEEN if schedule.model.slice is None else TEXT) | (HEAD if schedule.headless else frozenset())
     by_name = BETWEEN | {name for _, _, name in SHARED.values() if name}
     needed = sorted(by_name - known - OPTIONAL - lacking)
     for name in needed:

@@ -166,7 +166,8 @@ class Schedule(Frozen):
     own, too, so that it begins and ends when it likes; otherwise all are at the same one. rows: consecutive tokens of a
     sequence that a step reads at once, for now of one sequence. accepts: rows behind the first may be guesses, and the
     next step goes on behind the last right one; otherwise all rows are given and the next step goes on behind them.
-    tree: rows are nodes of a tree whose root is the first one; a launch is told which of them each sees.
+    tree: rows are nodes of a tree whose root is the first one; a launch is told which of them each sees. headless:
+    steps only read given rows into the cache; they have no output head and choose nothing.
     """
 
     version: Literal[2] = VERSION
@@ -180,6 +181,7 @@ class Schedule(Frozen):
     rows: int = unless(1, ge=1, le=MAX_ROWS)
     accepts: bool = unless(False)
     tree: bool = unless(False)
+    headless: bool = unless(False)
     launch: Launch
     kv: KvLayout
     roles: tuple[Role, ...] = Field(min_length=1, max_length=32)
@@ -247,6 +249,7 @@ class Schedule(Frozen):
             live=self.live,
             accepts=self.accepts,
             tree=self.tree,
+            headless=self.headless,
             role_first={r.name: r.first for r in self.roles},
             context=self.kv.context,
         )

@@ -113,7 +113,7 @@ def one_packing(one: Schedule, other: Schedule) -> bool:
         return False
     left, right = stream_layout(one, a), stream_layout(other, b)
     return (
-        (left.drains, left.parts) == (right.drains, right.parts)
+        (left.packed, left.parts) == (right.packed, right.parts)
         and np.array_equal(left.base, right.base)
         and all(np.array_equal(counts, right.counts[key]) for key, counts in left.counts.items())
         and all(one.tables[name] == other.tables[name] for name in {f"{share_table(m)}.first" for m in MATRICES})

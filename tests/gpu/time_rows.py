@@ -2,7 +2,8 @@
 
 python -m tests.gpu.time_rows MODEL [PLAN,..]   prints one JSON object a line: a plan's logits or step at a position, or
 a prompt. Every plan has its own copy of the weights, so name those that fit in memory together; by default all. Logits
-are those of as many rows as the widest step has: beside the plan with the fewest rows, the first ones beside fp64.
+are those of as many rows as the widest step has: beside the plan with the fewest rows, the first ones beside fp64. Of a
+plan without output head keys and values of as many rows are compared, bit by bit, with those of the plan with one.
 With "prepare" behind, kernels are only proved, compiled and sealed, so that the next start measures at once; with
 "ablate", a step of each plan is timed without its staging, its products, and all but its copies.
 """
@@ -13,7 +14,7 @@ import gc
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, replace
 from multiprocessing import get_context
@@ -28,7 +29,7 @@ from amk.bench.ablation import WORK
 from amk.bench.accuracy import relative_error
 from amk.bench.decode_bench import own
 from amk.bench.device_packing import streamed
-from amk.bench.subject import Subject
+from amk.bench.subject import Subject, view
 from amk.bench.timing import take_turns
 from amk.bench.torch_model import TorchDecoder, TorchWeights
 from amk.engine.admission.admission import AdmittedKernel, started
@@ -41,12 +42,14 @@ from amk.planner.tuned import tuned
 from amk.targets.target import Target, load_target
 
 CONTEXT, ROWS = 2560, 8
+CACHES = ("k_cache", "v_cache")
 POSITIONS, PROMPTS = (16, 512, 2048), (64, 512, 2048)
 MANY = 1000
 """Prompts of more tokens take too long token by token."""
 STEPS, ROUNDS, REPEATS = 4, 30, 6
 ABLATED_AT = 512
 ABLATED = (frozenset({"staging"}), frozenset({"product"}), frozenset({"staging", "product"}), frozenset(WORK))
+HEADLESS = " headless"
 EXACT = 2
 """Rows of a step that fp64 takes the time for."""
 
@@ -54,7 +57,7 @@ EXACT = 2
 def plans(model: ModelSpec, target: Target) -> dict[str, Settings]:
     """By name: one row, with the copies and parts of the plan of several rows too, several rows, as large a batch.
 
-    alone: in chunks of one row group.
+    alone: in chunks of one row group. headless: without output head.
     """
 
     def found(settings: Settings) -> Settings:
@@ -75,6 +78,7 @@ def plans(model: ModelSpec, target: Target) -> dict[str, Settings]:
         "rows 32": replace(FAST, rows=4 * ROWS),
         "rows 64": replace(FAST, rows=8 * ROWS),
         **alone,
+        **{f"rows {rows}{HEADLESS}": replace(FAST, rows=rows, headless=True) for rows in (4 * ROWS, 8 * ROWS)},
     }
 
 
@@ -105,8 +109,8 @@ def subjects(model: ModelSpec, target: Target, names: Sequence[str]) -> dict[str
     return found
 
 
-def row_logits(subject: Subject, tokens: Sequence[int], pos: int) -> torch.Tensor:
-    """f32 [tokens, vocab] on the GPU of tokens at `pos` and behind, scratch poisoned before."""
+def stand(subject: Subject, tokens: Sequence[int], pos: int) -> None:
+    """Before tokens at `pos` and behind, scratch poisoned."""
     engine, schedule = subject.engine, subject.schedule
     subject.load_cache()
     engine.poison()
@@ -115,11 +119,40 @@ def row_logits(subject: Subject, tokens: Sequence[int], pos: int) -> torch.Tenso
     prompt[pos : pos + len(tokens)] = tokens
     engine.upload("prompt", prompt)
     engine.set_state(token=tokens[0], pos=pos, done=0)
-    found = []
+
+
+def row_logits(subject: Subject, tokens: Sequence[int], pos: int) -> torch.Tensor:
+    """f32 [tokens, vocab] on the GPU of tokens at `pos` and behind."""
+    engine, schedule, found = subject.engine, subject.schedule, list[torch.Tensor]()
+    stand(subject, tokens, pos)
     for _ in range(len(tokens) // schedule.rows):
         engine.step(1)
         found.append(torch.from_numpy(engine.logits().reshape(schedule.rows, -1).copy()).cuda())
     return torch.cat(found)
+
+
+def row_caches(subject: Subject, tokens: Sequence[int], pos: int) -> torch.Tensor:
+    """Keys and values of tokens at `pos` and behind, bits [2, layers, heads, tokens, head_dim] on the GPU."""
+    stand(subject, tokens, pos)
+    subject.engine.step(len(tokens) // subject.schedule.rows)
+    found = [view(subject.engine, name).view(torch.int16) for name in CACHES]
+    return torch.stack([cache[:, :, pos : pos + len(tokens)] for cache in found])
+
+
+def cache_agreement(made: dict[str, Subject], pos: int) -> Iterator[dict[str, Any]]:
+    """Of each plan without output head: whether two runs, and the plan with one, leave the same bits."""
+    for name, subject in made.items():
+        if not subject.schedule.headless:
+            continue
+        twin, rows = made.get(name.removesuffix(HEADLESS)), 2 * subject.schedule.rows
+        tokens = [(1000 + pos + 7 * r) % subject.schedule.model.vocab for r in range(rows)]
+        first, second = row_caches(subject, tokens, pos), row_caches(subject, tokens, pos)
+        same = None if twin is None else torch.equal(first, row_caches(twin, tokens, pos))
+        numbers = first.view(torch.bfloat16)
+        yield {
+            "plan": name, "pos": pos, "rows": rows, "equal": torch.equal(first, second), "as_with_head": same,
+            "finite": bool(numbers.isfinite().all()),
+        }  # fmt: skip
 
 
 def agreement(made: dict[str, Subject], pos: int) -> list[dict[str, Any]]:
@@ -188,7 +221,8 @@ def ablate(name: str, names: Sequence[str]) -> None:
 def measure(name: str, names: Sequence[str]) -> None:
     made = subjects(load_model(name), load_target(target_here()), names)
     for pos in POSITIONS if any(subject.schedule.rows > 1 for subject in made.values()) else ():
-        for line in agreement({n: s for n, s in made.items() if s.schedule.batch == 1}, pos):
+        lines = agreement({n: s for n, s in made.items() if s.schedule.batch == 1 and not s.schedule.headless}, pos)
+        for line in (*lines, *cache_agreement(made, pos)):
             print(json.dumps({"model": name, **line}), flush=True)
     for pos in POSITIONS:
         for subject in made.values():

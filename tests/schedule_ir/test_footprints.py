@@ -73,6 +73,7 @@ PLANS = {
         tiny_model(layers=1), workers=4, warps=2, rows=3, accepts=True, sampling="top-k-top-p"
     ),
     "four nodes of a tree": lambda: tiny_plan(tiny_model(layers=1, qk_norm=True), warps=2, rows=4, tree=True),
+    "three rows without output head": lambda: tiny_plan(tiny_model(layers=1), warps=2, rows=3, headless=True),
     "drawing, idle agents": lambda: tiny_plan(tiny_model(layers=1, vocab=21), workers=5, warps=4, sampling="top-p"),
     "live batch of two that draws": lambda: tiny_plan(
         tiny_model(layers=1), workers=5, warps=2, batch=2, live=True, sampling="top-k-top-p"

@@ -46,6 +46,7 @@ BASES: dict[str, Callable[[], Schedule]] = {
     "drawing": lambda: made(settings=replace(FAST, sampling="top-k-top-p")),
     "batch": lambda: made(settings=replace(FAST, batch=3)),
     "rows": lambda: made(settings=replace(FAST, rows=4)),
+    "headless": lambda: made(settings=replace(FAST, rows=4, headless=True)),
     "parts": lambda: made(
         settings=replace(FAST, warps=2, rows=8, handoff="mixed", chunk_bytes=512, x_parts=2, k_parts=2)
     ),
@@ -107,6 +108,7 @@ def other_geometries(op: Op, geo: Geometry) -> Iterator[Geometry]:
     yield replace(geo, batch=2, live=True)
     yield replace(geo, rows_each=2)
     yield replace(geo, tree=not geo.tree)
+    yield replace(geo, headless=not geo.headless)
     for stream in geo.streams.values():
         yield from (replace(geo, streams={stream.name: stream.model_copy(update={"role": r})}) for r in geo.role_size)
         yield replace(geo, streams={stream.name: stream.model_copy(update={"chunk_rows": 16})})

@@ -134,6 +134,7 @@ MADE: dict[str, Callable[[], Json]] = {
     "batch of codes, down in thirds": lambda: _small(
         replace(TAGGED, batch=2, k_parts=3), wanted=formats("int8"), ffn=192, layers=1, workers=3
     ),
+    "rows without output head": lambda: _small(replace(TAGGED, rows=2, headless=True), layers=1),
     "slice of layers": lambda: _small(TAGGED, layers=1, slice=LayerSlice(first=1, of=3)),
     "four layers, fenced, room": lambda: _roomy(_small(replace(PHASED, warps=2), layers=4)),
     "four layers, tagged, room": lambda: _roomy(_small(TAGGED, layers=4)),
@@ -152,7 +153,7 @@ WHOLE = (
     "slice of layers", "sm_80", "refills held back", "fenced, heads apart", "int8, fp8 cache", "int4 with zeros",
     "LayerNorm, parallel", "rows", "batch, parts of down", "live batch, fenced, head norms", "fp8, scales apart",
     "two programs", "layers of two kinds", "drawing, fenced", "batch of codes", "rows, all in parts",
-    "rows that accept",
+    "rows that accept", "rows without output head",
 )  # fmt: skip
 """Those that together have every op, hand-off and format; the recorded run makes all of their edits."""
 

@@ -1,5 +1,7 @@
 """Prompts by a second schedule of the same model, which reads several rows of a text a step: without torch.
 
+It has no output head: the last token of a prompt is read by the schedule that goes on, which chooses.
+
 Both schedules are SAFE by themselves, and `validator.together` holds that their launches may take turns: caches and
 constants are one memory, packed weights too where they are the same bytes.
 """
@@ -73,17 +75,18 @@ def in_steps(schedule: Schedule) -> Schedule:
         message = f"no steps of several rows read prompts where a step reads {schedule.vectors} tokens"
         raise AmkError(Diagnostic("AMK016", message))
     settings = replace(FAST, kv_dtype=schedule.kv.dtype)
-    for rows in ROWS:
+    choices = [rows for rows in ROWS if rows <= schedule.kv.context] or ROWS[-1:]
+    for rows in choices:
         try:
             found = plan(
                 schedule.model,
                 schedule.target,
-                settings=replace(settings, rows=rows),
+                settings=replace(settings, rows=rows, headless=True),
                 wanted=formats_of(schedule),
                 max_context=schedule.kv.context,
             )
         except AmkError as error:
-            if error.diagnostics[0].code != "AMK401" or rows == ROWS[-1]:
+            if error.diagnostics[0].code != "AMK401" or rows == choices[-1]:
                 raise
             continue
         if told := [*apart(found, schedule), *crowded((schedule, found))]:

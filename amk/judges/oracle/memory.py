@@ -157,5 +157,6 @@ def final_content(toucher: Toucher, pos: Place) -> Iterator[Content]:
     yield _state(toucher, 1)
     for n in range(tokens):
         yield toucher.number["output"], one * n, one * (n + 1), toucher.code("output", 0, n)
-    yield toucher.number["logits"], 0, schedule.model.vocab * one, toucher.code("logits", 0, tokens - 1)
+    if not schedule.headless:
+        yield toucher.number["logits"], 0, schedule.model.vocab * one, toucher.code("logits", 0, tokens - 1)
     yield from _caches(toucher, pos, toucher.moved[-1] + schedule.rows)

@@ -20,7 +20,7 @@ from amk.schedule_ir.edits.tree import Branch, Leaf, tree, walk
 from amk.schedule_ir.ops import BarrierOp
 from amk.schedule_ir.schedule import Loop, Schedule
 
-PROBLEM = ("version", "model", "target", "dtype", "batch", "live", "rows", "accepts", "tree", "pools")
+PROBLEM = ("version", "model", "target", "dtype", "batch", "live", "rows", "accepts", "tree", "headless", "pools")
 """What no edit changes."""
 
 

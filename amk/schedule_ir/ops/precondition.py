@@ -145,6 +145,7 @@ BATCH = plan(lambda geo: geo.vectors, "kBatch")
 ROWS = Term(lambda site: site.geo.rows_each)
 LIVE = Term(lambda site: site.geo.live)
 TREE = Term(lambda site: site.geo.tree)
+GIVEN = Term(lambda site: site.geo.headless and site.geo.rows_each > 1)
 SLICED = Term(lambda site: site.geo.model.slice is not None)
 AGENTS = Term(lambda site: site.geo.role_size[site.op.role], "kAgents")
 

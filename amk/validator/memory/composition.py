@@ -137,8 +137,9 @@ def boundary_content(schedule: Schedule, tokens: int) -> tuple[I64, I64]:
         final.append((number["hidden_out"], 0, one * schedule.model.hidden, state, 0))
         return np.array(initial, np.int64), np.array(final, np.int64)
     final += [(number["output"], one * n, one * (n + 1), code("output", 0) + n + 1, 0) for n in range(tokens)]
-    logits = code("logits", 0) + tokens
-    final.append((number["logits"], 0, schedule.model.vocab * one, logits, 0))
+    if not schedule.headless:
+        logits = code("logits", 0) + tokens
+        final.append((number["logits"], 0, schedule.model.vocab * one, logits, 0))
     return np.array(initial, np.int64).reshape(-1, 5), np.array(final, np.int64).reshape(-1, 5)
 
 

@@ -10,7 +10,7 @@ parts of its columns: every part is then staged and multiplied once. Where the f
 `embed_rows` hands over the embedding, in place of `embed`, which stages it.
 
 A slice of layers has `take_hidden` in place of what reads the embedding, and `give_hidden` in place of the output head
-and what chooses a token.
+and what chooses a token. A schedule that only reads prompts (`headless`) has `advance` in place of these two.
 
 A program none of whose workers owns rows of a matrix, or serves attention, may leave the ops of that part out.
 """
@@ -65,19 +65,21 @@ def shares(graph: Graph) -> dict[str, str]:
     return found | dict.fromkeys(("combine", "stage_attention"), share_table(attended))
 
 
-def expected(model: ModelSpec, mode: Mode) -> Counter[Key]:
+def expected(model: ModelSpec, mode: Mode, headless: bool = False) -> Counter[Key]:
     """The ops of one launch of one token."""
-    return Counter(_expected(model.graph, model.layers, mode, model.slice is not None))
+    return Counter(_expected(model.graph, model.layers, mode, model.slice is not None, headless))
 
 
 @lru_cache(maxsize=16)
-def _expected(graph: Graph, layers: int, mode: Mode, sliced: bool) -> Counter[Key]:
+def _expected(graph: Graph, layers: int, mode: Mode, sliced: bool, headless: bool) -> Counter[Key]:
     keys: list[Key] = [("begin", -1), ("finish", -1)]
     ops = [op for node in graph.nodes for op in (ops_of(node) if isinstance(node, Product) else ATTENTION)]
     keys += [(op, layer) for layer in range(layers) for op in ops]
-    keys += _normalised(graph, layers, sliced)
+    keys += _normalised(graph, layers, sliced, headless)
     if sliced:
         return Counter([*keys, ("give_hidden", -1)])
+    if headless:
+        return Counter([*keys, ("advance", -1)])
     keys += [("gemv lm_head", 0), *((op, -1) for op in TOKEN_OPS)]
     if mode == "greedy":
         return Counter([*keys, ("select", -1)])
@@ -87,7 +89,7 @@ def _expected(graph: Graph, layers: int, mode: Mode, sliced: bool) -> Counter[Ke
     return Counter(keys)
 
 
-def _normalised(graph: Graph, layers: int, sliced: bool) -> Iterator[Key]:
+def _normalised(graph: Graph, layers: int, sliced: bool, headless: bool) -> Iterator[Key]:
     """What stages norms: an RMSNorm with its hidden state, LayerNorms of a state that is staged once. The hidden state
     before the first layer is that of a token, or what a slice of layers is given."""
     norms = len(graph.norms) * layers
@@ -97,7 +99,7 @@ def _normalised(graph: Graph, layers: int, sliced: bool) -> Iterator[Key]:
             *(("stage_norm", index) for index in range(1, norms + 1)),
         )
         return
-    yield from (("embed_hidden", -1), ("layer_norm lm_head", 0))
+    yield from (("embed_hidden", -1), *(() if headless else (("layer_norm lm_head", 0),)))
     normed = [f"layer_norm {graph.reader(norm)}" for norm in graph.norms]
     staged = [f"stage_hidden {name}" for name, read in zip(graph.additions, graph.published, strict=True) if read]
     yield from ((op, layer) for layer in range(layers) for op in (*normed, *staged))
@@ -113,7 +115,7 @@ def _program(schedule: Schedule, program: Program, number: int) -> Iterator[Diag
     require_length(program, 1)
     steps = sites(program, number)
     present: Counter[Key] = Counter(key for site in steps for key in _keys(site))
-    wanted = expected(schedule.model, mode_of(schedule))
+    wanted = expected(schedule.model, mode_of(schedule), schedule.headless)
     if any(name in REDUCED for name, _ in present):
         layers = range(schedule.model.layers)
         wanted -= Counter(("combine", layer) for layer in layers)
@@ -121,6 +123,8 @@ def _program(schedule: Schedule, program: Program, number: int) -> Iterator[Diag
     if ("embed_rows", -1) in present:
         wanted -= Counter([("embed", -1)])
         wanted += Counter([("embed_rows", -1), ("stage_norm", 0)])
+        if schedule.headless:  # a loop over layers that stages what comes next stages the final norm, too
+            wanted -= Counter([("stage_norm", len(schedule.model.graph.norms) * schedule.model.layers)])
     wanted += Counter(_earlier_parts(schedule.model, [site.step.op for site in steps if _runs(site)]))
     idle = {part for part in ("qkv", "hidden", "gate_up", "lm_head") if not _owns(schedule, program, part)}
     if dict(present) == dict(wanted):

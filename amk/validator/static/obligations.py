@@ -262,7 +262,7 @@ def _drained(schedule: Schedule, stream: Stream, path: tuple[str | int, ...]) ->
     except ValueError as error:
         yield finding("AMK106", str(error), path)
         return
-    need = int(layout.totals.sum()) * stream.chunk_bytes
+    need = int(layout.places.sum()) * stream.chunk_bytes
     have = next(b.bytes for b in schedule.buffers if b.name == stream.source)
     if need > have:
         yield finding(

@@ -131,6 +131,10 @@ def _header(schedule: Schedule) -> Iterator[Diagnostic]:
     if schedule.tree and (schedule.rows == 1 or schedule.accepts or mode_of(schedule) != "greedy"):
         message = "a step of one row, or one that accepts or draws by itself, has a tree of rows"
         yield finding("AMK106", message, ("tree",), "which nodes count is up to the host")
+    chosen = schedule.accepts or schedule.tree or mode_of(schedule) != "greedy"
+    if schedule.headless and (schedule.rows == 1 or chosen or schedule.model.slice is not None):
+        message = "a step of one row or of a slice, or one that accepts, draws or has a tree, is without output head"
+        yield finding("AMK106", message, ("headless",), "without it rows are given, and nothing is chosen")
     if schedule.batch > 1 and schedule.rows > 1:
         message = f"a step reads {schedule.rows} rows of {schedule.batch} sequences"
         yield finding("AMK106", message, ("rows",), "several rows are those of one sequence")

@@ -98,7 +98,8 @@ def shown(schedule: Schedule, ptx: str, request: Request) -> Shown:
         if outcome.faults or not outcome.ended:
             return Shown(outcome.faults[0].kind if outcome.faults else "did not end")
         tokens += engine.output(count).reshape(-1).tolist()
-        logits.append(engine.logits())
+        if not schedule.headless:
+            logits.append(engine.logits())
     return Shown("", tuple(tokens), tuple(logits), _left(engine))
 
 

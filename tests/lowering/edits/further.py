@@ -37,6 +37,8 @@ EACH_ITS_OWN = Request(
 )
 UP_TO_THE_CONTEXT = Request("up to the context", Order(), launches=(1,), position=117)
 """Eleven rows, of which the last is the last of the context."""
+GIVEN_UP_TO_THE_CONTEXT = Request("given up to the context", Order(), launches=(1,), position=88)
+"""Forty rows, of which the last is the last of the context."""
 MANY_SPLITS = Request("many splits", Order(), launches=(2,), position=95)
 """Six splits are active, then seven."""
 DRAWS = tuple(
@@ -137,6 +139,13 @@ FURTHER: dict[str, tuple[str, Settings, FormatName, ModelSpec, tuple[Request, ..
         "bf16",
         tiny(layers=1, hidden=96),
         (ONE_STEP, UP_TO_THE_CONTEXT),
+    ),
+    "many given rows": (
+        "h200",
+        replace(FAST, rows=40, headless=True, kv_block=40, handoff="tagged", warps=2, workers=2),
+        "bf16",
+        tiny(layers=1, hidden=96, heads=1, kv_heads=1),
+        (ONE_STEP, GIVEN_UP_TO_THE_CONTEXT),
     ),
     "scales of layers": (
         "h200",

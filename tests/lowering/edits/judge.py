@@ -47,9 +47,16 @@ SUBJECTS: dict[str, tuple[str, Settings, FormatName, ModelSpec]] = {
     "family": ("h200", HELD, "bf16", NEOX),
     "slice": ("h200", replace(FAST, handoff="tagged"), "bf16", tiny(slice=LayerSlice(first=1, of=4))),
     "rows": ("h200", replace(FAST, rows=3, warps=4, kv_block=16, handoff="tagged"), "bf16", tiny(heads=8, head_dim=32)),
+    "given": (
+        "h200",
+        replace(FAST, rows=3, headless=True, warps=2, kv_block=16, handoff="tagged"),
+        "bf16",
+        tiny(layers=1),
+    ),
     "halves": ("h200", replace(FAST, kv_dtype="fp8", kv_block=16, scales_apart=True), "fp8", RAGGED),
 }
-"""Kernels that together run every header: both hand-offs and rings, codes, drawing, batches, parts, rows, a slice."""
+"""Kernels that together run every header: both hand-offs and rings, codes, drawing, batches, parts, rows, a slice, and
+rows without output head."""
 
 
 _UNIT = re.compile(rf"_amk_kernel_cu_[0-9a-f]{{8}}_{os.getpid()}")
