@@ -4,7 +4,8 @@ A form maps leaves to factors; leaf "" stands for 1. Leaves are names of variabl
 instructions that are not linear (equal ones of equal forms where they are functions), and "phi": a register at a place
 that several definitions reach. Equal forms hold equal values in one pass of the loops around.
 Assumptions: a definition that a guard may skip does not hide those before it. Sums and products with constants are
-taken modulo 2^64; the width of the instruction is not kept.
+taken modulo 2^64. Of the width of an instruction only this is kept: 32 or 64 bits; what is narrower, saturates, carries
+    or takes the upper half of a product is no sum.
 Cost: linear in the blocks for every register and block that is asked for.
 """
 
@@ -15,7 +16,8 @@ import re
 from amk.lowering.ptx_code import Code, Kernel
 
 Form = dict[str, int]
-_COPIES = re.compile(r"(?:mov|cvta(?:\.to)?|cvt)\b(?!.*\.(?:f16|bf16|f32|f64|pred)\b)")
+_COPIES = re.compile(r"mov\.[bsu](?:32|64)|cvta(?:\.to)?\.\w+(?:::\w+)?\.u64|cvt(?:\.[su](?:32|64)){2}")
+_SUMS = re.compile(r"(?:(?:add|sub)\.[su]|neg\.s|(?:shl|or)\.b|(?:mul|mad)\.(?:lo|wide)\.[su])(?:32|64)")
 _INTEGER = re.compile(r"-?(?:0[xX][0-9a-fA-F]+|\d+)U?")
 _MODULUS = 1 << 64
 _DEPTH = 100
@@ -149,12 +151,11 @@ class Values:
     def _linear(self, code: Code) -> Form | None:
         if code.opcode == "and.b32" and (warps := self._warp_bits(code)) is not None:
             return warps
-        name, kind = code.opcode.split(".")[0], code.opcode.split(".")[-1]
-        if _COPIES.match(code.opcode):
+        if _COPIES.fullmatch(code.opcode):
             return None if code.operands[1].startswith("{") else self.operand(code, 1)
-        if name not in _LINEAR or kind[0] == "f" or kind == "pred":
+        if not _SUMS.fullmatch(code.opcode):
             return None
-        return _LINEAR[name](self, [self.operand(code, n) for n in range(1, len(code.operands))])
+        return _LINEAR[code.opcode.split(".")[0]](self, [self.operand(code, n) for n in range(1, len(code.operands))])
 
     def _warp_bits(self, code: Code) -> Form | None:
         """The thread with the bits of its lane cleared: 32 * its warp, which some instruction has computed before."""

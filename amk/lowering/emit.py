@@ -13,11 +13,11 @@ from amk.lowering import refusal
 from amk.lowering.abi import COUNTER_STRIDE, Abi, abi, flat_index, member
 from amk.lowering.expression import expression
 from amk.lowering.owed import carries
-from amk.lowering.plan_constants import constant_array, identifier, plan_struct, ring_type
+from amk.lowering.plan_constants import plan_struct, ring_type
 from amk.lowering.printed import PartLoop, Printed, PrintedLoop, PrintedStep, printed
 from amk.lowering.step_struct import step_struct
+from amk.lowering.tables import array_text
 from amk.schedule_ir.expr import Expr
-from amk.schedule_ir.layout import stream_layout
 from amk.schedule_ir.ops import BarrierOp, SignalOp, WaitOp
 from amk.schedule_ir.schedule import Loop, Node, Schedule, Signal, Step, Wait
 
@@ -42,13 +42,11 @@ def emit(schedule: Schedule, *, trace: bool = False) -> str:
     ]
     ops = sorted({name for name in printer.ops})
     includes = "".join(f'#include "amk/ops/{name}.cuh"\n' for name in ops)
-    tables = "".join(constant_array(f"t_{identifier(n)}", v) for n, v in sorted(schedule.tables.items()))
     return (
         '#include "amk/context.cuh"\n#include "amk/cells.cuh"\n#include "amk/ring.cuh"\n#include "amk/weights.cuh"\n'
         + includes
         + "\nnamespace {\n\n"
-        + tables
-        + _stream_tables(schedule)
+        + array_text(schedule)
         + printer.layout.struct()
         + plan_struct(schedule)
         + ring_type(schedule, carries(schedule))
@@ -86,14 +84,6 @@ def trace_length(schedule: Schedule) -> int:
     """Marks of one agent per token: its start, then one per step; the same room for every agent."""
     loops = [n for p in schedule.programs for n in p.body if isinstance(n, Loop)]
     return 1 + max(len(traced_steps(loop.body, lambda role: True)) for loop in loops)
-
-
-def _stream_tables(schedule: Schedule) -> str:
-    """Chunks per token and first chunk of every (worker, agent)."""
-    layout = stream_layout(schedule, schedule.streams[0])
-    return constant_array("stream_base", tuple(layout.base.reshape(-1).tolist())) + constant_array(
-        "stream_total", tuple(layout.totals.reshape(-1).tolist())
-    )
 
 
 def _kernel(schedule: Schedule, body: str) -> str:

@@ -20,6 +20,7 @@ from amk.lowering.readback import Instruction, read_ptx
 from amk.lowering.roundings import check_roundings
 from amk.lowering.skeleton import check_synchronisation
 from amk.lowering.stamp import stamped
+from amk.lowering.tables import check_arrays
 from amk.report.diagnostic import AmkError, Exit, shown
 from amk.schedule_ir.codec import schedule_hash
 from amk.schedule_ir.ops.gemv import GemvOp
@@ -86,6 +87,7 @@ def read_back(schedule: Schedule, ptx: str) -> tuple[Instruction, ...]:
     instructions = tuple(read_ptx(ptx).get(KERNEL, ()))
     found = check_synchronisation(schedule, instructions)
     if not is_noted(schedule_hash(schedule), ptx):
+        check_arrays(schedule, ptx)
         check_operands(schedule, ptx, found)
         check_roundings(ptx)
     return instructions

@@ -3,6 +3,7 @@
 Property, for what `skeleton` found in its place:
     masks       every warp-wide instruction of the kernel is for all 32 lanes
     constants   what is loaded through the non-coherent path lies in a buffer that nothing writes during the launch
+    watchdog    its flags are its own variable in shared memory, its other accesses are to addresses that it keeps
     buffers     between two synchronising instructions memory of the launch is accessed in the buffers that the steps
                 there name, and no constant is stored to
     wait        polls the counter of the schedule until it has reached its threshold, and goes on only then
@@ -29,7 +30,7 @@ from amk.lowering.emit import KERNEL
 from amk.lowering.gaps import Gaps
 from amk.lowering.part_loops import check_part_loops
 from amk.lowering.ptx_code import read_kernel
-from amk.lowering.readback import Instruction, Kind
+from amk.lowering.readback import Instruction, Kind, read_ptx
 from amk.lowering.ring_operands import check_ring
 from amk.lowering.skeleton import Found, Part
 from amk.lowering.symbolic import Reading
@@ -40,6 +41,8 @@ _MASKED = re.compile(r"(?:shfl|vote|redux|match|elect)(?:\.\w+)*\.?sync\b|bar\.w
 _ALL_LANES = (1 << 32) - 1
 _SIGNALS = (Kind.SIGNAL_RELEASE, Kind.SIGNAL_RELAXED)
 _MEMORY = re.compile(r"(?P<access>ld|st)\.(?:global\b(?!\.nc)|[busfv]\d+)")
+_DOG = f"_ZZ{len(KERNEL)}{KERNEL}E3dog"
+"""The watchdog of a block, a variable of the kernel."""
 _OWN = frozenset({"trace", "loaded"})
 """What a kernel may access everywhere: the marks of a traced one, the watchdog's log by the address that it keeps."""
 
@@ -49,6 +52,7 @@ def check_operands(schedule: Schedule, ptx: str, found: Found) -> None:
     reading = Reading(schedule, read_kernel(ptx, KERNEL), found)
     _masks(reading)
     _constants(reading)
+    _watchdog(reading, ptx)
     for part, instructions in found:
         if isinstance(part.item, Wait):
             _wait(reading, part, part.item, instructions[0])
@@ -73,6 +77,14 @@ def _constants(reading: Reading) -> None:
     for one in reading.kernel.code:
         if one.opcode.startswith("ld.global.nc") and not reading.roots.of_address(one) <= fixed:
             raise reading.refused("non-coherent loads", one, "reads what the launch may write")
+
+
+def _watchdog(reading: Reading, ptx: str) -> None:
+    for one in read_ptx(ptx)[KERNEL]:
+        if one.kind is Kind.WATCHDOG:
+            own = {_DOG} if ".shared" in one.opcode else {"loaded"}
+            if reading.roots.of_address(code := reading.code(one)) != own:
+                raise reading.refused("the watchdog", code, "accesses memory that is not the watchdog's")
 
 
 def _wait(reading: Reading, part: Part, wait: Wait, poll: Instruction) -> None:

@@ -1,11 +1,14 @@
 """What a compiled kernel really does to synchronise, read back from its PTX.
 
-Property: every instruction of the PTX that belongs to a synchronising family (red, atom, fence, membar, bar, barrier,
-    mbarrier, cp.async, strong or volatile ld and st, the non-coherent ld) has one of the forms of `FORMS`.
+Property: every instruction of the PTX is in one of three sets. It synchronises in a form of `FORMS`, and then no
+    predicate guards it; it is a plain access of a known form; or it computes in registers, or branches to a label.
+    Others (calls, computed branches, surfaces, discards, changes of the register count) are refused, as are forms
+    outside the table in a synchronising family (red, atom, fence, bar, mbarrier, cp.async, strong ld and st).
 Assumptions: ptxas implements the PTX it is given; the PTX and the cubin come from the same compilation.
-Algorithm: comments are dropped, a body is split at semicolons, an opcode of a family is looked up in the table.
+Algorithm: comments are dropped, a body is split at semicolons, an opcode is looked up in the table or matched with
+    `_PLAIN`.
 Cost: linear in the text.
-Witness: the first instruction that the table does not know, with its line.
+Witness: the first instruction that is in no set, with its line.
 
 The instructions come in textual order. Loops appear once and branches are not followed, so the list says which
 hand-offs exist and in which order the generator wrote them, not how often each is executed.
@@ -19,7 +22,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from amk.lowering import refusal
-from amk.report.diagnostic import shown
+from amk.report.diagnostic import AmkError, shown
 
 
 class Kind(StrEnum):
@@ -91,6 +94,14 @@ _FAMILY = re.compile(
     r"cp\.reduce|st\.async|st\.bulk|red\.async|tcgen05|wgmma|ldu\.|"
     r"(?:ld|st)\.[\w.:]*\b(?:acquire|release|acq_rel|relaxed|volatile|mmio|nc)\b"
 )
+_PLAIN = re.compile(
+    r"(?:ld|st)(?:\.(?:global|shared|param|const))?(?:\.L1::no_allocate)?(?:\.v[24])?\.[busf](?:8|16|32|64)|"
+    r"prefetch\.global\.L2|bra(?:\.uni)?|ret|"
+    r"(?:add|sub|mul|mad|fma|div|rem|min|max|abs|neg|and|or|xor|not|lop3|sh[lrf]|mov|cvta?|selp|setp|prmt|bfe|bfi|bfind|"
+    r"brev|popc|clz|ex2|lg2|rcp|rsqrt|sqrt|sin|cos|tanh|copysign|testp|createpolicy|dp4a|dp2a|szext|"
+    r"shfl|vote|match|redux|elect|activemask|mma|movmatrix)(?:\.[\w:]+)*"
+)
+"""Opcodes that neither order memory nor leave the kernel's text."""
 _CONSTANT_LOAD = re.compile(r"ld\.global\.nc\b")
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _FUNCTION = re.compile(r"\.(?:entry|func)\b[^;{]*?([\w$]+)\s*\([^){]*\)[^;{]*\{")
@@ -101,12 +112,11 @@ _STATEMENT = re.compile(
 
 @dataclass(frozen=True)
 class Instruction:
-    """One synchronising instruction; `line` is 1-based in the PTX, `predicate` is empty when unconditional."""
+    """One synchronising instruction; `line` is 1-based in the PTX."""
 
     kind: Kind
     opcode: str
     operands: tuple[str, ...]
-    predicate: str
     line: int
 
 
@@ -132,10 +142,18 @@ def count_kinds(instructions: list[Instruction]) -> dict[Kind, int]:
 
 def _instructions(text: str, start: int, end: int) -> Iterator[Instruction]:
     line = text.count("\n", 0, start) + 1
+    before, alone = 0, False  # the line of the instruction before, and whether that synchronises
     for statement in text[start:end].split(";"):
         match = _STATEMENT.match(statement)
-        if match is not None and _FAMILY.match(match["opcode"]):
-            yield _classify(match, line + statement.count("\n", 0, match.start("opcode")))
+        if match is not None:
+            at, orders = line + statement.count("\n", 0, match.start("opcode")), bool(_FAMILY.match(match["opcode"]))
+            if at == before and (orders or alone):
+                raise _refused(match, at, "the PTX has another instruction in the line of one that synchronises")
+            if orders:
+                yield _classify(match, at)
+            elif not _PLAIN.fullmatch(match["opcode"]):
+                raise _refused(match, at, "the PTX has an instruction that no rule covers")
+            before, alone = at, orders
         line += statement.count("\n")
 
 
@@ -143,10 +161,15 @@ def _classify(match: re.Match[str], line: int) -> Instruction:
     opcode = match["opcode"]
     kind = Kind.LOAD_CONSTANT if _CONSTANT_LOAD.match(opcode) else FORMS.get(opcode)
     if kind is None:
-        words = f"line {line}: {opcode} {match['operands']}".strip()
-        raise refusal.unsafe("AMK607", "the PTX synchronises in a form that no rule covers", shown(words))
+        raise _refused(match, line, "the PTX synchronises in a form that no rule covers")
+    if match["predicate"] and kind is not Kind.LOAD_CONSTANT:
+        raise _refused(match, line, "the PTX synchronises under a predicate")
     operands = tuple(part.strip() for part in re.split(r",(?![^{]*\})", match["operands"]) if part.strip())
-    return Instruction(kind, opcode, operands, match["predicate"] or "", line)
+    return Instruction(kind, opcode, operands, line)
+
+
+def _refused(match: re.Match[str], line: int, why: str) -> AmkError:
+    return refusal.unsafe("AMK607", why, shown(f"line {line}: {match['opcode']} {match['operands']}".strip()))
 
 
 def _end_of_block(text: str, start: int) -> int:

@@ -6,8 +6,8 @@ Property, with F the first mbarrier of the warp, S its first slot, b the bytes o
                 weights
     drain       the wait goes on only when the copy has landed (`wait_loops`); what is waited for at F + 8 s is read at
                 S + b s before the warp's barrier, not behind it, and refilled, unless refills are owed by then
-    cp.async    the pieces of a group are b bytes side by side, in shared memory and in the packed weights; the slot
-                that is refilled is the one that was read
+    cp.async    the pieces of a group, of 16 bytes a lane, are b bytes side by side, in shared memory and in the packed
+                weights; the slot that is refilled is the one that was read; groups: see `copy_groups`
 Not read: that s runs through the slots in turn, the parity, and which slot's turn it is where refills are owed.
 """
 
@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from amk.lowering.affine import Form, added, constant, scaled
+from amk.lowering.copy_groups import check_groups
 from amk.lowering.owed import carries
 from amk.lowering.readback import Instruction, Kind
 from amk.lowering.skeleton import Part
@@ -33,6 +34,8 @@ def check_ring(reading: Reading) -> None:
     ring = _BulkRing(reading, stream) if stream.engine == "bulk" else _CopyRing(reading, stream)
     for part, instructions in reading.found:
         ring.check(part, instructions)
+    if stream.engine != "bulk":
+        check_groups(reading, stream)
 
 
 class _Ring:
@@ -176,6 +179,8 @@ class _CopyRing(_Ring):
     def pieces(self, part: Part, group: list[Instruction]) -> None:
         first = [self.memory(group[0], n) for n in (0, 1)]
         for number, one in enumerate(group):
+            if len(one.operands) != 3 + one.opcode.endswith("cache_hint") or constant(self.operand(one, 2)) != 16:
+                raise self.reading.refused(part.label, one, "copies another number of bytes than 16 a lane")
             for operand in (0, 1):
                 distance = self.reading.values.counted(added(self.memory(one, operand), first[operand], -1))
                 if constant(distance) != number * _PIECE:

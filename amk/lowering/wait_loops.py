@@ -1,10 +1,11 @@
 """That a wait goes on only when what it waits for is there, or when the watchdog has tripped.
 
-Property: from the poll of a wait every path either takes the branch that the polled value decides for "satisfied", or
-    sets a flag of the watchdog, or comes back to the poll, before it reaches any other instruction that synchronises,
-    or the end.
-Algorithm: depth first from the poll; predicates that were set to a constant on the path decide their branches.
-Cost: linear in the instructions of the loop, times the few constants that predicates hold there.
+Property: from the poll of a wait every path either takes the branch that the value polled on that path decides for
+    "satisfied", or sets a flag of the watchdog, or comes back to the poll, before it reaches any other instruction that
+    synchronises, or the end.
+Algorithm: depth first from the poll; predicates that were set to a constant on the path decide their branches, and
+    registers that were computed on it from the polled value are fresh. A loop with more than `_LIMIT` states fails.
+Cost: linear in the instructions of the loop, times the few sets of constants and fresh registers that there are.
 """
 
 from __future__ import annotations
@@ -17,6 +18,10 @@ from amk.lowering.ptx_code import Code, Kernel
 _TRIP = "atom.relaxed.cta.shared::cta.or.b32"
 _SIGNED = re.compile(r"setp\.(lt|le|gt|ge)\.s32")
 _LIMIT = 20_000
+_REGISTERS = re.compile(r"[%\w$#]+")
+Known = frozenset[tuple[str, bool]]
+State = tuple[int, Known, frozenset[str]]
+"""An instruction, the predicates that are known there, and the fresh registers."""
 
 
 class WaitLoop:
@@ -28,11 +33,12 @@ class WaitLoop:
 
     def target(self) -> Form | None:
         """What a poll of a counter has to reach: value - target >= 0 leaves the loop; None where that is not so."""
-        polled = self._polled()
-        for at in self._reached():
-            if (decision := self._compared(at, polled)) is not None:
-                return decision
-        return None
+        polled, found = self._polled(), list[Form]()
+        for at in sorted(self._reached()):
+            decision = self._compared(at, polled)
+            if decision is not None and decision not in found:
+                found.append(decision)
+        return found[0] if len(found) == 1 else None
 
     def _compared(self, at: int, polled: Form) -> Form | None:
         one = self.kernel.code[at]
@@ -52,37 +58,41 @@ class WaitLoop:
 
     def holds(self) -> bool:
         """The property of the module."""
-        return all(at not in self.stops and self.kernel.successors(at) for at in self._reached()) and self.found_exit
+        reached = self._reached()
+        ends = any(at in self.stops or not self.kernel.successors(at) for at in reached)
+        return self.found_exit and self.poll not in reached and not ends
 
     def _reached(self) -> set[int]:
-        """Instructions that a path from the poll comes to while it is neither satisfied nor tripped."""
-        start = (self.poll + 1, frozenset[tuple[str, bool]]())
+        """Instructions that a path from the poll comes to while neither satisfied nor tripped; with the poll where
+        they are too many to be followed."""
+        start: State = (self.poll + 1, frozenset(), frozenset(self.kernel.code[self.poll].results))
         seen, stack = {start}, [start]
-        while stack and len(seen) < _LIMIT:
-            at, known = stack.pop()
-            for following in self._steps(at, known):
+        while stack:
+            if len(seen) > _LIMIT:
+                return {self.poll}
+            for following in self._steps(*stack.pop()):
                 if following[0] != self.poll and following not in seen:
                     seen.add(following)
                     if following[0] not in self.stops:
                         stack.append(following)
-        return {at for at, _ in seen}
+        return {at for at, *_ in seen}
 
-    def _steps(self, at: int, known: frozenset[tuple[str, bool]]) -> list[tuple[int, frozenset[tuple[str, bool]]]]:
+    def _steps(self, at: int, known: Known, fresh: frozenset[str]) -> list[State]:
         one = self.kernel.code[at]
         if one.opcode == _TRIP:
             return []
-        known = _after(one, known)
+        known, fresh = _after(one, known), _fresh(one, fresh)
         following = self.kernel.successors(at)
         if one.opcode.split(".")[0] == "bra" and one.guard:
-            following = self._branch(one, dict(known), following)
-        return [(to, known) for to in following]
+            following = self._branch(one, dict(known), fresh, following)
+        return [(to, known, fresh) for to in following]
 
-    def _branch(self, one: Code, known: dict[str, bool], following: list[int]) -> list[int]:
+    def _branch(self, one: Code, known: dict[str, bool], fresh: frozenset[str], following: list[int]) -> list[int]:
         """Of (target, next) those that may be taken without the wait being satisfied."""
         register, negated = one.guard.lstrip("!"), one.guard.startswith("!")
         if register in known:
             return following[:1] if known[register] != negated else following[1:]
-        satisfied = self._satisfied(register)
+        satisfied = self._satisfied(register) if register in fresh else None
         if satisfied is None:
             return following
         self.found_exit = True
@@ -110,9 +120,17 @@ class WaitLoop:
         return self.kernel.code[places[0]] if len(places) == 1 else None
 
 
-def _after(one: Code, known: frozenset[tuple[str, bool]]) -> frozenset[tuple[str, bool]]:
+def _after(one: Code, known: Known) -> Known:
     """Predicates whose value is known behind the instruction."""
     left = {pair for pair in known if pair[0] not in one.results}
     if one.opcode == "mov.pred" and one.operands[1] in ("0", "-1", "1"):
         left.add((one.results[0], one.operands[1] != "0"))
     return frozenset(left)
+
+
+def _fresh(one: Code, fresh: frozenset[str]) -> frozenset[str]:
+    """The fresh registers behind the instruction."""
+    if not one.results:
+        return fresh
+    made = any(name in fresh for source in one.sources for name in _REGISTERS.findall(source))
+    return fresh | set(one.results) if made else fresh - set(one.results)

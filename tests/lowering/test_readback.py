@@ -130,8 +130,10 @@ def test_ordinary_instructions_are_not_listed(statement: str) -> None:
 
 @pytest.mark.parametrize("opcode", sorted(FORMS))
 def test_every_known_form_is_of_a_family(opcode: str) -> None:
-    (item,) = read_ptx(body(f"@!%p3 {opcode} [%rd1], {{%rd2, %rd3}};"))["k"]
-    assert (item.kind, item.operands, item.predicate) == (FORMS[opcode], ("[%rd1]", "{%rd2, %rd3}"), "!%p3")
+    (item,) = read_ptx(body(f"{opcode} [%rd1], {{%rd2, %rd3}};"))["k"]
+    assert (item.kind, item.operands) == (FORMS[opcode], ("[%rd1]", "{%rd2, %rd3}"))
+    with pytest.raises(AmkError, match="under a predicate"):
+        read_ptx(body(f"@!%p3 {opcode} [%rd1], {{%rd2, %rd3}};"))
 
 
 def test_several_functions_are_kept_apart() -> None:

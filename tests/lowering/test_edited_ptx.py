@@ -1,0 +1,147 @@
+"""Edits of the compiled text itself, by rule and at every place, that the read-back refuses."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from functools import cache
+
+import pytest
+
+from amk.lowering.emit import KERNEL
+from amk.lowering.kernel import read_back
+from amk.lowering.readback import Instruction, Kind, read_ptx
+from amk.report.diagnostic import AmkError
+from tests.cases import cases
+from tests.lowering.edits.judge import original, subject
+
+NAMES = ("fenced", "tagged", "copies")
+
+
+@cache
+def lines(name: str) -> list[str]:
+    return (original(name) or "").splitlines()
+
+
+@cache
+def synchronising(name: str) -> list[Instruction]:
+    return [one for one in read_ptx(original(name) or "")[KERNEL] if one.kind is not Kind.LOAD_CONSTANT]
+
+
+def refusal(name: str, at: int, *new: str, instead_of: int = 1) -> str:
+    """Code and message of what refuses the text with other lines from index `at` on; "" if nothing does."""
+    text = lines(name)
+    edited = [*text[:at], *new, *text[at + instead_of :]]
+    assert edited != text, "the edit changed nothing"
+    try:
+        read_back(subject(name), "\n".join(edited) + "\n")
+    except AmkError as error:
+        return f"{error.diagnostics[0].code} {error.diagnostics[0].message}"
+    return ""
+
+
+def sample(name: str, each: int) -> Iterator[Instruction]:
+    """Synchronising instructions of every kind, at most so many of one."""
+    for kind in Kind:
+        yield from [one for one in synchronising(name) if one.kind is kind][: cases(each, 10_000)]
+
+
+@pytest.mark.turns(3)
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_synchronises_under_a_predicate(name: str) -> None:
+    for one in sample(name, 2):
+        at = one.line - 1
+        found = refusal(name, at, f"@%p1 {lines(name)[at].strip()}")
+        assert found == "AMK607 the PTX synchronises under a predicate", (one, found)
+
+
+ADDRESS = re.compile(r"\[(%rd\d+)")
+OUTSIDE = (
+    "st.weak.global.u32 [A], 7;", "st.weak.u32 [A], 7;", "st.local.u32 [A], 7;", "discard.global.L2 [A], 128;",
+    "call (%r1), helper, (%r2);", "brx.idx %r1, table;", "setmaxnreg.dec.sync.aligned.u32 24;", "exit;", "trap;",
+    "sust.b.1d.b32.trap [s, {%r1}], {%r2};", "stmatrix.sync.aligned.m8n8.x1.shared.b16 [%r2], {%r1};",
+)  # fmt: skip
+
+
+@pytest.mark.turns(2)
+@pytest.mark.parametrize("instruction", OUTSIDE)
+def test_an_instruction_that_no_rule_covers_is_refused(instruction: str) -> None:
+    """Each would leave the text, or write what the list of synchronising instructions does not show."""
+    signal = next(one for one in synchronising("fenced") if one.kind is Kind.SIGNAL_RELEASE)
+    place = ADDRESS.search(lines("fenced")[signal.line - 1])
+    assert place is not None
+    text = instruction.replace("A", place[1])
+    assert refusal("fenced", signal.line - 1, text, instead_of=0).startswith("AMK607")
+
+
+def test_the_watchdog_adds_to_no_counter() -> None:
+    signal = next(one for one in synchronising("fenced") if one.kind is Kind.SIGNAL_RELEASE)
+    place = ADDRESS.search(lines("fenced")[signal.line - 1])
+    assert place is not None
+    added = f"atom.relaxed.gpu.global.add.u32 %r1, [{place[1]}], 1;"
+    assert "not the watchdog's" in refusal("fenced", signal.line - 1, added, instead_of=0)
+    flag = next(one for one in synchronising("fenced") if one.opcode.startswith("atom.relaxed.cta"))
+    moved = re.sub(r"\[%r\d+\]", "[%r1]", lines("fenced")[flag.line - 1])
+    assert "not the watchdog's" in refusal("fenced", flag.line - 1, moved)
+
+
+def test_two_instructions_in_a_line_are_refused() -> None:
+    """One could be taken for the other."""
+    signal = next(one for one in synchronising("fenced") if one.kind is Kind.SIGNAL_RELEASE)
+    line = lines("fenced")[signal.line - 1]
+    assert refusal("fenced", signal.line - 1, f"{line} mov.u32 %r1, %r1;").startswith("AMK607")
+
+
+@pytest.mark.turns(3)
+@pytest.mark.parametrize(("name", "kind"), [("fenced", Kind.POLL_ACQUIRE), ("fenced", Kind.MBARRIER_WAIT),
+                                            ("tagged", Kind.POLL_RELAXED), ("copies", Kind.POLL_ACQUIRE)])  # fmt: skip
+def test_what_was_polled_before_does_not_end_a_wait(name: str, kind: Kind) -> None:
+    """The first instruction that reads the polled value, put before the poll, reads that of the pass before."""
+    for one in [one for one in synchronising(name) if one.kind is kind][: cases(2, 10_000)]:
+        at = one.line - 1
+        result = lines(name)[at].replace(",", " ").split()[1]
+        behind = next(n for n in range(at + 1, at + 10) if re.search(rf"{re.escape(result)}\b", lines(name)[n]))
+        text = lines(name)
+        found = refusal(name, at, text[behind], *text[at:behind], instead_of=behind - at + 1)
+        assert "goes on although" in found, (one, found)
+
+
+@pytest.mark.parametrize("table", ["t_hiddenZdcount", "t_attnZdgate", "stream_base"])
+def test_numbers_of_tables_are_those_of_the_schedule(table: str) -> None:
+    at = next(n for n, line in enumerate(lines("fenced")) if line.startswith(".const") and f"{table}E[" in line)
+    before, content = lines("fenced")[at].rsplit("{", 1)
+    numbers = content.rstrip("};").split(", ")
+    numbers[4] = str(int(numbers[4]) + 1)
+    assert "constant memory" in refusal("fenced", at, f"{before}{{{', '.join(numbers)}}};")
+    assert "constant memory" in refusal("fenced", at, f"{before.rstrip(' =')};")
+    assert "constant memory" in refusal("fenced", at, ".const .align 4 .b8 unknown[4];", instead_of=0)
+
+
+NARROWER: dict[str, Callable[[str], str]] = {
+    "upper half": lambda line: re.sub(r"mul\.wide\.([su])32(\s+%rd)", r"mul.hi.\g<1>64\2", line),
+    "half the bits": lambda line: line.replace("shl.b32", "shl.b16"),
+    "a byte": lambda line: line.replace("cvt.u64.u32", "cvt.u64.u8").replace("cvt.s64.s32", "cvt.s64.s8"),
+}
+
+
+@pytest.mark.turns(2)
+@pytest.mark.parametrize("change", NARROWER)
+def test_narrow_arithmetic_is_no_sum(change: str) -> None:
+    text = [NARROWER[change](line) for line in lines("fenced")]
+    assert refusal("fenced", 0, *text, instead_of=len(text)).startswith("AMK609")
+
+
+@pytest.mark.turns(3)
+def test_every_group_of_copies_is_committed_on_every_path() -> None:
+    """Without one, a wait for all but the youngest groups lets a chunk be read that is on its way."""
+    commits = [one for one in synchronising("copies") if one.kind is Kind.COPY_COMMIT]
+    for one in commits:
+        found = refusal("copies", one.line - 1)
+        assert "group is open" in found or "fewer groups" in found, (one, found)
+
+
+def test_a_copy_is_of_sixteen_bytes() -> None:
+    one = next(one for one in synchronising("copies") if one.kind is Kind.COPY)
+    for new in ("8,", "16, 8,"):
+        edited = lines("copies")[one.line - 1].replace("16,", new)
+        assert "16 a lane" in refusal("copies", one.line - 1, edited)
