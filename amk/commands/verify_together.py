@@ -34,11 +34,12 @@ def run(arguments: argparse.Namespace) -> int:
             statuses += ["UNSAFE"] * bool(differences)
         schedules.append(schedule)
         statuses.append(verdict.status)
-    if full := crowded(schedules):
+    alone = all(status == "SAFE" for status in statuses)  # the layout of another's weights may not be defined
+    if alone and (full := crowded(schedules)):
         findings += full
         statuses.append("UNSAFE")
     status = "UNSAFE" if "UNSAFE" in statuses else "UNKNOWN" if "UNKNOWN" in statuses else "SAFE"
-    shared = all(one_packing(schedules[0], other) for other in schedules[1:])
+    shared = alone and all(one_packing(schedules[0], other) for other in schedules[1:])
     if arguments.format == "json":
         names = [schedule_hash(schedule) for schedule in schedules]
         diagnostics = [as_json(d) for d in findings]

@@ -7,7 +7,8 @@ one begins, so whatever one wrote is there for the other, and who owns which pos
     (T1) they compute the same function on one device: equal models, sequences, type of the cache and target
     (T2) what both name is laid out alike: key and value of a position lie at the same place in both caches, and
          constants other than packed weights have one shape and one content; that of the scales that stand apart from
-         the codes is a function of the format, all other constants are the model's
+         the codes is a function of the format, all other constants are the model's. What is scratch of one is scratch
+         of both
     (T3) the launch state is handed over by its words: token, position and end are the text's; the epoch stays with
          the counters that it counts for, which are each schedule's own, as its scratch memory and its outputs are
     (T4) the device holds what all of them need at once (`crowded`)
@@ -27,6 +28,7 @@ from amk.models.matrices import MATRICES, MatrixName, scale_buffer, share_table
 from amk.report.diagnostic import Diagnostic
 from amk.report.schema import finding
 from amk.schedule_ir.layout import stream_layout
+from amk.schedule_ir.memory import Buffer
 from amk.schedule_ir.schedule import Schedule
 
 HANDED_OVER: Final = ("token", "pos", "done")
@@ -53,12 +55,19 @@ def apart(one: Schedule, other: Schedule) -> list[Diagnostic]:
     packed = {stream.source for schedule in (one, other) for stream in schedule.streams}
     for i, buffer in enumerate(one.buffers):
         twin = theirs.get(buffer.name)
-        if twin is None or "scratch" in (buffer.role, twin.role) or buffer.name in OWN | packed:
+        if twin is None or buffer.role == twin.role == "scratch" or buffer.name in OWN | packed:
             continue
-        if (buffer.role, buffer.dtype, buffer.shape) != (twin.role, twin.dtype, twin.shape):
-            message = f"'{buffer.name}' is {buffer.dtype} {list(buffer.shape)} and {twin.dtype} {list(twin.shape)}"
+        if _memory(buffer) != _memory(twin):
+            memories = (" ".join(map(str, _memory(each))) for each in (buffer, twin))
+            message = f"'{buffer.name}' is {' and '.join(memories)}"
             found.append(finding("AMK103", message, ("buffers", i), "it is the same memory for both"))
     return [*found, *_other_scales(one, other)]
+
+
+def _memory(buffer: Buffer) -> tuple[str, str, list[int], str]:
+    """What gives the bytes of memory that two schedules share a meaning."""
+    place = f"{'tagged ' if buffer.tagged else ''}in {buffer.space} memory"
+    return buffer.role, buffer.dtype, list(buffer.shape), place
 
 
 def _other_scales(one: Schedule, other: Schedule) -> Iterator[Diagnostic]:
@@ -103,20 +112,29 @@ def crowded(schedules: Sequence[Schedule]) -> list[Diagnostic]:
 
 
 def one_packing(one: Schedule, other: Schedule) -> bool:
-    """Whether the packed weights of one are those of the other, byte for byte."""
+    """Whether the packed weights of one are those of the other, byte for byte.
+
+    Everything that `interpreter.packing` reads is compared: what chunks and the pieces of a chunk are, the order of
+    drains, which row groups each worker owns, and where each agent's chunks begin.
+    """
     if len(one.streams) != 1 or len(other.streams) != 1 or one.model != other.model:
         return False
+    if one.launch.workers != other.launch.workers:
+        return False
     a, b = one.streams[0], other.streams[0]
-    size = {b.bytes for schedule in (one, other) for b in schedule.buffers if b.name == a.source}
+    sizes = [{buffer.name: buffer.bytes for buffer in schedule.buffers} for schedule in (one, other)]
     kinds = all(a.chunk(name, layer) == b.chunk(name, layer) for name in MATRICES for layer in range(one.model.layers))
-    if not kinds or (a.source, a.chunk_bytes) != (b.source, b.chunk_bytes) or len(size) != 1:
+    if not kinds or (a.source, a.chunk_rows, a.piece_bytes) != (b.source, b.chunk_rows, b.piece_bytes):
+        return False
+    if sizes[0].get(a.source) != sizes[1].get(a.source):
         return False
     left, right = stream_layout(one, a), stream_layout(other, b)
+    owned = {f"{share_table(name)}.{end}" for name, *_ in left.packed for end in ("first", "count")}
     return (
         (left.packed, left.parts) == (right.packed, right.parts)
         and np.array_equal(left.base, right.base)
         and all(np.array_equal(counts, right.counts[key]) for key, counts in left.counts.items())
-        and all(one.tables[name] == other.tables[name] for name in {f"{share_table(m)}.first" for m in MATRICES})
+        and all(one.tables.get(name) == other.tables.get(name) for name in owned)
     )
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from amk.cli import main
 from amk.engine.backends.cpu_engine import CpuEngine
-from amk.interpreter.packing import packed_arrays
+from amk.interpreter.packing import packed_array, packed_arrays
 from amk.planner.formats import Formats, Layered, formats
 from amk.schedule_ir.codec import canonical_json
 from amk.schedule_ir.ops.begin import STATE
@@ -165,3 +165,59 @@ def test_the_command_judges_all_of_them(tmp_path: Path, capsys: pytest.CaptureFi
     assert told["verdict"] == "UNSAFE"
     assert {d["code"] for d in told["diagnostics"]} == {"AMK103"}
     assert main(["verify", files[0], files[1], "--certificate", str(tmp_path / "c.json")]) == 2
+
+
+def bytes_of(schedule: Schedule) -> bytes | None:
+    """The packed weights; None of a schedule whose weights cannot be packed."""
+    try:
+        return packed_array(schedule, RandomTensors(schedule.model)).tobytes()
+    except ValueError:
+        return None
+
+
+def test_whatever_the_packer_reads_is_compared() -> None:
+    """One field of a schedule changed: weights are called the same bytes only where packing makes the same bytes."""
+    one = pair()[1]
+    (stream,) = one.streams
+    changed = {
+        name: one.model_copy(update={"streams": (stream.model_copy(update=update),)})
+        for name, update in {
+            "align": {"chunk_align": 128}, "rows": {"chunk_rows": 16}, "columns": {"chunk_k": 2 * stream.chunk_k},
+        }.items()
+    }  # fmt: skip
+    for table, values in one.tables.items():
+        left = {name: column for name, column in one.tables.items() if name != table}
+        turned = (*values[1:], values[0])
+        changed |= {f"{table} turned": one.model_copy(update={"tables": left | {table: turned}})}
+    compared = 0
+    for what, other in changed.items():
+        called = one_packing(one, other), one_packing(other, one)
+        assert called[0] == called[1], what
+        same = bytes_of(other) == bytes_of(one)
+        assert same or not called[0], what
+        compared += not same
+    assert compared > 2
+
+
+def test_memory_of_one_alone_is_no_constant_of_the_other() -> None:
+    one = pair()[1]
+    buffers = tuple(b.model_copy(update={"role": "scratch"}) if b.name == "rope" else b for b in one.buffers)
+    other = one.model_copy(update={"buffers": buffers})
+    assert {d.code for d in apart(one, other)} == {d.code for d in apart(other, one)} == {"AMK103"}
+
+
+def test_schedules_that_are_not_safe_are_judged_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Their weights may have no layout."""
+    one = pair()[1]
+    less = tuple(sorted(set(one.tables) - {"qkv.count", "hidden.first"}))
+    broken = [
+        one.model_copy(update={"tables": {name: one.tables[name] for name in less}}),
+        one.model_copy(update={"streams": (one.streams[0].model_copy(update={"source": "nothing"}),)}),
+    ]
+    files = []
+    for number, schedule in enumerate([one, *broken]):
+        files.append(str(tmp_path / f"{number}.json"))
+        Path(files[-1]).write_bytes(canonical_json(schedule))
+    for pairing in ([0, 1], [1, 0], [2, 0], [1, 2]):
+        assert main(["verify", *(files[n] for n in pairing)]) in (1, 2)
+        assert "Traceback" not in capsys.readouterr().err
