@@ -8,7 +8,6 @@ an error. So a cubin from here is the one that the compiler made of the PTX besi
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import json
 import os
@@ -19,8 +18,11 @@ from pathlib import Path
 import platformdirs
 
 from amk.lowering.seal import is_sealed, seal
+from amk.report.diagnostic import AmkError
+from amk.report.json_file import read_bytes
 
 _SCHEMA = 2
+MOST_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ def cache_key(parts: list[str]) -> str:
 def load(directory: Path, key: str) -> CacheEntry | None:
     """The entry of `key`, or None if there is none or its seal is not that of its key and content."""
     try:
-        record = json.loads((directory / f"{key}.json").read_text(encoding="utf-8"))
+        record = json.loads(read_bytes(directory / f"{key}.json", MOST_BYTES))
         content = record["content"]
         if record["schema"] != _SCHEMA or not is_sealed(_sealed(key, content), record["seal"]):
             return None
@@ -61,7 +63,7 @@ def load(directory: Path, key: str) -> CacheEntry | None:
             log=content["log"],
             lowered_names=dict(content["lowered_names"]),
         )
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError, ValueError, binascii.Error):
+    except (AmkError, KeyError, TypeError, ValueError, RecursionError):
         return None
 
 

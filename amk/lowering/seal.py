@@ -35,7 +35,7 @@ def seal(text: str) -> str:
 
 def is_sealed(text: str, found: object) -> bool:
     """Whether `found` is the seal of this text."""
-    return isinstance(found, str) and hmac.compare_digest(seal(text).encode(), found.encode())
+    return isinstance(found, str) and found.isascii() and hmac.compare_digest(seal(text), found)
 
 
 @functools.cache

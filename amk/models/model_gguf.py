@@ -152,8 +152,8 @@ def _values(metadata: _Metadata, arch: str, shapes: Mapping[str, tuple[int, ...]
         "rms_eps": metadata.number(f"{arch}.attention.layer_norm_rms_epsilon"),
         "rope_theta": metadata.number(f"{arch}.rope.freq_base", 10000.0),
         "tied_embeddings": "output.weight" not in shapes,
-        "qkv_bias": "blk.0.attn_q.bias" in shapes,
-        "qk_norm": "blk.0.attn_q_norm.weight" in shapes,
+        "qkv_bias": arch == "qwen2" or (arch == "llama" and "blk.0.attn_q.bias" in shapes),
+        "qk_norm": arch == "qwen3",
         "bos": fields.get("tokenizer.ggml.bos_token_id"),
         "eos": tuple(dict.fromkeys(metadata.integer(key) for key in _EOS_KEYS if key in fields)),
     }

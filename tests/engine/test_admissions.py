@@ -84,7 +84,9 @@ def test_a_second_start_checks_and_builds_nothing(starts: Starts) -> None:
 
 
 @pytest.mark.turns(4)
-@pytest.mark.parametrize("spoil", ["cubin", "seal", "cut", "certificate", "other schedule", "other key"])
+@pytest.mark.parametrize(
+    "spoil", ["cubin", "seal", "letters", "deep", "pipe", "cut", "certificate", "other schedule", "other key"]
+)
 def test_an_entry_that_was_not_sealed_so_is_not_used(
     starts: Starts, spoil: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,6 +97,13 @@ def test_an_entry_that_was_not_sealed_so_is_not_used(
         edited(entry, cubin=flipped)
     elif spoil == "seal":
         edited(entry, seal=lambda text: ("0" if text[0] != "0" else "1") + text[1:])
+    elif spoil == "letters":
+        edited(entry, seal=lambda text: "\ud800" + text[1:])
+    elif spoil == "deep":
+        entry.write_text("[" * 100_000)
+    elif spoil == "pipe":
+        entry.unlink()
+        os.mkfifo(entry)  # whoever reads it waits
     elif spoil == "cut":
         entry.write_text(entry.read_text()[:-9])
     elif spoil == "certificate":

@@ -136,3 +136,17 @@ def test_a_tensor_that_no_such_model_has_is_refused(tmp_path: Path) -> None:
     path = tiny_model.write_gguf(tmp_path / "m.gguf", {k: v for k, v in arrays.items() if k != "l0.bq"}, arch="llama")
     with pytest.raises(AmkError, match=r"blk\.0\.attn_k\.bias"):
         open_checkpoint(path)
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_an_architecture_has_all_its_tensors(arch: str, tmp_path: Path) -> None:
+    """Biases and norms of queries and keys are the architecture's, not the file's: without them it is another model."""
+    arrays = tiny_model.weights(arch)
+    parts = sorted({name.partition(".")[2] for name in arrays} - {""})
+    for part in parts:
+        left = {name: values for name, values in arrays.items() if name.partition(".")[2] != part}
+        path = tiny_model.write_gguf(tmp_path / f"{part}.gguf", left, arch=arch)
+        with pytest.raises(AmkError) as caught:
+            open_checkpoint(path)
+        assert caught.value.diagnostics[0].code == "AMK013" and "missing" in caught.value.diagnostics[0].message, part
+    assert len(parts) == {"llama": 9, "qwen2": 12, "qwen3": 11}[arch]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -127,11 +128,25 @@ def test_cache_returns_the_same_and_survives_corruption(tmp_path: Path) -> None:
     assert compile_cuda(SHARED, "sm_80", cache_directory=tmp_path) == first
     assert entry.stat().st_mtime_ns == written
     record = json.loads(entry.read_text())
+    surrogate = json.dumps(record | {"seal": "\ud800" * 64})
     record["content"]["ptx"] = "tampered"
-    for bad in (json.dumps(record), "{", "[]", '{"schema": 1}', "\0"):
+    deep = "[" * 100_000
+    for bad in (
+        json.dumps(record),
+        "{",
+        "[]",
+        '{"schema": 1}',
+        "\0",
+        surrogate,
+        json.dumps(record | {"seal": "\u00e9"}),
+        deep,
+    ):
         entry.write_text(bad)
         assert cache.load(tmp_path, entry.stem) is None
         assert compile_cuda(SHARED, "sm_80", cache_directory=tmp_path) == first
+    entry.unlink()
+    os.mkfifo(entry)  # whoever reads it waits
+    assert compile_cuda(SHARED, "sm_80", cache_directory=tmp_path) == first
     assert [path.name for path in tmp_path.iterdir()] == [entry.name]
 
 

@@ -24,6 +24,8 @@ from typing import Any
 from amk.engine.admission import certificates
 from amk.lowering.bound import code_hash
 from amk.lowering.seal import is_sealed, seal
+from amk.report.diagnostic import AmkError
+from amk.report.json_file import read_bytes
 from amk.version import IMPORTED_NS
 
 ROOT = Path(__file__).parents[2]
@@ -39,9 +41,9 @@ _PACKAGES = (
 def load(digest: str) -> tuple[bytes, str] | None:
     """Cubin and seal of the schedule with that hash, as they stand there; None if they cannot be read."""
     try:
-        record = json.loads(_file(digest).read_text(encoding="utf-8"))
+        record = json.loads(read_bytes(_file(digest), certificates.MOST_BYTES))
         return base64.b64decode(record["cubin"], validate=True), str(record["seal"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (AmkError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 

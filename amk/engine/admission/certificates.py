@@ -14,6 +14,9 @@ from typing import Any
 
 import platformdirs
 
+from amk.report.diagnostic import AmkError
+from amk.report.json_file import read_bytes
+
 MOST_BYTES = 64 << 20
 
 
@@ -25,12 +28,9 @@ def directory() -> Path:
 
 def load(digest: str) -> Any:
     """The certificate of the schedule with that hash; None if there is none that can be read."""
-    path = directory() / f"{digest}.json"
     try:
-        if path.stat().st_size > MOST_BYTES:
-            return None
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        return json.loads(read_bytes(directory() / f"{digest}.json", MOST_BYTES))
+    except (AmkError, ValueError, RecursionError):
         return None
 
 
