@@ -9,7 +9,7 @@ from amk.report.diagnostic import AmkError, Diagnostic, Exit
 from amk.report.render import as_json
 from amk.schedule_ir.codec import load_schedule, located, schedule_hash
 from amk.schedule_ir.schedule import Schedule
-from amk.validator.together import HANDED_OVER, apart, crowded, one_packing
+from amk.validator.together import apart, crowded, handed_over, one_packing
 from amk.validator.verify import verify
 
 OF_ONE = ("witness", "certificate", "emit_system", "emit_promela", "emit_smt", "fix", "output", "fix_seconds")
@@ -50,7 +50,8 @@ def run(arguments: argparse.Namespace) -> int:
     if status == "SAFE":
         rows = ", ".join(f"{schedule.rows} from {file}" for schedule, file in zip(schedules, files, strict=True))
         print(f"  tokens a step: {rows}")
-        print(f"  handed over at the end of a launch: the caches, and {', '.join(HANDED_OVER)} of the launch state")
+        words = ", ".join(handed_over(schedules[0]))
+        print(f"  handed over at the end of a launch: the caches, and {words} of the launch state")
         print("  packed weights:", "the same bytes" if shared else "laid out differently, each has its own")
     elif findings:
         print(f"  `amk explain {findings[0].code}` says more")

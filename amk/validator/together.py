@@ -32,9 +32,14 @@ from amk.schedule_ir.memory import Buffer
 from amk.schedule_ir.schedule import Schedule
 
 HANDED_OVER: Final = ("token", "pos", "done")
-"""Words of the launch state that belong to the text."""
+"""Words of the launch state that belong to a text; see `handed_over`."""
 OWN: Final = frozenset({"state", "output", "logits"})
 """Buffers that the host fills or reads for each schedule by itself."""
+
+
+def handed_over(schedule: Schedule) -> tuple[str, ...]:
+    """The words of its launch state that belong to the texts: those of further sequences too."""
+    return tuple(word for word in schedule.state_words if word.partition(".")[0] in HANDED_OVER)
 
 
 def apart(one: Schedule, other: Schedule) -> list[Diagnostic]:

@@ -7,7 +7,8 @@ is run by the numpy judge. A hole is one that either refutes; it is written, and
 edits texts of plans; here layers, workers and sequences differ from each other, edits are those of somebody who tunes,
 and several go together: instances of counters that nobody used are there, and some workers use them. What is SAFE is
 edited again and again, so that each plan is the start of a walk, far from where plans are. Plans of four warps have
-roles for all ranges of them (`within_worker`); of some, each warp has ops of its own.
+roles for ranges of them (`within_worker`); of some, each warp has ops of its own; some drain rings by some warps only,
+and some have another layout of the layers in each program.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
 from itertools import pairwise
+from math import prod
 from random import Random
 
 from pydantic import ValidationError
@@ -39,9 +41,11 @@ from tests.adversarial.layouts import (
     FENCED,
     ends_apart,
     in_pairs,
+    layer_loops,
     one_cell,
     own_programs,
     planned,
+    rotated,
     token_loop,
     two_loops,
     unrolled,
@@ -94,9 +98,23 @@ def deal(document: Json, rng: Random) -> None:
     document["launch"]["shared_bytes"] = -(-end // 128) * 128
 
 
+def each_its_own(document: Json, rng: Random) -> Json:
+    """Every program has its layers in another layout."""
+    length = min(len(loop["body"]) for loop in layer_loops(document))
+
+    def turned(document: Json) -> Json:
+        return rotated(document, rng.randrange(1, length))
+
+    ways = (deepcopy, unrolled, in_pairs, two_loops, ends_apart, turned, turned)
+    alone = [rng.choice(ways)(document | {"programs": [program]}) for program in document["programs"]]
+    return document | {"programs": [program for one in alone for program in one["programs"]]}
+
+
 def laid_out(document: Json, rng: Random, layers: int, handoff: str) -> Json:
     if layers >= 3 and handoff == "fenced" and rng.random() < 0.6:
         document = one_cell(document) if rng.random() < 0.4 else document
+        if rng.random() < 0.4:
+            return each_its_own(own_programs(document), rng)
         document = rng.choice((unrolled, in_pairs, two_loops, ends_apart))(document)
     return own_programs(document) if rng.random() < 0.4 else document
 
@@ -170,6 +188,36 @@ def one_counter_for_two(document: Json, rng: Random) -> None:
         for entry in (*step["waits"], *step["signals"]):
             if entry["counter"] == one["name"] and len(one["shape"]) == len(other["shape"]):
                 entry["counter"] = other["name"]
+
+
+def two_in_one(document: Json, rng: Random) -> None:
+    """One counter for two hand-offs of a token. Who waits for the later one waits for both."""
+    known = {counter["name"]: (counter["shape"], counter["handoff"]) for counter in document["counters"]}
+    given = [entry["counter"] for _, step in steps(document) for entry in step["signals"]]
+    one, other = sorted(rng.sample(sorted({*given}), 2), key=given.index)
+    waits = {name: [w for _, s in steps(document) for w in s["waits"] if w["counter"] == name] for name in (one, other)}
+    (each,), (more,) = ({wait["at_least"]["t"] for wait in waits[name]} for name in (one, other))
+    if known[one] != known[other]:
+        raise ValueError("counters of two kinds")
+    for wait in (*waits[one], *waits[other]):
+        least = wait["at_least"]
+        wait["at_least"] = least | {"t": each + more, "1": least.get("1", 0) + each * (wait["counter"] == other)}
+    for _, step in steps(document):
+        for entry in (*step["waits"], *step["signals"]):
+            entry["counter"] = one if entry["counter"] == other else entry["counter"]
+
+
+def one_array(document: Json, rng: Random) -> None:
+    """One array in place of two of a kind, as large as the larger one."""
+    kinds: dict[tuple[str, ...], list[Json]] = {}
+    for buffer in document["buffers"]:
+        if buffer["role"] == "scratch" and buffer["name"] not in ("ring", "full"):
+            kinds.setdefault((buffer["space"], buffer["dtype"], str(buffer["tagged"])), []).append(buffer)
+    one, other = rng.sample(rng.choice([each for each in kinds.values() if len(each) > 1]), 2)
+    for _, step in steps(document):
+        op = step["op"]
+        op |= {field: other["name"] for field, value in op.items() if value == one["name"] and field != "role"}
+    other["shape"] = max(one["shape"], other["shape"], key=prod)
 
 
 def step_elsewhere(document: Json, rng: Random) -> None:
@@ -295,8 +343,8 @@ def owed(document: Json, rng: Random) -> None:
 
 EDITS: tuple[Callable[[Json, Random], None], ...] = (
     leave_out, leave_out, move, move, twice, other_role, threshold, amounts, handoff, one_counter_for_two,
-    step_elsewhere, room, index, index, another, another, tag, layer, owed, counter_for_barrier, counter_for_barrier,
-    late, previous, pace,
+    two_in_one, two_in_one, one_array, one_array, step_elsewhere, room, index, index, another, another, tag, layer,
+    owed, counter_for_barrier, counter_for_barrier, late, previous, pace,
 )  # fmt: skip
 
 
@@ -308,10 +356,12 @@ def started(rng: Random) -> Json:
         chosen = replace(chosen, warps=1, batch=1, live=False, rows=1, kv_splits=1, overlay=False, reduce_from=None)
         document = specialised(planned(chosen, layers, workers, heads=workers, kv_heads=workers))
     else:
-        chosen = replace(chosen, warps=4 if form < 0.6 else 2)
+        chosen = replace(chosen, warps=rng.choice((4, 4, 8)) if form < 0.6 else 2)
         document = planned(chosen, layers, workers=rng.choice((2, 3, 4, 5)))
         deal(document, rng)
     within_worker.every_range(document)
+    if form > 0.3 and rng.random() < 0.3:
+        within_worker.drained_by_some(document, rng)
     return laid_out(document, rng, layers, chosen.handoff or "")
 
 

@@ -12,30 +12,38 @@ from random import Random
 from typing import Final
 
 from amk.adversary.edits import Json, at, meeting, steps
-from amk.schedule_ir.ops.base import LEFT, Op
+from amk.schedule_ir.ops import OPS
+from amk.schedule_ir.ops.base import LEFT
 
 SYNC: Final = ("wait", "signal", "barrier")
 KEPT: Final = (*SYNC, "gemv", "refill", "begin")
 """Ops that `step_by_others` leaves with their warps: rings and registers are theirs."""
 
-
-def _ops(parent: type[Op]) -> list[type[Op]]:
-    return [found for child in parent.__subclasses__() for found in (child, *_ops(child))]
-
-
-LEAVE: Final = {c.model_fields["op"].default: c.leaves for c in _ops(Op) if "op" in c.model_fields and c.leaves}
+LEAVE: Final = {name: op.leaves for name, op in OPS.items() if op.leaves}
 """Op -> the field of later ops that says how many warps ran it."""
 
 
+MOST_ROLES: Final = 32
+
+
 def every_range(document: Json) -> None:
-    """Each range of warps gets a role, unless it has one."""
+    """Each range of warps gets a role, unless it has one; if they are too many, the short ones."""
     warps, known = document["launch"]["warps"], {(r["first"], r["count"]) for r in document["roles"]}
-    ranges = [(first, count) for first in range(warps) for count in range(1, warps - first + 1)]
-    document["roles"] += [
-        {"name": f"r{first}.{count}", "first": first, "count": count}
-        for first, count in ranges
-        if (first, count) not in known
-    ]
+    ranges = [(first, count) for count in range(1, warps + 1) for first in range(warps - count + 1)]
+    missing = [one for one in ranges if one not in known][: MOST_ROLES - len(known)]
+    document["roles"] += [{"name": f"r{first}.{count}", "first": first, "count": count} for first, count in missing]
+
+
+def drained_by_some(document: Json, rng: Random) -> None:
+    """Some warps alone multiply, and have rings."""
+    (stream,), role = document["streams"], rng.choice(document["roles"])
+    for _, step in steps(document):
+        if step["op"]["op"] in ("gemv", "refill"):
+            step["op"]["role"] = role["name"]
+    for buffer in document["buffers"]:
+        if buffer["name"] in (stream["ring"], stream["full"]):
+            buffer["shape"][0] = role["count"]
+    stream["role"] = role["name"]
 
 
 def _role(document: Json, rng: Random, count: int | None = None) -> str:

@@ -18,7 +18,7 @@ from amk.schedule_ir.codec import canonical_json
 from amk.schedule_ir.ops.begin import STATE
 from amk.schedule_ir.schedule import Schedule
 from amk.targets.target import load_target
-from amk.validator.together import HANDED_OVER, apart, crowded, one_packing
+from amk.validator.together import apart, crowded, handed_over, one_packing
 from tests.engine.tiny import RandomTensors, tiny_model, tiny_plan
 
 ALIKE: dict[str, Any] = {"workers": 8, "warps": 4}
@@ -35,7 +35,7 @@ def hand_over(before: CpuEngine, after: CpuEngine) -> None:
     """What `together` says is handed over, and nothing else."""
     for cache in ("k_cache", "v_cache"):
         after._machine.set(cache, before._machine.get(cache))
-    state = after.state() | {name: before.state()[name] for name in HANDED_OVER}
+    state = after.state() | {name: before.state()[name] for name in handed_over(before.schedule)}
     after._machine.set("state", np.array([state[name] for name in STATE], np.int32))
 
 
@@ -102,6 +102,15 @@ def test_tables_that_deal_no_weights_do_not_matter() -> None:
     rows, one = pair()
     more = one.model_copy(update={"tables": one.tables | {"other.first": (0,) * one.launch.workers}})
     assert one_packing(rows, more) and one_packing(more, rows)
+
+
+def test_what_belongs_to_a_text_is_handed_over_for_every_text() -> None:
+    model = tiny_model()
+    assert handed_over(tiny_plan(model, **ALIKE)) == ("token", "pos", "done")
+    assert handed_over(tiny_plan(model, **ALIKE, batch=2)) == ("token", "pos", "done", "token.1")
+    live = tiny_plan(model, **ALIKE, batch=2, live=True)
+    assert handed_over(live) == ("token", "pos", "done", "token.1", "pos.1")
+    assert set(live.state_words) - {*handed_over(live)} == {"epoch"}
 
 
 def test_launches_of_two_devices_do_not_take_turns() -> None:
