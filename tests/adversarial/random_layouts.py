@@ -6,9 +6,9 @@ What `amk verify` calls SAFE is decided by the oracle over one token and over fo
 is run by the numpy judge. A hole is one that either refutes; it is written, and the run ends with 1. The neighbourhood
 edits texts of plans; here layers, workers and sequences differ from each other, edits are those of somebody who tunes,
 and several go together: instances of counters that nobody used are there, and some workers use them. What is SAFE is
-edited again and again, so that each plan is the start of a walk, far from where plans are. Plans of four warps have
-roles for ranges of them (`within_worker`); of some, each warp has ops of its own; some drain rings by some warps only,
-and some have another layout of the layers in each program.
+edited again and again, so that each plan is the start of a walk, far from where plans are. Plans of four or eight
+warps have roles for ranges of them (`within_worker`). Of some, each warp has ops of its own; of some, a few warps have
+all rings; of some, each program has its layers in another layout.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from dataclasses import replace
 from itertools import pairwise
 from math import prod
 from random import Random
+from typing import Any
 
 from pydantic import ValidationError
 
 from amk.adversary.edits import Json, at, meeting, steps
-from amk.adversary.neighbourhood.bases import TAGGED
+from amk.adversary.neighbourhood.bases import NEOX, TAGGED
 from amk.adversary.specialised import specialised
 from amk.judges.judge import judge
 from amk.judges.oracle.flatten import TooBig
@@ -56,6 +57,11 @@ RUN = 3
 """One in so many that are SAFE is also run."""
 WALK = 40
 """Edited schedules, SAFE or not, that start from one plan, on average."""
+MODELS: tuple[dict[str, Any], ...] = (
+    {}, {}, {}, {"heads": 4, "kv_heads": 2, "qk_norm": True}, {"qkv_bias": True, "hidden": 64},
+    NEOX, NEOX | {"parallel": False, "activation": "gelu-tanh"},
+)  # fmt: skip
+"""Of which `deal` finds plans: what their layers have else than the smallest model's."""
 SHARES = ("hidden", "gate_up", "qkv", "lm_head")
 SYNC = ("wait", "signal", "barrier")
 
@@ -71,7 +77,10 @@ def settings(rng: Random) -> Settings:
         hint_slack=rng.choice((0, 2, 8)),
         wide_epilogue=rng.choice((0, 4096)),
         reduce_from=rng.choice((None, 2)),
+        sampling=rng.choice(("greedy",) * 8 + ("temperature", "top-p")),
     )
+    if rng.random() < 0.2:
+        made = replace(made, chunk_bytes=512, k_parts=2, x_parts=rng.choice((1, 2)))
     form = rng.random()
     if form < 0.3:
         return replace(made, batch=rng.choice((2, 3, 4)), live=rng.random() < 0.5)
@@ -92,7 +101,7 @@ def deal(document: Json, rng: Random) -> None:
     end = document["launch"]["shared_bytes"]
     for buffer in document["buffers"]:
         if buffer["space"] == "shared" and buffer["name"] in ("part", "residual"):
-            place, least = (0, 24) if buffer["name"] == "part" else (-1, 32)
+            place, least = (0, 40) if buffer["name"] == "part" else (-1, document["model"]["hidden"])
             buffer["shape"][place], buffer["offset"] = least, -(-end // 128) * 128
             end = buffer["offset"] + Buffer.model_validate_json(json.dumps(buffer)).bytes
     document["launch"]["shared_bytes"] = -(-end // 128) * 128
@@ -354,10 +363,11 @@ def started(rng: Random) -> Json:
     if form < 0.3:
         workers = rng.choice((2, 3, 4))
         chosen = replace(chosen, warps=1, batch=1, live=False, rows=1, kv_splits=1, overlay=False, reduce_from=None)
+        chosen = replace(chosen, sampling="greedy", k_parts=None, x_parts=1)
         document = specialised(planned(chosen, layers, workers, heads=workers, kv_heads=workers))
     else:
         chosen = replace(chosen, warps=rng.choice((4, 4, 8)) if form < 0.6 else 2)
-        document = planned(chosen, layers, workers=rng.choice((2, 3, 4, 5)))
+        document = planned(chosen, layers, workers=rng.choice((2, 3, 4, 5)), **rng.choice(MODELS))
         deal(document, rng)
     within_worker.every_range(document)
     if form > 0.3 and rng.random() < 0.3:
