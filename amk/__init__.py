@@ -11,7 +11,7 @@ from amk.version import __version__
 
 if TYPE_CHECKING:
     from amk import hf, lm_eval
-    from amk.api.layers import layers
+    from amk.api.layers import layers, lm_head
     from amk.api.loading import load
     from amk.api.schedules import plan, simulate, verify
     from amk.engine.generation.answer_stream import Stream
@@ -36,6 +36,7 @@ __all__ = [
     "hf",
     "layers",
     "lm_eval",
+    "lm_head",
     "load",
     "plan",
     "simulate",
@@ -45,6 +46,7 @@ __all__ = [
 _HOME = {
     "load": "amk.api.loading",
     "layers": "amk.api.layers",
+    "lm_head": "amk.api.layers",
     **dict.fromkeys(("plan", "simulate", "verify"), "amk.api.schedules"),
     **dict.fromkeys(
         ("Completion", "Options", "Perplexity", "Piece", "Score", "TokenLogprob", "Usage"),

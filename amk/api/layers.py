@@ -1,7 +1,8 @@
-"""`amk.layers`: layers of a model as a call from another engine."""
+"""`amk.layers` and `amk.lm_head`: layers of a model, and its output head, as calls from another engine."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -18,6 +19,7 @@ def layers(
     first: int,
     stop: int,
     *,
+    head: bool = False,
     gpu: str | None = None,
     device: Literal["cuda", "interpreter"] = "cuda",
     weights: TensorSource | None = None,
@@ -28,6 +30,7 @@ def layers(
 ) -> Layers:
     """Layers [first, stop) of a model, ready to be called with hidden states; a GpuLayers or an InterpretedLayers.
 
+    head: these are the last layers, and final norm and lm_head come behind them: logits come out.
     model: a directory or GGUF file, or with `weights` a ModelSpec. weights: what has
     `tensor(name, rows=slice) -> float32 array` for names such as 'l3.wq' (`amk.engine.checkpoints.checkpoint` lists
     them); packed here, once. gpu: the target to plan for, default this machine's. device: where it runs. dtype,
@@ -39,6 +42,49 @@ def layers(
     a checkpoint that is damaged, AMK602 without a usable GPU, AMK005 for anything else; ValueError
     where the model has no such layers.
     """
+    return _called(
+        model,
+        lambda spec: spec.sliced(first, stop, head=head),
+        gpu,
+        device,
+        weights,
+        dtype,
+        kv_dtype,
+        max_context,
+        schedule,
+    )
+
+
+def lm_head(
+    model: str | Path | ModelSpec,
+    *,
+    gpu: str | None = None,
+    device: Literal["cuda", "interpreter"] = "cuda",
+    weights: TensorSource | None = None,
+    dtype: FormatName | None = None,
+    schedule: Schedule | None = None,
+) -> Layers:
+    """The final norm and lm_head of a model, ready to be called with the state behind its last layer: logits come out.
+
+    All else is as `layers` says, of which this is the call without any layer, and so without caches and position.
+    """
+    return _called(
+        model, lambda spec: spec.sliced(spec.layers, spec.layers, head=True), gpu, device, weights, dtype, "bf16", None,
+        schedule,
+    )  # fmt: skip
+
+
+def _called(
+    model: str | Path | ModelSpec,
+    sliced: Callable[[ModelSpec], ModelSpec],
+    gpu: str | None,
+    device: str,
+    weights: TensorSource | None,
+    dtype: FormatName | None,
+    kv_dtype: CacheDtype,
+    max_context: int | None,
+    schedule: Schedule | None,
+) -> Layers:
     from amk.api.loading import target_here
     from amk.api.schedules import stored_formats
     from amk.engine.checkpoints.layer_source import layer_source
@@ -49,13 +95,13 @@ def layers(
     from amk.targets.target import load_target
 
     spec, source = _opened(model, weights)
-    part = spec.sliced(first, stop)
+    part = sliced(spec)
     if schedule is None:
         target = load_target(gpu or target_here())
         wanted = formats(dtype or "bf16") if weights is not None else stored_formats(Path(str(model)), dtype)
         schedule = plan(part, target, settings=Settings(kv_dtype=kv_dtype), wanted=wanted, max_context=max_context)
     elif schedule.model != part:
-        message = f"the schedule is not of layers {first} to {stop - 1} of {spec.name}"
+        message = f"the schedule {schedule.name} is not of this part of {spec.name}"
         raise AmkError(Diagnostic("AMK005", message))
     return _build(schedule, layer_source(schedule.model, source), device)
 
@@ -86,7 +132,7 @@ def _build(schedule: Schedule, source: TensorSource, device: str) -> Layers:
 
         admit(schedule)
         return InterpretedLayers(schedule, evidence(schedule), source, searched)
-    from amk.engine.backends.layer_call import LENT, GpuLayers
+    from amk.engine.backends.layer_call import GpuLayers, lent_buffers
     from amk.engine.load import gpu_engine
 
-    return GpuLayers(gpu_engine(schedule, source, searched, lent=frozenset(LENT)))
+    return GpuLayers(gpu_engine(schedule, source, searched, lent=frozenset(lent_buffers(schedule.model))))

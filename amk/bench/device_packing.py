@@ -13,7 +13,7 @@ from torch import Tensor
 
 from amk.bench.device_quantise import packed_chunks, quantised
 from amk.bench.torch_model import Drawn, TorchWeights
-from amk.models.matrices import MATRICES, ROWS_PER_GROUP, MatrixName, matrix, scale_buffer, scale_shape
+from amk.models.matrices import MATRICES, ROWS_PER_GROUP, MatrixName, matrices_of, matrix, scale_buffer, scale_shape
 from amk.schedule_ir.layout import piece_places, stream_layout
 from amk.schedule_ir.memory import Stream
 from amk.schedule_ir.schedule import Schedule
@@ -47,7 +47,7 @@ def row_scales(schedule: Schedule, weights: TorchWeights) -> dict[str, Tensor]:
     """The scales that stand apart from the chunks, f32 `scale_shape`, by buffer."""
     (stream,) = schedule.streams
     found: dict[str, Tensor] = {}
-    for name in MATRICES:
+    for name in matrices_of(schedule.model):
         if not any(chunk.apart for chunk in stream.kinds(name)):
             continue
         layers, rows = scale_shape(schedule.model, name)

@@ -228,17 +228,18 @@ class Proof:
         return number, hashlib.sha256(rows.tobytes()).digest()
 
     def _boundary(self) -> I64:
-        """Launch state before; outputs, state and the last logits after, or state and hidden state of a slice."""
+        """Launch state before; outputs, state and the last logits after, or state and hidden state or logits of a
+        slice."""
         size = {b.name: b.bytes for b in self.schedule.buffers}
         number, code, one = self.footprints.number, self.footprints.code, 4 * self.schedule.vectors
         model, wanted = self.schedule.model, [("state", 0, size["state"], code("state", 1))]
-        if model.slice is not None:
+        if model.slice is None:
+            wanted += [("output", one * n, one * (n + 1), code("output", 0) + n + 1) for n in range(TOKENS)]
+        if model.slice is not None and not model.slice.head:
             last = code("h", len(model.graph.additions) * model.layers) + TOKENS
             wanted += [("hidden_out", 0, model.hidden * one, last)]
-        else:
-            wanted += [("output", one * n, one * (n + 1), code("output", 0) + n + 1) for n in range(TOKENS)]
-            if not self.schedule.headless:
-                wanted.append(("logits", 0, model.vocab * one, code("logits", 0) + TOKENS))
+        elif model.slice is not None or not self.schedule.headless:
+            wanted += [("logits", 0, model.vocab * one, code("logits", 0) + TOKENS)]
         state = number["state"]
         before = (OUTSIDE, 0, 0, state, 0, size["state"], WRITE, code("state", 0), 0, 15, 0, state)
         after = [(OUTSIDE, 1, 0, number[b], lo, hi, READ, value, 0, 15, 0, number[b]) for b, lo, hi, value in wanted]

@@ -199,4 +199,4 @@ def check_registers(schedule: Schedule, programs: list[Program]) -> None:
                 left = j >= begun or item.step.op.op == "finish"
                 meant = item.token if item.token >= 0 else TOKENS if left else 0
                 require(moved == meant, "registers: not loaded, or of another token")
-            moved += item.step.op.op in ("select", "select_draw", "give_hidden", "advance")
+            moved += item.step.op.op in ("select", "select_draw", "give_hidden", "give_logits", "advance")

@@ -48,8 +48,8 @@ def vector(model: ModelSpec, source: TensorSource, name: str) -> F32:
         last = graph.final_norm.weight if name == "norm" else graph.final_norm.shift
         assert last is not None
         names = [f"l{layer}.{tensor.name}" for layer in range(model.layers) for tensor in each if tensor is not None]
-        # No norm follows a slice: the last row weighs what nobody multiplies.
-        behind = source.tensor(last.name) if model.slice is None else np.ones(model.hidden, np.float32)
+        # Without the output head no norm follows: the last row weighs what nobody multiplies.
+        behind = source.tensor(last.name) if model.has_head else np.ones(model.hidden, np.float32)
         return np.stack([*(source.tensor(each) for each in names), behind])
     heads = {"q_norm": graph.attention.q_norm, "k_norm": graph.attention.k_norm}.get(name)
     biases = {bias_buffer(matrix): product.biases for matrix, product in graph.products.items()}

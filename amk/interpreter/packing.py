@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from amk.models.matrices import (
-    MATRICES,
     ROWS_PER_GROUP,
     MatrixName,
+    matrices_of,
     matrix,
     scale_buffer,
     scale_shape,
@@ -124,7 +124,7 @@ def pack_weights(
         layout = stream_layout(schedule, stream)
         scales |= {
             scale_buffer(name): np.zeros(scale_shape(schedule.model, name), np.float32)
-            for name in MATRICES
+            for name in matrices_of(schedule.model)
             if any(chunk.apart for chunk in stream.kinds(name))
         }
         packer = Packer(schedule, stream, source, layout, quantise, scales)

@@ -96,14 +96,17 @@ def _shown(engine: EmulatedEngine, request: Request, order: str) -> Shown:
     for number, count in enumerate(request.launches):
         if request.calls:
             engine.machine.write("hidden_in", hidden_state(schedule.model.hidden, number))
-            engine.machine.write("position", np.array([request.calls[number]], np.int32))
+            if schedule.model.layers:
+                engine.machine.write("position", np.array([request.calls[number]], np.int32))
         outcome = engine.launch(count, _order(order, schedule))
         if outcome.faults or not outcome.ended:
             kind = outcome.faults[0].kind if outcome.faults else "hang"
             raise Broken(kind, f"launch {number}: {outcome.faults[0] if outcome.faults else 'did not end'}")
         shown.state.append(state_of(np.array(list(engine.state().values())), schedule.batch))
         if request.calls:
-            found = engine.machine.read("hidden_out", np.float32, schedule.model.hidden).view(np.float32)
+            model = schedule.model
+            name, count = ("logits", model.vocab) if model.has_head else ("hidden_out", model.hidden)
+            found = engine.machine.read(name, np.float32, count).view(np.float32)
             shown.hidden.append(found.astype(np.float64))
             continue
         shown.tokens.append(engine.output(count).astype(np.int64).reshape(count, schedule.vectors))

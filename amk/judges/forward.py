@@ -64,7 +64,10 @@ class ForwardPass:
 
     def feed(self, token: int) -> Floats:
         """Read `token` at the next position; the logits that follow it, f64 [vocab]."""
-        stream = self.through(self._get("embed")[token].copy())
+        return self.logits_of(self.through(self._get("embed")[token].copy()))
+
+    def logits_of(self, stream: Floats) -> Floats:
+        """The logits of the hidden state behind the last layer, f64 [vocab]."""
         neox = self.model.family == "gpt_neox"
         last = self._centred(stream, "final") if neox else self._normed(stream, "final_norm")
         return np.asarray(self._get("lm_head") @ last)

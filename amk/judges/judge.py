@@ -39,7 +39,6 @@ NONE = -1
 """What is shown in place of a token behind a row that was no right guess."""
 MATRIX_OF: dict[str, MatrixName] = {
     "wq": "qkv", "wk": "qkv", "wv": "qkv", "wo": "o", "w_gate": "gate_up", "w_up": "gate_up", "w_down": "down",
-    "lm_head": "lm_head",
 }  # fmt: skip
 FormOf = tuple[tuple[str, FormatName], ...]
 
@@ -123,14 +122,14 @@ def judged(
 
 
 def _judged_slice(schedule: Schedule, request: Request, order: str, machine: Machine, tolerance: float) -> Ruling:
-    """The same for layers that are called with a hidden state."""
+    """The same for layers, or an output head, that are called with a hidden state."""
     try:
         tensors = _weights(schedule.model).stored(dict(_forms(schedule)).__getitem__)
         kept, slack = (kept_in_fp8, FP8_TOLERANCE) if schedule.kv.dtype == "fp8" else (as_it_is, 0.0)
         expected = sliced.Expected(ForwardPass(schedule.model, tensors, kept), schedule, request)
     except (ValueError, KeyError, IndexError, MemoryError) as error:
         return Ruling("unrun", why=f"no forward pass: {error}")
-    before = expected.before() if request.start else None
+    before = expected.before() if request.start and schedule.model.layers else None
     try:
         shown = machine(schedule, _weights(schedule.model), request, order, before)
     except Refused as refused:
@@ -146,12 +145,12 @@ def _forms(schedule: Schedule) -> FormOf:
     streams = {s.name: s for s in schedule.streams}
     ops = [step.op for program in schedule.programs for step in steps_of(program.body)]
     used = {op.matrix: streams[op.stream] for op in reversed(ops) if isinstance(op, GemvOp)}
-    forms = []
+    forms = [("lm_head", used.get("lm_head", schedule.streams[0]).chunk("lm_head", 0).format)]
     for layer in range(schedule.model.layers):
         for part, name in MATRIX_OF.items():
             stream = used.get(name, schedule.streams[0])
-            forms.append((part if name == "lm_head" else f"l{layer}.{part}", stream.chunk(name, layer).format))
-    return tuple(sorted(set(forms)))
+            forms.append((f"l{layer}.{part}", stream.chunk(name, layer).format))
+    return tuple(sorted(forms))
 
 
 def _compared(

@@ -114,14 +114,15 @@ def _give_hidden(machine: Machine, schedule: Schedule, request: Request, number:
         return
     try:
         machine.set("hidden_in", hidden_state(schedule.model.hidden, number))
-        machine.set("position", np.array([request.calls[number]], np.int32))
+        if schedule.model.layers:
+            machine.set("position", np.array([request.calls[number]], np.int32))
     except (KeyError, ValueError) as error:
         raise Refused(f"not started: {type(error).__name__}: {error}") from None
 
 
 def _look_at_hidden(machine: Machine, schedule: Schedule, count: int, shown: Shown) -> None:
     try:
-        shown.hidden.append(machine.get("hidden_out").astype(np.float64))
+        shown.hidden.append(machine.get("logits" if schedule.model.has_head else "hidden_out").astype(np.float64))
         shown.state.append(state_of(machine.get("state"), 1))
     except (KeyError, ValueError) as error:
         raise Refused(f"nothing to look at: {type(error).__name__}: {error}") from None

@@ -52,10 +52,11 @@ class Request:
 @dataclass
 class Shown:
     """After each launch: tokens i32 [count, vectors], logits f64 [vectors, vocab] of its last step, the words of the
-    state; vectors are the tokens that a step reads. Of a slice of layers the hidden state, f64 [hidden].
+    state; vectors are the tokens that a step reads. Of a slice of layers the hidden state, f64 [hidden], or in its
+    place the logits, f64 [vocab].
 
     caches: keys and values after the last one, f64 [layers, batch, kv_heads, context, head_dim], or None where the
-    buffers have another shape.
+    buffers have another shape, or there are none.
     """
 
     tokens: list[NDArray[np.int64]] = field(default_factory=list)

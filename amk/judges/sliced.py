@@ -1,7 +1,8 @@
-"""Slices of layers, judged as whole models are: hidden states in and out instead of tokens and logits.
+"""Slices of layers, judged as whole models are: hidden states instead of tokens go in, and hidden states or, with the
+output head, logits come out.
 
 A call is a launch for one token, at any position whose earlier rows are in the cache: forward, again, or back to an
-earlier one; a position beyond the context is that of its last row.
+earlier one; a position beyond the context is that of its last row. The output head alone has no positions.
 """
 
 from __future__ import annotations
@@ -14,10 +15,14 @@ from amk.judges.forward import Floats, ForwardPass, Rows
 from amk.judges.request import Request, Shown, hidden_state
 from amk.schedule_ir.schedule import Schedule
 
+HEAD_LAUNCHES = 12
+"""Most calls of a request of the output head, which has no cache that would bound its context."""
+
 
 def requests(schedule: Schedule) -> Iterator[tuple[Request, str]]:
-    """(request, order) pairs, the most telling first."""
-    context, block, last = schedule.kv.context, schedule.kv.block, schedule.launch.workers - 1
+    """(request, order) pairs, the most telling first. Of the output head alone positions only count launches."""
+    context = schedule.kv.context if schedule.model.layers else HEAD_LAUNCHES
+    block, last = min(schedule.kv.block, context), schedule.launch.workers - 1
     shapes = (
         ((0, 1, 2, 3), "priorities:1"),
         ((block - 1, block, block + 1, block), "priorities:2"),
@@ -41,6 +46,7 @@ class Expected:
 
     def __init__(self, forward: ForwardPass, schedule: Schedule, request: Request) -> None:
         self._pass, self._hidden, self._context = forward, schedule.model.hidden, schedule.kv.context
+        self.logits = schedule.model.has_head
         self.rows: list[list[tuple[Floats, Floats]]] = [[] for _ in range(schedule.model.layers)]
         for place in range(min(request.start, self._context - 1)):
             self.call(place, -1 - place)
@@ -51,13 +57,13 @@ class Expected:
         return [[_both(layer) if layer else (empty, empty) for layer in self.rows]]
 
     def call(self, position: int, number: int) -> Floats:
-        """The hidden state behind the layers; the row at the position is the call's."""
+        """The hidden state behind the layers, or its logits; the row at the position is the call's."""
         at = min(max(position, 0), self._context - 1)
         self._pass.resume([_both(layer[:at]) for layer in self.rows])
         found = self._pass.through(hidden_state(self._hidden, number).astype(np.float64))
         for layer, (keys, values) in zip(self.rows, self._pass.cache(), strict=True):
             layer[at : at + 1] = [(keys[at], values[at])]
-        return found
+        return self._pass.logits_of(found) if self.logits else found
 
 
 def _both(layer: list[tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
@@ -70,7 +76,7 @@ def wrong(
     """(kind, what) of the first thing that is not the model's."""
     for number, position in enumerate(request.calls):
         if (off := differs(shown.hidden[number], expected.call(position, number))) is not None:
-            return "hidden", f"call {number} at position {position}: {off}"
+            return "logits" if expected.logits else "hidden", f"call {number} at position {position}: {off}"
         if (epoch := shown.state[number]["epoch"]) != number + 1:
             return "state", f"epoch {epoch} behind call {number}"
     for place in (0, 1) if shown.caches is not None else ():

@@ -35,7 +35,7 @@ class RandomWeights:
             raise ValueError(f"a model of {model.params:,} weights is too large to judge")
         self.model = model
         self.arrays = {name: _drawn(name, shape) for name, shape in shapes(model).items()}
-        if model.tied_embeddings:
+        if "embed" in self.arrays and model.tied_embeddings:
             self.arrays["lm_head"] = self.arrays["embed"]
 
     def tensor(self, name: str, rows: slice = slice(None)) -> F32:
@@ -47,7 +47,7 @@ class RandomWeights:
         for name, array in self.arrays.items():
             streamed = array.ndim == 2 and name != "embed"
             out[name] = np.asarray(_stored(name, self.arrays[name].shape, form_of(name)) if streamed else array, float)
-        if self.model.tied_embeddings:
+        if "embed" in self.arrays and self.model.tied_embeddings:
             out["lm_head"] = numbers(self.arrays["embed"], form_of("lm_head"))
         return out
 

@@ -36,15 +36,15 @@ class Matrix:
 
 
 def matrix(model: ModelSpec, name: MatrixName) -> Matrix:
-    """In a slice of layers lm_head has no rows."""
+    """One that a slice of the model does not multiply has no rows."""
     shapes = [model.shape_of(tensor) for tensor in model.graph.products[name].rows]
     rows = sum(shape[0] for shape in shapes) if name in matrices_of(model) else 0
     return Matrix(name, rows, shapes[0][1], per_layer=name != "lm_head")
 
 
 def matrices_of(model: ModelSpec) -> tuple[MatrixName, ...]:
-    """Those that a step of the model multiplies: all, or in a slice those of its layers."""
-    return tuple(name for name in MATRICES if model.slice is None or name != "lm_head")
+    """Those that a step of the model multiplies: all, or in a slice those of its layers, if any, and of its head."""
+    return tuple(name for name in MATRICES if (model.has_head if name == "lm_head" else model.layers > 0))
 
 
 def share_table(name: MatrixName) -> str:
@@ -98,10 +98,10 @@ def vectors(model: ModelSpec) -> dict[str, tuple[int, ...]]:
     found: dict[str, tuple[int, ...]] = {"norm": norms}
     if graph.final_norm.shift is not None:
         found["norm_shift"] = norms
-    for name, product in graph.products.items():
-        if product.biases:
+    for name in matrices_of(model):
+        if graph.products[name].biases:
             found[bias_buffer(name)] = (layers, matrix(model, name).rows)
-    if graph.attention.q_norm is not None:
+    if graph.attention.q_norm is not None and layers:
         found |= {"q_norm": (layers, model.head_dim), "k_norm": (layers, model.head_dim)}
     return found
 

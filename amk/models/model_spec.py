@@ -51,20 +51,24 @@ class RopeScaling(BaseModel):
 
 
 class LayerSlice(BaseModel):
-    """Layers [first, first + the spec's own) of a model of `of` layers, without embedding and output head."""
+    """Layers [first, first + the spec's own) of a model of `of` layers, without embedding.
+
+    head: the final norm and lm_head come behind them, which are then the last layers, or none.
+    """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
-    first: Annotated[int, Field(ge=0, lt=1 << 12)]
+    first: Annotated[int, Field(ge=0, le=1 << 12)]
     of: _Count
+    head: bool = unless(False)
 
 
 class ModelSpec(BaseModel):
     """One model: its family's graph with these shapes; widths in elements, contexts in positions.
 
     rms_eps: what the norms add to the mean square, or LayerNorm to the variance. rotary_dim: elements of a head that
-    are rotated, all unless given. slice: set where the layers are some of a larger model's, which are given and leave
-    hidden states; its tensors are numbered from its own layer 0.
+    are rotated, all unless given. slice: set where the layers are some of a larger model's, which are given hidden
+    states and leave hidden states, or logits; its tensors are numbered from its own layer 0.
     """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
@@ -72,7 +76,7 @@ class ModelSpec(BaseModel):
     name: Name
     family: Name = unless("llama")
     source: Annotated[str, Field(max_length=500)]
-    layers: _Count
+    layers: Annotated[int, Field(ge=0, le=1 << 12)]
     hidden: _Width
     ffn: _Width
     heads: _Count
@@ -108,9 +112,19 @@ class ModelSpec(BaseModel):
                 raise ValueError(f"token id {token} is outside the vocabulary of {self.vocab}")
         if len(set(self.eos)) < len(self.eos):
             raise ValueError("eos lists a token twice")
-        if self.slice is not None and self.slice.first + self.layers > self.slice.of:
-            raise ValueError(f"layers {self.slice.first} to {self.slice.first + self.layers - 1} of {self.slice.of}")
         graph_of(self.family)(self)
+        return self
+
+    @model_validator(mode="after")
+    def _parts(self) -> Self:
+        if not self.layers and (self.slice is None or not self.slice.head):
+            raise ValueError("layers must be 1 or more, unless there is the output head alone")
+        if self.slice is not None:
+            end = self.slice.first + self.layers
+            if end > self.slice.of:
+                raise ValueError(f"layers {self.slice.first} to {end - 1} of {self.slice.of}")
+            if self.slice.head and end < self.slice.of:
+                raise ValueError(f"the output head comes behind layer {self.slice.of - 1}, not {end - 1}")
         return self
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
@@ -120,12 +134,21 @@ class ModelSpec(BaseModel):
             del copy.__dict__[name]
         return copy
 
-    def sliced(self, first: int, stop: int) -> Self:
-        """The model that is layers [first, stop) of this one; ValueError unless there are such layers."""
-        if self.slice is not None or not 0 <= first < stop <= self.layers:
-            raise ValueError(f"no slice [{first}, {stop}) of {self.name}, which has {self.layers} layers")
-        part = LayerSlice(first=first, of=self.layers)
+    def sliced(self, first: int, stop: int, *, head: bool = False) -> Self:
+        """The model that is layers [first, stop) of this one, with `head` and its final norm and lm_head behind them,
+        or nothing else; ValueError unless there are such layers.
+        """
+        there = 0 <= first <= stop <= self.layers and (stop == self.layers if head else first < stop)
+        if self.slice is not None or not there:
+            behind = " with the output head" if head else ""
+            raise ValueError(f"no slice [{first}, {stop}){behind} of {self.name}, which has {self.layers} layers")
+        part = LayerSlice(first=first, of=self.layers, head=head)
         return self.model_copy(update={"layers": stop - first, "slice": part})
+
+    @property
+    def has_head(self) -> bool:
+        """Whether logits are what is computed in the end: of a whole model, or a slice with the output head."""
+        return self.slice is None or self.slice.head
 
     @property
     def q_dim(self) -> int:
@@ -153,12 +176,12 @@ class ModelSpec(BaseModel):
         return {name: self.shape_of(tensor) for name, tensor in self.graph.layer_tensors.items()}
 
     def global_tensors(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of the tensors outside the layers, which a slice has none of; a tied output head is not a tensor of
-        its own."""
-        if self.slice is not None:
+        """Shapes of the tensors outside the layers, of which a slice has those of the output head, if any. Beside its
+        embedding, a tied output head is not a tensor of its own."""
+        if not self.has_head:
             return {}
-        tied = {"lm_head"} if self.tied_embeddings else set()
-        return {name: self.shape_of(t) for name, t in self.graph.top_tensors.items() if name not in tied}
+        lacking = {"embed"} if self.slice is not None else {"lm_head"} if self.tied_embeddings else set()
+        return {name: self.shape_of(t) for name, t in self.graph.top_tensors.items() if name not in lacking}
 
     def tensors(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Every tensor of the checkpoint with its full name and shape."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from amk.models.graph import Graph
 from amk.models.matrices import (
-    MATRICES,
     ROWS_PER_GROUP,
     MatrixName,
+    matrices_of,
     matrix,
     scale_buffer,
     scale_shape,
@@ -22,6 +22,7 @@ from amk.schedule_ir.ops.attention import TREE_WORDS
 from amk.schedule_ir.ops.begin import state_words
 from amk.schedule_ir.ops.select import request_words
 from amk.schedule_ir.ranking import LAST, PARAMETERS, TALLY
+from amk.schedule_ir.references import lacking
 from amk.schedule_ir.schedule import KvLayout
 
 HEAD_SUMS = "head_part"
@@ -49,21 +50,19 @@ def constants(model: ModelSpec, kv: KvLayout, settings: Settings, chunks: Runs) 
         return Buffer(name=name, space="global", dtype=dtype, shape=shape, role="constant", align=align)
 
     norms = [name for name in vectors(model) if name in ("norm", "norm_shift")]
-    text = [
-        constant("embedding", "bf16", model.vocab, model.hidden),
-        constant("request", "i32", request_words(settings.batch)),
-        constant("prompt", "i32", *((settings.batch,) * (settings.batch > 1)), kv.context),
-    ]
-    out = [
+    unused = lacking(model, settings.headless)
+    known = [
         constant("weights", "bf16", packed_bytes(model, chunks) // 2, align=128),
-        *(text[:1] if model.slice is None else ()),
+        constant("embedding", "bf16", model.vocab, model.hidden),
         *(constant(name, "f32", *vectors(model)[name]) for name in norms),
         constant("rope", "f32", kv.context, model.head_dim),
-        *(text[1:] if model.slice is None else ()),
+        constant("request", "i32", request_words(settings.batch)),
+        constant("prompt", "i32", *((settings.batch,) * (settings.batch > 1)), kv.context),
+        constant("position", "i32", 1),
+        constant("hidden_in", "f32", model.hidden),
     ]
-    if model.slice is not None:
-        out += [constant("position", "i32", 1), constant("hidden_in", "f32", model.hidden)]
-    for name in MATRICES:
+    out = [buffer for buffer in known if buffer.name not in unused]
+    for name in matrices_of(model):
         if any(run[name].apart for _, run in chunks):
             out.append(constant(scale_buffer(name), "f32", *scale_shape(model, name)))
     if settings.tree:
@@ -74,22 +73,21 @@ def constants(model: ModelSpec, kv: KvLayout, settings: Settings, chunks: Runs) 
 
 
 def state(model: ModelSpec, kv: KvLayout, settings: Settings) -> list[Buffer]:
-    cache = (model.layers, settings.batch * model.kv_heads, kv.context, model.head_dim)
-    each = per_vector(settings)
+    cache = (max(model.layers, 1), settings.batch * model.kv_heads, kv.context, model.head_dim)
+    each, unused = per_vector(settings), lacking(model, settings.headless)
 
     def kept(name: str, dtype: Dtype, *shape: int) -> Buffer:
         return Buffer(name=name, space="global", dtype=dtype, shape=shape, role="state")
 
-    words = kept("state", "i32", len(state_words(settings.batch, settings.live)))
-    caches = [kept("k_cache", kv.dtype, *cache), kept("v_cache", kv.dtype, *cache)]
-    if model.slice is not None:
-        return [words, *caches, kept("hidden_out", "f32", model.hidden)]
-    return [
-        words,
+    known = [
+        kept("state", "i32", len(state_words(settings.batch, settings.live))),
         kept("output", "i32", settings.max_tokens, *each),
-        *caches,
-        *(() if settings.headless else (kept("logits", "f32", *each, model.vocab),)),
+        kept("k_cache", kv.dtype, *cache),
+        kept("v_cache", kv.dtype, *cache),
+        kept("hidden_out", "f32", model.hidden),
+        kept("logits", "f32", *each, model.vocab),
     ]
+    return [buffer for buffer in known if buffer.name not in unused]
 
 
 def of_run(name: str, run: int) -> str:
@@ -122,7 +120,7 @@ def handoffs(model: ModelSpec, kv: KvLayout, settings: Settings, workers: int, r
     what every SM reads; the residual stream itself stays fp32 with its owner.
     """
     wide: Dtype = crossing_dtype(settings)
-    per_layer: Expr = {"t": model.layers, "l": 1, "1": 1}
+    per_layer: Expr = {"t": max(model.layers, 1), "l": 1, "1": 1}
     candidates = workers * settings.warps
 
     def crossing(name: str, dtype: Dtype, *shape: int, tag: Expr = per_layer) -> Buffer:
@@ -138,6 +136,7 @@ def handoffs(model: ModelSpec, kv: KvLayout, settings: Settings, workers: int, r
         *(crossing(h, wide, *each, model.hidden) for h in ("h_mid", "h_out") if h in handoffs_of(model.graph)),
         crossing("act", "bf16", *each, model.ffn),
     ]
+    runs = runs if model.layers else 0
     of_layers = [b.model_copy(update={"name": of_run(b.name, run)}) for run in range(runs) for b in layer]
     if model.slice is not None or settings.headless:
         return of_layers

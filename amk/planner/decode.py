@@ -12,7 +12,7 @@ from amk.planner.buffers import global_buffers, handoffs_of, of_run
 from amk.planner.fetches import require_whole_fetches
 from amk.planner.fit import choose_context
 from amk.planner.formats import BF16, Chunks, Formats, Layered, Runs, formats, label_of, layered
-from amk.planner.program import Author
+from amk.planner.program import BEGUN, Author
 from amk.planner.settings import (
     FAST,
     LONG_RINGS,
@@ -124,7 +124,8 @@ def _laid_out(
     kv = kv_layout(model, settings, count, context)
     _require_room(settings.rows, kv)
     load = loads(model, runs, rows)
-    tables = rows | attention_tables(settings.batch * model.kv_heads, kv.splits, load, settings.attends)
+    heads = settings.batch * model.kv_heads if model.layers else 0
+    tables = rows | attention_tables(heads, kv.splits, load, settings.attends)
     shared = shared_plan(model, target, settings, chunks, tables)
     return Sized(settings, count, runs, chunks, kv, rows, tables, shared)
 
@@ -145,8 +146,10 @@ def _scheduled(model: ModelSpec, target: Target, sized: Sized) -> Schedule:
     stored = f"{stored}-accepts" if settings.accepts else stored
     stored = f"{stored}-tree" if settings.tree else stored
     stored = f"{stored}-headless" if settings.headless else stored
-    if model.slice is not None:
+    if model.slice is not None and model.layers:
         stored = f"{stored}-layers-{model.slice.first}-to-{model.slice.first + model.layers - 1}"
+    if model.slice is not None and model.slice.head:
+        stored = f"{stored}-head"
     warps = -(-settings.warps * settings.ctas_per_sm // PARTS)
     registers = target.regs_per_sm // PARTS // (warps * 32) // REGISTER_UNIT * REGISTER_UNIT
     return Schedule(
@@ -275,6 +278,8 @@ def _of_slice(model: ModelSpec, settings: Settings) -> Settings:
     }
     if found := [reason for reason, holds in reasons.items() if holds]:
         raise AmkError(Diagnostic("AMK016", f"a slice of layers is not planned where {found[0]}"))
+    if not model.layers:  # nor hand-offs within them
+        settings = replace(settings, head_handoff=False, act_parts=1)
     return replace(settings, max_tokens=1)
 
 
@@ -316,7 +321,7 @@ def _require_pairs(model: ModelSpec, settings: Settings, wanted: Layered) -> Non
 
 def _require_places(workers: int, model: ModelSpec, target: Target, settings: Settings) -> None:
     """AMK011 unless every KV head of every sequence has a worker, AMK402 unless every worker has its place on an SM."""
-    heads, ctas = settings.batch * model.kv_heads, settings.ctas_per_sm
+    heads, ctas = settings.batch * model.kv_heads * (model.layers > 0), settings.ctas_per_sm
     if workers < heads:
         message = f"{heads} KV heads need as many workers, there are {workers}: each has workers of its own"
         raise AmkError(Diagnostic("AMK011", message))
@@ -326,10 +331,12 @@ def _require_places(workers: int, model: ModelSpec, target: Target, settings: Se
 
 def choose_workers(model: ModelSpec, target: Target, batch: int = 1, ctas: int = 1) -> int:
     """`ctas` per SM; for a model with fewer row groups than that, as many as all own rows of both QKV and gate-up,
-    and in a batch at least one for every KV head of every sequence.
+    and in a batch at least one for every KV head of every sequence; for the output head alone as many as own rows.
     """
     qkv, gate_up = (matrix(model, name).groups for name in ("qkv", "gate_up"))
     places = target.sms * ctas
+    if not model.layers:
+        return min(matrix(model, "lm_head").groups, places)
     if gate_up >= places:
         return places
     return min(qkv, gate_up) if batch == 1 else min(max(min(qkv, gate_up), batch * model.kv_heads), places)
@@ -390,6 +397,8 @@ def ends_fenced(settings: Settings, tables: Shares, model: ModelSpec, runs: int)
     is given, so words alone do not put its read of the launch state before worker 0's store of it. In a slice of layers
     or without output head it is the counter of the last hidden state.
     """
+    if not model.layers:
+        return frozenset()
     last = of_run("h_out", runs - 1) if model.slice is not None or settings.headless else "best"
     shares = zip(tables["hidden.count"], tables["gate_up.count"], strict=True)
     return frozenset({last} if settings.handoff == "tagged" and not all(map(any, shares)) else ())
@@ -399,6 +408,8 @@ def counters(
     model: ModelSpec, settings: Settings, layers: Sequence[int], strong: frozenset[str]
 ) -> tuple[Counter, ...]:
     """One counter per hand-off and layer, so that only the token edge needs epoch separation; layers: of each run."""
+    if not model.layers:
+        return (Counter(name=BEGUN, shape=(1,), handoff="fenced"),)
     heads = model.kv_heads if settings.head_handoff else 1
     shapes: dict[str, tuple[int, ...]] = {}
     crossing = ("attn", *(name for name in ("h_mid", "act", "h_out") if name in handoffs_of(model.graph)))

@@ -45,7 +45,7 @@ def budget(model: ModelSpec, target: Target, settings: Settings, workers: int, c
     splits = splits_of(settings, model, workers, context)
     kv = KvLayout(context=context, block=block, splits=splits, dtype=settings.kv_dtype)
     sizes = {b.name: b.bytes for b in global_buffers(model, kv, settings, workers, chunks)}
-    cache = sizes.pop("k_cache") + sizes.pop("v_cache")
+    cache = sizes.pop("k_cache", 0) + sizes.pop("v_cache", 0)
     constant = packed_bytes(model, chunks) + sizes.pop("embedding", 0)
     sizes.pop("weights")
     return Budget(constant, cache, sum(sizes.values()), RESERVE_BYTES, target.hbm_bytes)

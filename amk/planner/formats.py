@@ -36,8 +36,9 @@ def layered(model: ModelSpec, wanted: Formats | Layered) -> Layered:
     """`wanted` by runs of layers; ValueError unless these are all layers of the model, with one format of lm_head."""
     if not isinstance(wanted, tuple):
         return ((model.layers, wanted),)
-    if sum(count for count, _ in wanted) != model.layers or min(count for count, _ in wanted) < 1:
-        raise ValueError(f"the runs have {[count for count, _ in wanted]} layers, {model.name} has {model.layers}")
+    counts = [count for count, _ in wanted]
+    if sum(counts) != model.layers or min(counts) < min(model.layers, 1):
+        raise ValueError(f"the runs have {counts} layers, {model.name} has {model.layers}")
     if len({forms["lm_head"] for _, forms in wanted}) != 1:
         raise ValueError("lm_head belongs to no layer and has one format")
     return wanted

@@ -13,7 +13,7 @@ from amk.planner.settings import NARROW_STEP, in_place
 from amk.planner.staging import Written, layout, staged_for
 from amk.planner.steps import LAYER, RunOfLayers, Writer
 from amk.schedule_ir.expr import Expr
-from amk.schedule_ir.ops import OPS, AnyOp
+from amk.schedule_ir.ops import OPS, AnyOp, SignalOp, WaitOp
 from amk.schedule_ir.ops.advance import AdvanceOp
 from amk.schedule_ir.ops.argmax_rows import ArgmaxRowsOp
 from amk.schedule_ir.ops.attend import AttendOp
@@ -24,6 +24,7 @@ from amk.schedule_ir.ops.embed_hidden import EmbedHiddenOp
 from amk.schedule_ir.ops.embed_rows import EmbedRowsOp
 from amk.schedule_ir.ops.finish import FinishOp
 from amk.schedule_ir.ops.give_hidden import GiveHiddenOp
+from amk.schedule_ir.ops.give_logits import GiveLogitsOp
 from amk.schedule_ir.ops.layer_norm import LayerNormOp
 from amk.schedule_ir.ops.merge import MergeOp
 from amk.schedule_ir.ops.reduce_splits import ReduceSplitsOp
@@ -34,7 +35,10 @@ from amk.schedule_ir.ops.stage_attention import StageAttentionOp
 from amk.schedule_ir.ops.stage_hidden import StageHiddenOp
 from amk.schedule_ir.ops.stage_norm import StageNormOp
 from amk.schedule_ir.ops.take_hidden import TakeHiddenOp
-from amk.schedule_ir.schedule import Loop, Node, Signal, Step
+from amk.schedule_ir.schedule import Loop, Node, Signal, Step, Wait
+
+BEGUN = "begun"
+"""The counter of workers that have read the launch state, of the output head alone."""
 
 
 class SplitBuffers(TypedDict):
@@ -241,7 +245,7 @@ class Author(Writer):
 
     def next_input(self) -> Written:
         """For QKV of the next layer, in this run or the one behind it, or for lm_head behind the last."""
-        if self.run.after is None and (self.model.slice is not None or self.settings.headless):
+        if self.run.after is None and (not self.model.has_head or self.settings.headless):
             return self.written_for("qkv")
         if self.run.after is None:
             return self.written_for("qkv", "lm_head")
@@ -285,8 +289,27 @@ class Author(Writer):
         return self.graph.norm == "layer"
 
     def given(self) -> list[Step]:
-        """Leave the hidden state behind the last layer of a slice."""
-        return [self.barrier(), Step(op=GiveHiddenOp(role="all", residual="residual", hidden_out="hidden_out"))]
+        """What a slice leaves: the hidden state behind its last layer, or the logits behind that.
+
+        Of the output head alone nobody reads what others write. Worker 0 stores the launch state all the same, so it
+        waits until all have read it.
+        """
+        if not self.model.has_head:
+            return [self.barrier(), Step(op=GiveHiddenOp(role="all", residual="residual", hidden_out="hidden_out"))]
+        logits = GiveLogitsOp(
+            role="all", logits="logits", **self.of_sums("lm_head"), **self.squares(), k_parts=self.parts("lm_head")
+        )
+        end = [Step(op=logits), self.barrier()]
+        if self.model.layers:
+            return [*self.gemv("lm_head"), *end]
+        begun = Wait(counter=BEGUN, index=(0,), at_least={"t": self.workers, "1": self.workers})
+        return [
+            self.barrier(),
+            Step(op=SignalOp(role="w0"), signals=(Signal(counter=BEGUN),)),
+            *self.gemv("lm_head"),
+            Step(op=WaitOp(role="w0"), waits=(begun,)),
+            *end,
+        ]
 
     def embedded(self) -> list[Step]:
         """What the first layer reads of the token's row, or of what a slice is given, and the residual."""
@@ -295,8 +318,9 @@ class Author(Writer):
             return [*self.publish(rows, (self.signal("embedded"),)), *self.wait("embedded", (0,))]
         if self.model.slice is not None:
             take = TakeHiddenOp(
-                role="all", hidden_in="hidden_in", norm="norm", ssq="ssq", residual="residual",
-                **self.written_for("qkv"),
+                role="all", hidden_in="hidden_in", norm="norm", ssq="ssq",
+                residual="residual" if self.model.layers else None,
+                **self.written_for("qkv" if self.model.layers else "lm_head"),
             )  # fmt: skip
             return [Step(op=take)]
         if self.whole_norms:
@@ -324,9 +348,9 @@ class Author(Writer):
     def body(self, runs: Sequence[RunOfLayers]) -> tuple[Node, ...]:
         """The whole program; `runs` are all layers."""
         embed = replace(self, run=runs[0]).embedded()
-        loops = [replace(self, run=run).layers() for run in runs]
+        loops = [replace(self, run=run).layers() for run in runs if run.count]
         last, sliced = replace(self, run=runs[-1]), self.model.slice is not None
-        prompt, position = "prompt" if self.settings.rows > 1 else None, "position" if sliced else None
+        prompt, position = "prompt" if self.settings.rows > 1 else None, "position" if sliced and loops else None
         return (
             Step(op=BeginOp(role="all", state="state", prompt=prompt, position=position)),
             Loop(var="t", count=None, body=(*embed, *loops, *(last.given() if sliced else last.choice()))),

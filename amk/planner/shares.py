@@ -45,7 +45,7 @@ def streamed_bits(model: ModelSpec, wanted: Formats | Layered = BF16) -> dict[st
         "hidden": bits["o"] + bits["down"],
         "gate_up": bits["gate_up"],
         "qkv": bits["qkv"],
-        "lm_head": bits["lm_head"] // model.layers,
+        "lm_head": bits["lm_head"] // max(model.layers, 1),
     }
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from itertools import product
 from typing import TypedDict
 
-from amk.models.matrices import MATRICES, MatrixName, matrix
+from amk.models.matrices import MatrixName, matrices_of, matrix
 from amk.models.model_spec import ModelSpec
 from amk.planner.formats import Formats, Layered, layered
 from amk.report.diagnostic import AmkError, Diagnostic
@@ -85,7 +85,7 @@ def staged_arrays(
     head = head_layout(runs, vectors)
     sizes: dict[str, tuple[Staged, int]] = {}
     blocks = sums = 0
-    for (_, forms), name in product(runs, MATRICES):
+    for (_, forms), name in product(runs, matrices_of(model)):
         read = read_by(name, forms, head, vectors)
         k = -(-matrix(model, name).k // (k_parts if name == "down" else x_parts))
         count = k if read["scales"] is None else whole_blocks(k) * BLOCK

@@ -200,8 +200,9 @@ class Writer:
         return self.settings.hint_at == "drained" and self.hints(counter)
 
     def handed(self, name: MatrixName) -> str | None:
-        """The counter and buffer that hand on what becomes of the product; None for a sum that its owner keeps."""
-        return handed(self.graph, name)
+        """The counter and buffer that hand on what becomes of the product; None for what its owner keeps, or a caller
+        is given."""
+        return None if name == "lm_head" and self.model.slice is not None else handed(self.graph, name)
 
     def state(self, number: int) -> str:
         """The counter and buffer of the hidden state behind so many additions of a layer."""

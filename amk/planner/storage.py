@@ -125,13 +125,15 @@ def fixed_buffers(
     staged = staged_arrays(model, wanted, together, k_parts, settings.x_parts)
     products: list[Array] = [("part", "f32", (sum_slots(settings, most), *each, ROWS_PER_GROUP))]
     attention: list[Array] = [("q", "f32", (vectors, dim))]
-    if in_place(model, settings):
+    if not model.layers:
+        attention = []
+    elif in_place(model, settings):
         attention = [("q", "f32", (vectors, dim + PARTIAL_EXTRA))]
     else:
         attention.insert(0, ("att", "f32", (sharers(vectors, settings.rows, warps), vectors, dim + PARTIAL_EXTRA)))
-    kept: list[Array] = [
-        ("residual", "f32", (*each, max(counts["hidden.count"]) * ROWS_PER_GROUP)),
-    ]
+    kept: list[Array] = []
+    if model.layers:
+        kept.append(("residual", "f32", (*each, max(counts["hidden.count"]) * ROWS_PER_GROUP)))
     if model.graph.norm == "rms":
         kept.append(("ssq", "f32", (*each, warps)))
     else:
@@ -141,7 +143,7 @@ def fixed_buffers(
         kept += [(name, "i32", (*each, warps, TALLY)) for name in ("tally", "gathered")]
     splits = max(1, len(counts["hidden.count"]) // model.kv_heads)
     mixed: list[Array] = []
-    if together == 1:
+    if together == 1 and model.layers:
         blocks = {layout("o", forms, together) != "bf16" for _, forms in layered(model, wanted)}
         heads = max(share_heads(model.heads, dim, warps, block) for block in blocks)
         mixed.append(("mix", "f32", (warps, heads, splits, 2)))

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from amk.models.matrices import MATRICES, matrix, scale_buffer, scale_shape, share_table, vectors
+from amk.models.matrices import MATRICES, matrices_of, matrix, scale_buffer, scale_shape, share_table, vectors
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.layout import stream_layout
 from amk.schedule_ir.memory import Buffer, Stream
@@ -81,7 +81,7 @@ def host_buffers(schedule: Schedule) -> dict[str, tuple[str, tuple[int, ...]]]:
 def _scales(schedule: Schedule) -> dict[str, tuple[str, tuple[int, ...]]]:
     return {
         scale_buffer(name): ("constant", scale_shape(schedule.model, name))
-        for name in MATRICES
+        for name in matrices_of(schedule.model)
         if any(chunk.apart for stream in schedule.streams for chunk in stream.kinds(name))
     }
 
@@ -255,7 +255,7 @@ def _steps(schedule: Schedule) -> Iterator[Unmet]:
             stream = streams[getattr(op, "stream")]  # noqa: B009
             if len({stream.chunk(name, env.eval_int(getattr(op, "layer", 0))) for env in each}) > 1:
                 yield Unmet((*path, "op"), f"{op.op}.alike", "a step in a loop is code for one kind of chunk")
-        for field, end in (("layer", schedule.model.layers), ("index", vectors(schedule.model)["norm"][0])):
+        for field, end in (("layer", max(schedule.model.layers, 1)), ("index", vectors(schedule.model)["norm"][0])):
             if field in type(op).model_fields and not all(0 <= env.eval_int(getattr(op, field)) < end for env in each):
                 yield Unmet((*path, "op", field), f"{op.op}.{field}", f"the {field} is one of {end}")
         site = Site(op, Env(each[0].loops, np.array(workers), tables=tables), geo)

@@ -10,6 +10,7 @@ from functools import cache
 from typing import get_args
 
 from amk.models.matrices import bias_buffer
+from amk.models.model_spec import ModelSpec
 from amk.report.diagnostic import Diagnostic, Where, because
 from amk.report.schema import closest, json_pointer
 from amk.schedule_ir.expr import AGENT, CONST, WORKER, Expr, symbols
@@ -76,12 +77,20 @@ SHARED: dict[str, tuple[str | None, str | None, str | None]] = {
 OPTIONAL = frozenset({"norm_shift", "q_norm", "k_norm", "sampling"})
 """Buffers of parts that a model or a plan may lack."""
 
-TEXT = frozenset({"embedding", "request", "prompt", "output", "logits"})
-"""Buffers between tokens and hidden states, which a slice of layers lacks."""
-HEAD = frozenset({"logits"})
-"""Buffers that a schedule without output head lacks."""
+TEXT = frozenset({"embedding", "request", "prompt", "output"})
+"""Buffers of tokens, which a slice of layers lacks."""
+IN_LAYERS = frozenset({"position", "k_cache", "v_cache", "rope"})
+"""Buffers that a slice lacks that has no layers."""
 BETWEEN = frozenset({"position", "hidden_in", "hidden_out"})
-"""Buffers that a slice of layers has in their place."""
+"""Buffers of slices, which a whole model lacks."""
+
+
+def lacking(model: ModelSpec, headless: bool) -> frozenset[str]:
+    """Buffers by name that a schedule of the model has no use for."""
+    if model.slice is None:
+        return BETWEEN | (frozenset({"logits"}) if headless else frozenset())
+    end = "hidden_out" if model.has_head else "logits"
+    return TEXT | {end} | (frozenset() if model.layers else IN_LAYERS)
 
 
 def check_references(schedule: Schedule) -> list[Diagnostic]:
@@ -142,9 +151,8 @@ def _buffers(schedule: Schedule) -> Iterator[Diagnostic]:
         if buffer.bytes > 2**42:
             yield _at("AMK005", f"buffer '{buffer.name}' has {buffer.bytes:,} bytes", ("buffers", i, "shape"))
     known = {b.name for b in schedule.buffers}
-    lacking = (BETWEEN if schedule.model.slice is None else TEXT) | (HEAD if schedule.headless else frozenset())
     by_name = BETWEEN | {name for _, _, name in SHARED.values() if name}
-    needed = sorted(by_name - known - OPTIONAL - lacking)
+    needed = sorted(by_name - known - OPTIONAL - lacking(schedule.model, schedule.headless))
     for name in needed:
         yield _missing("buffer", name, known, ("buffers",))
 

@@ -203,8 +203,8 @@ class Schedule(Frozen):
 
     @property
     def caches(self) -> int:
-        """Caches of a layer, one for each kv head of each sequence."""
-        return self.batch * self.model.kv_heads
+        """Caches of a layer, one for each kv head of each sequence; none where there are no layers."""
+        return self.batch * self.model.kv_heads if self.model.layers else 0
 
     @property
     def sequences(self) -> list[int]:

@@ -20,16 +20,20 @@ Codes: AMK106 (T1), AMK103 (T2), AMK011 (T4). Cost: microseconds; the layout of 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
+from math import gcd
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from amk.models.matrices import MATRICES, MatrixName, scale_buffer, share_table
+from amk.models.matrices import MATRICES, MatrixName, matrix, scale_buffer, share_table
 from amk.report.diagnostic import Diagnostic
 from amk.report.schema import finding
 from amk.schedule_ir.layout import stream_layout
-from amk.schedule_ir.memory import Buffer
+from amk.schedule_ir.memory import Buffer, Stream
 from amk.schedule_ir.schedule import Schedule
+from amk.weights.weight_format import Chunk
 
 HANDED_OVER: Final = ("token", "pos", "done")
 """Words of the launch state that belong to a text; see `handed_over`."""
@@ -77,12 +81,12 @@ def _memory(buffer: Buffer) -> tuple[str, str, list[int], str]:
 
 def _other_scales(one: Schedule, other: Schedule) -> Iterator[Diagnostic]:
     """Buffers of scales that both name, and that hold those of other codes for one of the two."""
-    places = {buffer.name: i for i, buffer in enumerate(one.buffers)}
+    places, layers = {buffer.name: i for i, buffer in enumerate(one.buffers)}, max(one.model.layers, 1)
     for name in MATRICES:
         held = scale_buffer(name)
         if held not in places or all(buffer.name != held for buffer in other.buffers):
             continue
-        both = [(layer, _scales(one, name, layer), _scales(other, name, layer)) for layer in range(one.model.layers)]
+        both = [(layer, _scales(one, name, layer), _scales(other, name, layer)) for layer in range(layers)]
         for layer, a, b in [told for told in both if told[1] != told[2]][:1]:
             message = f"layer {layer} of '{held}' is {a} and {b}"
             yield finding("AMK103", message, ("buffers", places[held]), "it is the same memory for both")
@@ -119,28 +123,70 @@ def crowded(schedules: Sequence[Schedule]) -> list[Diagnostic]:
 def one_packing(one: Schedule, other: Schedule) -> bool:
     """Whether the packed weights of one are those of the other, byte for byte.
 
-    Everything that `interpreter.packing` reads is compared: what chunks and the pieces of a chunk are, the order of
-    drains, which row groups each worker owns, and where each agent's chunks begin.
+    Copies need not be of one size: every warp of every worker has the same tiles in the same order. A copy of two tiles
+    is two copies of one where nothing but the numbers of the tiles is in it.
     """
     if len(one.streams) != 1 or len(other.streams) != 1 or one.model != other.model:
         return False
-    if one.launch.workers != other.launch.workers:
-        return False
     a, b = one.streams[0], other.streams[0]
     sizes = [{buffer.name: buffer.bytes for buffer in schedule.buffers} for schedule in (one, other)]
-    kinds = all(a.chunk(name, layer) == b.chunk(name, layer) for name in MATRICES for layer in range(one.model.layers))
-    if not kinds or (a.source, a.chunk_rows, a.piece_bytes) != (b.source, b.chunk_rows, b.piece_bytes):
+    if (a.source, sizes[0].get(a.source)) != (b.source, sizes[1].get(b.source)):
         return False
-    if sizes[0].get(a.source) != sizes[1].get(a.source):
+    left, right = _Packed(one, a), _Packed(other, b)
+    if left.matrices != right.matrices or left.layout.places.shape != right.layout.places.shape:
         return False
-    left, right = stream_layout(one, a), stream_layout(other, b)
-    owned = {f"{share_table(name)}.{end}" for name, *_ in left.packed for end in ("first", "count")}
-    return (
-        (left.packed, left.parts) == (right.packed, right.parts)
-        and np.array_equal(left.base, right.base)
-        and all(np.array_equal(counts, right.counts[key]) for key, counts in left.counts.items())
-        and all(one.tables.get(name) == other.tables.get(name) for name in owned)
-    )
+    if not left.whole or not right.whole:
+        return False
+    known: dict[tuple[MatrixName, Chunk, Chunk], bool] = {}
+    for name, layer in left.matrices:
+        kinds = a.chunk(name, layer), b.chunk(name, layer)
+        if (name, *kinds) not in known:
+            tile = _tile(a, b, *kinds)
+            same = zip(left.tiles(name, layer, tile), right.tiles(name, layer, tile), strict=True) if tile else ()
+            known[name, *kinds] = tile > 0 and all(np.array_equal(x, y) for x, y in same)
+        if not known[name, *kinds]:
+            return False
+    return True
+
+
+def _tile(one: Stream, other: Stream, a: Chunk, b: Chunk) -> int:
+    """Columns of what both kinds of chunks are made of, one behind the other; 0 if there is no such thing."""
+    if a == b and one.piece_bytes == other.piece_bytes:
+        return a.columns
+    whole = all(chunk.bytes == chunk.weights.payload_bytes(chunk.columns) for chunk in (a, b))
+    filled = (a.bytes, b.bytes) == (one.piece_bytes, other.piece_bytes)
+    return gcd(a.columns, b.columns) if whole and filled and (a.format, a.apart) == (b.format, b.apart) else 0
+
+
+class _Packed:
+    """The packed weights of a schedule. matrices: all that lie there, in the order in which each warp has its share."""
+
+    def __init__(self, schedule: Schedule, stream: Stream) -> None:
+        self.schedule, self.stream, self.layout = schedule, stream, stream_layout(schedule, stream)
+        self.matrices = [key for key, _ in groupby(key[:2] for key in self.layout.packed)]
+
+    @property
+    def whole(self) -> bool:
+        """Whether workers own whole chunks, as they do in a SAFE schedule."""
+        tables, each = self.schedule.tables, self.stream.row_groups
+        return not any(count % each for name, _ in self.matrices for count in tables[f"{share_table(name)}.count"])
+
+    def tiles(self, name: MatrixName, layer: int, columns: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Tiles of so many columns of each warp of each worker, [workers, agents], and the number of each within the
+        matrix, in packed order."""
+        model, tables, parts = self.schedule.model, self.schedule.tables, self.layout.parts[name]
+        first, count = (tables[f"{share_table(name)}.{end}"] for end in ("first", "count"))
+        chunk = self.stream.chunk(name, layer)
+        in_row, together = matrix(model, name).k_chunks(chunk.columns), self.stream.row_groups
+        groups = np.concatenate([np.arange(f, f + n) for f, n in zip(first, count, strict=True)])
+        pieces = groups.reshape(-1, 1, together) * in_row + np.arange(in_row // parts)[:, None]
+        chunks = np.concatenate([pieces.reshape(-1, together) + part * (in_row // parts) for part in range(parts)])
+        counts = self.layout.counts[name, layer]
+        owner = np.repeat(np.arange(counts.size), counts.reshape(-1))
+        order = np.argsort(np.tile(owner, parts), kind="stable")  # of each warp one part after the other
+        each = chunk.columns // columns
+        numbers = chunks[order].reshape(-1, 1) * each + np.arange(each)
+        return counts * parts * together * each, np.asarray(numbers.reshape(-1), np.int64)
 
 
 def _name(value: object) -> str:

@@ -127,7 +127,8 @@ def touched(schedule: Schedule) -> list[Mismatch]:
     ptx = compile_ptx(text, schedule.target.arch, options=(*DEFAULT_OPTIONS, LINE_INFO))
     engine = EmulatedEngine(schedule, RandomTensors(schedule.model), ptx, races=True, touches=True)
     if sliced:
-        engine.write({"hidden_in": hidden_state(schedule.model.hidden, 0), "position": np.zeros(1, np.int32)})
+        engine.write({"hidden_in": hidden_state(schedule.model.hidden, 0)})
+        engine.write({"position": np.zeros(1, np.int32)} if schedule.model.layers else {})
     else:
         engine.request_batch([[3, 17] * schedule.rows] * schedule.batch)
     outcome = engine.launch(1 if sliced else 2)

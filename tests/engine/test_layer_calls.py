@@ -31,22 +31,26 @@ from tests.engine.tiny import NEOX, RandomTensors, tiny_model, tiny_plan
 
 MODEL = tiny_model(layers=5, qk_norm=True)
 TOKENS = (3, 17, 40, 7)
+PARTS = {"first": MODEL.sliced(0, 1), "last": MODEL.sliced(2, 5), "last and head": MODEL.sliced(3, 5, head=True),
+         "head": MODEL.sliced(5, 5, head=True)}  # fmt: skip
 PLANS: dict[str, dict[str, Any]] = {
     "tagged": {},
+    "hints when drained": {"handoff": "narrow", "hint_at": "drained", "workers": 2},
     "fenced": {"handoff": "fenced"},
     "naive": {"handoff": "fenced", "run_ahead": False, "wide_epilogue": 0},
     "workers without rows": {"workers": 9, "handoff": "tagged"},
     "heads as they come": {"head_handoff": True},
     "codes": {"wanted": formats("int8"), "chunk_bytes": 1024},
+    "scales apart": {"wanted": formats("int8"), "chunk_bytes": 1024, "scales_apart": True},
 }
 Floats = NDArray[np.float32]
 
 
 @pytest.mark.turns(2)
 @pytest.mark.parametrize("name", PLANS)
-@pytest.mark.parametrize("part", [(0, 1), (2, 5)])
-def test_slices_are_safe_and_the_checker_takes_their_certificates(name: str, part: tuple[int, int]) -> None:
-    schedule = tiny_plan(MODEL.sliced(*part), **PLANS[name])
+@pytest.mark.parametrize("part", PARTS)
+def test_slices_are_safe_and_the_checker_takes_their_certificates(name: str, part: str) -> None:
+    schedule = tiny_plan(PARTS[part], **PLANS[name])
     verdict = verify(schedule)
     assert verdict.status == "SAFE", verdict.diagnostics
     assert check_certificate(schedule, schedule_hash(schedule), evidence(schedule)).accepted
@@ -67,6 +71,14 @@ class Interpreted:
         return self.machine.get("hidden_out")
 
 
+def head_of(source: RandomTensors, hidden: Floats, **settings: Any) -> Floats:
+    """What the output head makes of a hidden state."""
+    head = Interpreted(MODEL.sliced(5, 5, head=True), source, **settings).machine
+    head.set("hidden_in", hidden)
+    head.launch(1)
+    return head.get("logits")
+
+
 def one_after_the_other(model: ModelSpec, cuts: tuple[int, ...], source: RandomTensors, **settings: Any) -> Any:
     """The slices between the cuts, and the last hidden state of every token."""
     parts = [Interpreted(model.sliced(a, b), source, **settings) for a, b in pairwise(cuts)]
@@ -80,7 +92,7 @@ def one_after_the_other(model: ModelSpec, cuts: tuple[int, ...], source: RandomT
 
 
 @pytest.mark.turns(6)
-@pytest.mark.parametrize("name", ["tagged", "fenced", "codes"])
+@pytest.mark.parametrize("name", ["tagged", "fenced", "codes", "scales apart"])
 def test_slices_in_a_row_are_the_whole_model(name: str) -> None:
     source, settings = RandomTensors(MODEL), PLANS[name]
     whole = CpuEngine(tiny_plan(MODEL, **settings), source, numerics="exact")
@@ -91,7 +103,8 @@ def test_slices_in_a_row_are_the_whole_model(name: str) -> None:
         kept = np.concatenate([part.machine.get(cache) for part in parts])
         np.testing.assert_array_equal(kept, whole._machine.get(cache))
     np.testing.assert_array_equal(states, one_after_the_other(MODEL, (0, 5), source, **settings)[1])
-    if name != "codes":  # whose head is multiplied in codes, too
+    np.testing.assert_array_equal(head_of(source, states[-1], **settings), whole.logits())
+    if name not in ("codes", "scales apart"):  # whose head is multiplied in codes, too
         last = states[-1] / np.sqrt(np.mean(states[-1] ** 2) + MODEL.rms_eps) * source.arrays["final_norm"]
         np.testing.assert_allclose(source.arrays["lm_head"] @ last, whole.logits(), atol=1e-4)
 
@@ -110,10 +123,12 @@ def test_a_position_outside_the_context_is_the_nearest_inside() -> None:
 
 
 @pytest.mark.turns(6)
-@pytest.mark.parametrize("name", ["tagged", "codes", "fenced"])
-def test_the_kernel_of_a_slice_gives_the_interpreters_states_in_any_order(name: str) -> None:
+@pytest.mark.parametrize("part", [MODEL.sliced(2, 4), PARTS["last and head"], PARTS["head"]], ids=lambda p: p.layers)
+@pytest.mark.parametrize("name", ["tagged", "codes", "fenced", "scales apart"])
+def test_the_kernel_of_a_slice_gives_the_interpreters_results_in_any_order(name: str, part: ModelSpec) -> None:
     """One launch a token, with nothing but the position and the hidden state written between them, as in a graph."""
-    source, model = RandomTensors(MODEL), MODEL.sliced(2, 4)
+    source, model = RandomTensors(MODEL), part
+    result, count = ("logits", model.vocab) if model.has_head else ("hidden_out", model.hidden)
     schedule = tiny_plan(model, **PLANS[name])
     ptx = compile_ptx(stamped(emit(schedule), schedule), schedule.target.arch)
     read_back(schedule, ptx)
@@ -125,16 +140,18 @@ def test_the_kernel_of_a_slice_gives_the_interpreters_states_in_any_order(name: 
         hidden, states = source.arrays["embed"][token], []
         for engine, order in zip(engines, orders, strict=True):
             engine.machine.write("hidden_in", hidden)
-            engine.machine.write("position", np.array([position], np.int32))
+            if model.layers:
+                engine.machine.write("position", np.array([position], np.int32))
             outcome = engine.launch(1, order)
             assert outcome.ended and not outcome.faults, outcome.faults
-            states.append(engine.machine.read("hidden_out", np.float32, model.hidden))
+            states.append(engine.machine.read(result, np.float32, count))
         expected.set("hidden_in", hidden)
-        expected.set("position", np.array([position], np.int32))
+        if model.layers:
+            expected.set("position", np.array([position], np.int32))
         expected.launch(1)
         for state in states[1:]:
             np.testing.assert_array_equal(states[0], state)
-        wanted = expected.get("hidden_out")
+        wanted = expected.get(result)
         assert np.abs(states[0] - wanted).max() <= 2.0**-7 * np.abs(wanted).max()
 
 
@@ -159,10 +176,17 @@ def without(op: str) -> Any:
     return change
 
 
-@pytest.mark.parametrize("change", [fewer_layers, without("take_hidden"), without("give_hidden")])
-@pytest.mark.parametrize("part", [(1, 3), (0, 5)])
-def test_a_slice_that_leaves_something_out_is_refused_by_either(change: Any, part: tuple[int, int]) -> None:
-    schedule = tiny_plan(MODEL.sliced(*part))
+SMALLER = [
+    (part, change)
+    for part in (MODEL.sliced(1, 3), MODEL.sliced(0, 5), PARTS["last and head"])
+    for change in (fewer_layers, without("take_hidden"), without("give_logits" if part.has_head else "give_hidden"))
+]
+SMALLER += [(PARTS["head"], without(op)) for op in ("take_hidden", "give_logits", "gemv", "wait", "signal")]
+
+
+@pytest.mark.parametrize(("part", "change"), SMALLER)
+def test_a_slice_that_leaves_something_out_is_refused_by_either(change: Any, part: ModelSpec) -> None:
+    schedule = tiny_plan(part)
     wrong = with_body(schedule, change)
     assert verify(wrong).status == "UNSAFE"
     assert not check_certificate(wrong, schedule_hash(wrong), claimed(schedule, wrong)).accepted
@@ -200,6 +224,14 @@ def test_what_is_no_slice_is_refused() -> None:
         MODEL.sliced(3, 6)
     with pytest.raises(ValueError, match="no slice"):
         MODEL.sliced(1, 3).sliced(0, 1)
+    with pytest.raises(ValueError, match="no slice"):
+        MODEL.sliced(5, 5)
+    with pytest.raises(ValueError, match="with the output head"):
+        MODEL.sliced(1, 4, head=True)
+    with pytest.raises(ValueError, match="layers must be 1 or more"):
+        tiny_model(layers=0)
+    with pytest.raises(ValueError, match="behind layer 4"):
+        ModelSpec(**MODEL.model_dump() | {"layers": 2, "slice": {"first": 1, "of": 5, "head": True}})
     for model, settings in (
         (tiny_model(**NEOX), {}),
         (MODEL, {"batch": 2, "workers": 8}),

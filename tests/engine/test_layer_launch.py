@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from amk.api.layers import layers
 from amk.engine.admission import admission
 from amk.engine.backends import cuda_engine
-from amk.engine.backends.layer_call import LENT, GpuLayers
+from amk.engine.backends.layer_call import GpuLayers, lent_buffers
 from amk.lowering.dlpack import _Tensor
 from amk.report.diagnostic import AmkError
 from tests.emulator.host_driver import HostDriver, host_device
@@ -44,9 +44,17 @@ class OnGpu:
         return make(ctypes.addressof(self._tensor), b"dltensor", None)
 
 
+CALLS: dict[str, tuple[tuple[int, int, bool], tuple[str, ...]]] = {
+    "layers": ((1, 3, False), ("hidden_in", "hidden_out", "k_cache", "v_cache", "position")),
+    "layers and head": ((1, 3, True), ("hidden_in", "logits", "k_cache", "v_cache", "position")),
+    "head": ((3, 3, True), ("hidden_in", "logits")),
+}
+"""First layer, last but one, output head; and what the caller lends, in the order of the arguments."""
+
+
 @pytest.fixture
-def played(monkeypatch: pytest.MonkeyPatch) -> tuple[GpuLayers, Launches]:
-    """The real call, but for the driver and the code; its launches are noted."""
+def played(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tuple[GpuLayers, Launches]:
+    """The real call, but for the driver and the code; its launches are noted. Layers, unless a test asks for more."""
     launches: Launches = []
     admitted = {"certificate": {"format": "played"}, "loadable": bytes}
     monkeypatch.setattr(admission, "started", lambda schedule: SimpleNamespace(schedule=schedule, **admitted))
@@ -56,42 +64,46 @@ def played(monkeypatch: pytest.MonkeyPatch) -> tuple[GpuLayers, Launches]:
     )
     monkeypatch.setattr(cuda_engine, "check_loaded", lambda *_: None)
     monkeypatch.setattr("amk.lowering.launch.Device.open", lambda: host_device(HostDriver()))
-    call = layers(MODEL, 1, 3, gpu="h200", weights=RandomTensors(MODEL), max_context=16)
+    (first, stop, head), _ = CALLS[getattr(request, "param", "layers")]
+    call = layers(MODEL, first, stop, head=head, gpu="h200", weights=RandomTensors(MODEL), max_context=16)
     assert isinstance(call, GpuLayers)
     return call, launches
 
 
-def tensors(call: GpuLayers, **changes: Any) -> dict[str, OnGpu]:
+def tensors(call: GpuLayers, **changes: Any) -> list[OnGpu]:
     buffers = {b.name: b for b in call.schedule.buffers}
-    made = {}
-    for number, name in enumerate(LENT):
+    made = []
+    for number, name in enumerate(lent_buffers(call.schedule.model)):
         given = {"shape": buffers[name].shape, "dtype": buffers[name].dtype, "address": (number + 1) << 20}
-        made[name] = OnGpu(**given | changes.get(name, {}))
+        made.append(OnGpu(**given | changes.get(name, {})))
     return made
 
 
-def test_the_kernel_is_given_the_callers_memory_and_its_own(played: tuple[GpuLayers, Launches]) -> None:
+@pytest.mark.parametrize(("played", "lent"), [(name, lent) for name, (_, lent) in CALLS.items()], indirect=["played"])
+def test_the_kernel_is_given_the_callers_memory_and_its_own(
+    played: tuple[GpuLayers, Launches], lent: tuple[str, ...]
+) -> None:
     call, launches = played
-    bound = call.bind(**tensors(call))
+    bound = call.bind(*tensors(call))
     bound.enqueue(7)
     bound.enqueue(8)
     (first, one), (second, other) = launches
     assert (one, other) == (7, 8) and first.tobytes() == second.tobytes(), (
         "every launch is the same: it can be replayed"
     )
-    assert [int(first[f"b_{name}"]) for name in LENT] == [(n + 1) << 20 for n in range(len(LENT))]
+    assert [int(first[f"b_{name}"]) for name in lent] == [(n + 1) << 20 for n in range(len(lent))]
     assert int(first["tokens"]) == 1
     names = first.dtype.names or ()
-    own = [int(first[name]) for name in names if name.startswith("b_") and name.removeprefix("b_") not in LENT]
+    own = [int(first[name]) for name in names if name.startswith("b_") and name.removeprefix("b_") not in lent]
     assert len(set(own)) == len(own) and {int(first["b_state"]), int(first["b_weights"])} <= set(own)
-    assert not set(LENT) & call._engine.buffers.keys(), "the engine allocates nothing that the caller owns"
+    assert not set(lent) & call._engine.buffers.keys(), "the engine allocates nothing that the caller owns"
 
 
 def test_a_call_allocates_and_writes_nothing(played: tuple[GpuLayers, Launches]) -> None:
     call, launches = played
     driver: Any = call._engine.device.driver
     before = {address: memory.tobytes() for address, memory in driver.held.items()}
-    call(**tensors(call), stream=7)
+    call(*tensors(call), stream=7)
     assert len(launches) == 1
     assert {address: memory.tobytes() for address, memory in driver.held.items()} == before
 
@@ -109,8 +121,20 @@ def test_a_call_allocates_and_writes_nothing(played: tuple[GpuLayers, Launches])
 def test_other_memory_is_refused(played: tuple[GpuLayers, Launches], name: str, change: dict[str, Any]) -> None:
     call, launches = played
     with pytest.raises(AmkError) as refused:
-        call(**tensors(call, **{name: change}))
+        call(*tensors(call, **{name: change}))
     assert refused.value.diagnostics[0].code == "AMK005" and not launches
+
+
+@pytest.mark.parametrize("played", CALLS, indirect=True)
+def test_another_number_of_tensors_is_refused(played: tuple[GpuLayers, Launches]) -> None:
+    call, launches = played
+    given = tensors(call)
+    others = given[:-1], [*given, OnGpu((1,), "i32", 9 << 20)] if len(given) == 2 else given[:2]
+    for tensors_given in others:
+        with pytest.raises((AmkError, TypeError)) as refused:
+            call(*tensors_given)
+        assert isinstance(refused.value, TypeError) or refused.value.diagnostics[0].code == "AMK005"
+    assert not launches
 
 
 def test_tags_last_longer_than_any_text(played: tuple[GpuLayers, Launches]) -> None:

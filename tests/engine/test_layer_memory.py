@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from amk.api.layers import layers
+from amk.api.layers import layers, lm_head
 from amk.checker.certificate import check_certificate
 from amk.lowering.dlpack import borrow
 from amk.report.diagnostic import AmkError
@@ -36,7 +36,7 @@ def memory() -> dict[str, torch.Tensor]:
     shape = 2, MODEL.kv_heads, CONTEXT, MODEL.head_dim
     draw = torch.Generator().manual_seed(1)
     return {
-        "hidden_in": torch.randn(MODEL.hidden, generator=draw), "hidden_out": torch.zeros(MODEL.hidden),
+        "hidden_in": torch.randn(MODEL.hidden, generator=draw), "out": torch.zeros(MODEL.hidden),
         "k_cache": torch.zeros(shape, dtype=torch.bfloat16), "v_cache": torch.zeros(shape, dtype=torch.bfloat16),
         "position": torch.zeros(1, dtype=torch.int32),
     }  # fmt: skip
@@ -45,6 +45,46 @@ def memory() -> dict[str, torch.Tensor]:
 def test_the_certificate_is_attached_and_is_that_of_the_schedule(call: Any) -> None:
     assert check_certificate(call.schedule, schedule_hash(call.schedule), call.certificate).accepted
     assert call.schedule.model.slice.first == 1
+
+
+@pytest.fixture(scope="module")
+def head() -> Any:
+    return lm_head(MODEL, gpu="h200", device="interpreter", weights=RandomTensors(MODEL))
+
+
+def test_the_output_head_is_a_call_with_a_certificate(head: Any) -> None:
+    assert check_certificate(head.schedule, schedule_hash(head.schedule), head.certificate).accepted
+    source, hidden, logits = RandomTensors(MODEL), memory()["hidden_in"], torch.zeros(MODEL.vocab)
+    head(hidden, logits)
+    given = hidden.numpy()
+    normed = given / np.sqrt(np.mean(given**2) + MODEL.rms_eps) * source.tensor("final_norm")
+    wanted = source.tensor("lm_head") @ normed
+    np.testing.assert_allclose(logits.numpy(), wanted, atol=2e-2 * np.abs(wanted).max())
+
+
+def test_layers_with_the_head_are_the_layers_and_then_the_head(head: Any) -> None:
+    source = RandomTensors(MODEL)
+    both = layers(MODEL, 1, 3, head=True, gpu="h200", device="interpreter", weights=source, max_context=CONTEXT)
+    assert check_certificate(both.schedule, schedule_hash(both.schedule), both.certificate).accepted
+    one, other = memory(), memory()
+    apart, together = torch.zeros(MODEL.vocab), torch.zeros(MODEL.vocab)
+    called()(**one)
+    head(one["out"], apart)
+    both(**other | {"out": together})
+    assert torch.equal(one["k_cache"], other["k_cache"]) and torch.equal(one["v_cache"], other["v_cache"])
+    assert (apart - together).abs().max() <= 2e-2 * together.abs().max() > 0
+
+
+@pytest.mark.turns(2)
+def test_the_operator_of_the_head_is_one_that_torch_can_trace(head: Any) -> None:
+    hidden, number = memory()["hidden_in"].view(1, 1, -1), registered(head)
+    found = torch.library.opcheck(torch.ops.amk.lm_head.default, (number, hidden))
+    assert set(found.values()) == {"SUCCESS"}, found
+    logits = torch.zeros(MODEL.vocab)
+    head(hidden.view(-1), logits)
+    out = torch.ops.amk.lm_head(number, hidden)
+    assert out.shape == (1, 1, MODEL.vocab) and torch.equal(out.view(-1), logits)
+    forget(number)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32])
@@ -65,7 +105,7 @@ def test_a_call_writes_the_callers_memory_at_the_position(call: Any) -> None:
     given = memory()
     given["position"].fill_(5)
     call(**given)
-    assert given["hidden_out"].abs().sum() > 0
+    assert given["out"].abs().sum() > 0
     rows = given["k_cache"].abs().sum(dim=(0, 1, 3))
     assert rows[5] > 0 and (rows.nonzero() == 5).all()
 
@@ -76,7 +116,7 @@ def wrong(name: str) -> dict[str, torch.Tensor]:
         "another type": ("hidden_in", given["hidden_in"].double()),
         "another shape": ("k_cache", given["k_cache"][:1]),
         "not dense": ("v_cache", torch.zeros(2, 2, 32, CONTEXT, dtype=torch.bfloat16).transpose(2, 3)),
-        "in place": ("hidden_out", given["hidden_in"]),
+        "in place": ("out", given["hidden_in"]),
         "off its alignment": ("hidden_in", torch.zeros(MODEL.hidden + 1)[1:]),
     }
     return given | dict([changes[name]])
@@ -97,8 +137,8 @@ def test_the_operator_is_one_that_torch_can_trace(call: Any) -> None:
     found = torch.library.opcheck(torch.ops.amk.layers.default, arguments)
     assert set(found.values()) == {"SUCCESS"}, found
     out = torch.ops.amk.layers(*arguments)
-    call(**memory() | {"hidden_out": given["hidden_out"]})
-    assert out.shape == hidden.shape and torch.equal(out.view(-1), given["hidden_out"])
+    call(**memory() | {"out": given["out"]})
+    assert out.shape == hidden.shape and torch.equal(out.view(-1), given["out"])
     forget(number)
     with pytest.raises(KeyError):
         torch.ops.amk.layers(*arguments)
@@ -107,6 +147,8 @@ def test_the_operator_is_one_that_torch_can_trace(call: Any) -> None:
 def test_what_there_is_no_call_for_is_refused() -> None:
     with pytest.raises(ValueError, match="no slice"):
         called(2, 4)
+    with pytest.raises(ValueError, match="no slice"):
+        layers(MODEL, 0, 2, head=True, gpu="h200", device="interpreter", weights=RandomTensors(MODEL))
     with pytest.raises(AmkError) as refused:
         layers(MODEL, 0, 1, gpu="h200", device="interpreter")
     assert refused.value.diagnostics[0].code == "AMK005"

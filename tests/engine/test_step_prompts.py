@@ -16,6 +16,7 @@ from amk.planner.formats import formats
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.sampling import GREEDY
 from amk.targets.target import load_target
+from amk.validator.together import one_packing
 from amk.validator.verify import verify
 from tests.engine.tiny import RandomTensors, tiny_model, tiny_plan
 
@@ -91,6 +92,17 @@ def test_steps_have_as_many_rows_as_shared_memory_holds(name: str, rows: int) ->
     found = in_steps(schedule)
     assert (found.rows, found.kv.context) == (rows, 2048)
     assert rows in ROWS
+
+
+def test_where_weights_have_room_once_steps_have_rows_that_share_them() -> None:
+    """llama3.2-1b: 32 rows pack `down` in other parts, 8 rows the same bytes in smaller copies."""
+    schedule = plan(load_model("llama3.2-1b"), load_target("h200"), max_context=2048)
+    buffers = {b.name: b.bytes for b in schedule.buffers if b.space == "global"}
+    rooms = {32: 2 * sum(buffers.values()), 8: sum(buffers.values()) + buffers["weights"] // 2}
+    for rows, room in rooms.items():
+        small = schedule.model_copy(update={"target": schedule.target.model_copy(update={"hbm_bytes": room})})
+        found = in_steps(small)
+        assert found.rows == rows and one_packing(found, small) == (rows == 8)
 
 
 @pytest.mark.turns(2)

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from amk.api.layers import layers
+from amk.api.layers import layers, lm_head
 from amk.bench.torch_model import TorchWeights
 from amk.models.model_spec import ModelSpec
 from amk.torch_ops import forget, registered
@@ -53,26 +53,30 @@ class Tensors:
 
 
 class Sliced:
-    """Slices [cuts[i], cuts[i + 1]) of a model, with caches and position of the caller."""
+    """Slices [cuts[i], cuts[i + 1]) of a model and its output head, with caches and position of the caller."""
 
     def __init__(self, model: ModelSpec, weights: TorchWeights, gpu: str, cuts: Sequence[int], context: int) -> None:
         self.calls: list[Any] = [
             layers(model, a, b, gpu=gpu, weights=Tensors(weights), max_context=context) for a, b in pairwise(cuts)
         ]
         self.numbers = [registered(call) for call in self.calls]
+        self.head = lm_head(model, gpu=gpu, weights=Tensors(weights))
+        self.head_number = registered(self.head)
         shape = model.layers, model.kv_heads, context, model.head_dim
         caches = [torch.zeros(shape, dtype=torch.bfloat16, device="cuda") for _ in range(2)]
         self.parts = [tuple(cache[a:b] for cache in caches) for a, b in pairwise(cuts)]
         self.hidden, self.out = (torch.zeros(model.hidden, device="cuda") for _ in range(2))
+        self.logits = torch.zeros(model.vocab, device="cuda")
         self.position = torch.zeros(1, dtype=torch.int32, device="cuda")
         self.graph: Any = None
 
     def step(self) -> None:
-        """hidden -> out at the position, which moves on."""
+        """hidden -> out and logits at the position, which moves on."""
         hidden = self.hidden
         for number, (keys, values) in zip(self.numbers, self.parts, strict=True):
             hidden = torch.ops.amk.layers(number, hidden, keys, values, self.position)
         self.out.copy_(hidden)
+        self.logits.copy_(torch.ops.amk.lm_head(self.head_number, hidden))
         self.position += 1
 
     def capture(self) -> None:
@@ -88,21 +92,26 @@ class Sliced:
 
     def states(self, given: Tensor) -> Tensor:
         """The state behind the layers for each row of `given`, f32 [tokens, hidden], from position 0 on."""
+        return self.run(given)[0]
+
+    def run(self, given: Tensor) -> tuple[Tensor, Tensor]:
+        """`states`, and the logits of each, f32 [tokens, vocab]."""
         self.position.zero_()
-        found = []
+        found, told = [], []
         for row in given:
             self.hidden.copy_(row)
             self.graph.replay() if self.graph is not None else self.step()
             found.append(self.out.clone())
+            told.append(self.logits.clone())
         torch.cuda.synchronize()
-        for call in self.calls:
+        for call in (*self.calls, self.head):
             call.check()
-        return torch.stack(found)
+        return torch.stack(found), torch.stack(told)
 
     def free(self) -> None:
         torch.cuda.synchronize()
         self.graph = None
-        for number, call in zip(self.numbers, self.calls, strict=True):
+        for number, call in zip((*self.numbers, self.head_number), (*self.calls, self.head), strict=True):
             forget(number)
             call.free()
 

@@ -63,6 +63,46 @@ def test_replays_are_as_close_to_fp64_as_torch_bf16(sliced: Any) -> None:
     assert within_tolerance(error, torch_error)
 
 
+def test_the_head_gives_the_logits_of_the_state_it_is_given(sliced: Any) -> None:
+    """Captured behind the layers, as close to fp64 of the same state as torch's product in bf16; twice alike."""
+    import torch
+
+    from amk.bench.accuracy import relative_error, within_tolerance
+    from tests.gpu.sliced import logits_of
+
+    made, weights, tokens = sliced
+    made.capture()
+    states, logits = made.run(embedded(weights, tokens))
+    exact, model = logits_of(states, weights), weights.model
+    normed = torch.nn.functional.rms_norm(states, (model.hidden,), weights.norm[-1].float(), model.rms_eps)
+    by_torch = normed.bfloat16() @ weights.matrices["lm_head"][0].T
+    assert within_tolerance(relative_error(logits, exact), relative_error(by_torch, exact))
+    assert torch.equal(made.run(embedded(weights, tokens))[1], logits)
+
+
+def test_the_last_layers_and_the_head_are_one_call(sliced: Any, gpu: Target) -> None:
+    import torch
+
+    from amk.api.layers import layers
+    from amk.bench.accuracy import relative_error
+    from tests.gpu.sliced import Tensors
+
+    made, weights, tokens = sliced
+    model, made.graph = weights.model, None
+    apart = made.run(embedded(weights, tokens))[1]
+    both: Any = layers(model, 0, model.layers, head=True, gpu=gpu.name, weights=Tensors(weights), max_context=CONTEXT)
+    with both:
+        shape = model.layers, model.kv_heads, CONTEXT, model.head_dim
+        keys, values = (torch.zeros(shape, dtype=torch.bfloat16, device="cuda") for _ in "kv")
+        position, logits = torch.zeros(1, dtype=torch.int32, device="cuda"), torch.zeros(model.vocab, device="cuda")
+        for at, row in enumerate(embedded(weights, tokens)):
+            position.fill_(at)
+            both(row.clone(), logits, keys, values, position, stream=torch.cuda.current_stream().cuda_stream)
+        torch.cuda.synchronize()
+        both.check()
+    assert relative_error(logits, apart[-1]) < 2.0**-6, "hidden states within a call are in bf16"
+
+
 def test_two_runs_are_bitwise_equal_replayed_or_not(sliced: Any) -> None:
     import torch
 

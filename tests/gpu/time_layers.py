@@ -1,4 +1,4 @@
-"""Times of a token whose layers are one call, two, four or one each, as one CUDA graph.
+"""Times of a token whose layers are one call, two, four or one each, and the output head another, as one CUDA graph.
 
     timeout 240 python -m tests.gpu.time_layers [MODEL]
 
@@ -40,7 +40,7 @@ def main(name: str) -> None:
     model, device = load_model(name), Device.open()
     target = max((t for t in targets() if t.arch == device.arch and t.sms <= device.sm_count), key=lambda t: t.sms)
     weights = TorchWeights.random(model, 1)
-    print(f"{name}, {device.name}, layers alone (no output head)\ncalls  ms a token")
+    print(f"{name}, {device.name}, layers and output head\ncalls  ms a token")
     for calls in (1, 2, 4, model.layers):
         cuts = sorted({model.layers * n // calls for n in range(calls + 1)})
         made = Sliced(model, weights, target.name, cuts, CONTEXT)

@@ -54,6 +54,10 @@ EXACT = 2
 """Rows of a step that fp64 takes the time for."""
 
 
+SEVENTHS = {f"rows {rows} k_parts=7": replace(FAST, rows=rows, k_parts=7) for rows in (1, ROWS)}
+"""`down` of 7 * 2,048 columns: one row in copies of 4 KB and several in copies of 2 KB have one packing."""
+
+
 def plans(model: ModelSpec, target: Target) -> dict[str, Settings]:
     """By name: one row, with the copies and parts of the plan of several rows too, several rows, as large a batch.
 
@@ -68,7 +72,8 @@ def plans(model: ModelSpec, target: Target) -> dict[str, Settings]:
     }
     return {
         "rows 1": FAST,
-        "rows 1, chunk_bytes=2048;k_parts=4": replace(found(FAST), chunk_bytes=2048, k_parts=4),
+        "rows 1 chunk_bytes=2048;k_parts=4": replace(found(FAST), chunk_bytes=2048, k_parts=4),
+        **(SEVENTHS if model.ffn % (7 * 256) == 0 else {}),
         "rows 4": replace(FAST, rows=4),
         "rows 8": replace(FAST, rows=ROWS),
         "rows 8 tree": replace(FAST, rows=ROWS, tree=True),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import cache
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,26 @@ def test_a_right_kernel_is_not_refuted(name: str, request_: Request, order: str)
 def test_a_right_slice_of_layers_is_not_refuted(positions: tuple[int, ...], order: str) -> None:
     ruling = judged(edited("slice of layers"), sliced.called(positions), order, kernel(), DEVICE_TOLERANCE)
     assert ruling.status == "not refuted", ruling
+
+
+@pytest.mark.turns(2)
+@pytest.mark.parametrize("name", ["output head", "last layer and output head"])
+def test_a_right_output_head_is_not_refuted_and_a_wrong_one_is(name: str) -> None:
+    """As long as nothing is changed, in any order; then where the norm is another table."""
+    schedule = edited(name)
+    for request_, order in islice(sliced.requests(schedule), 3):
+        ruling = judged(schedule, request_, order, kernel(), DEVICE_TOLERANCE)
+        assert ruling.status == "not refuted", ruling
+    wrong = json.loads(json.dumps(base(name)).replace('"norm": "norm"', '"norm": "hidden_in"'))
+    assert wrong != base(name)
+    ruling = judged(
+        Schedule.model_validate_json(json.dumps(wrong)),
+        sliced.called((0, 1)),
+        "round-robin",
+        kernel(),
+        DEVICE_TOLERANCE,
+    )
+    assert ruling.status == "refuted" and ruling.kind in ("logits", "out of bounds"), ruling
 
 
 @pytest.mark.turns(2)

@@ -128,6 +128,31 @@ def test_a_wrong_slice_of_layers_is_refuted(name: str) -> None:
     assert ruling.status == "refuted" and ruling.kind in kinds, ruling
 
 
+def _other_scale(document: Json) -> None:
+    value_at(document, find(document, "give_logits"))["op"]["ssq"] = "part"
+
+
+HEADED: dict[str, tuple[Callable[[Json], None], set[str]]] = {
+    "no barriers": (_no_barrier, {"poison", "logits"}),
+    "something else in place of the sums of squares": (_other_scale, {"poison", "logits", "bounds"}),
+    "an epoch that is not stored": (_finished_early, {"state", "poison", "registers"}),
+}
+
+
+@pytest.mark.parametrize("name", HEADED)
+def test_a_wrong_output_head_is_refuted(name: str) -> None:
+    change, kinds = HEADED[name]
+    document = copy_of("output head")
+    change(document)
+    ruling = judge(schedule_of(document), most=8)
+    assert ruling.status == "refuted" and ruling.kind in kinds, ruling
+
+
+@pytest.mark.parametrize("name", ["output head", "last layer and output head"])
+def test_a_right_output_head_is_not_refuted(name: str) -> None:
+    assert judge(schedule_of(copy_of(name))).status == "not refuted"
+
+
 def test_a_long_run_sees_what_two_tokens_do_not() -> None:
     document = copy_of("fenced")
     wait = value_at(document, waiting(document, "h_mid"))["waits"][0]

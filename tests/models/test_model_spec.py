@@ -106,8 +106,11 @@ SMALL: dict[str, Any] = dict(
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"layers": 0}, "greater than or equal to 1"),
-        ({"layers": -3}, "greater than or equal to 1"),
+        ({"layers": 0}, "layers must be 1 or more"),
+        ({"layers": 0, "slice": {"first": 2, "of": 2}}, "layers must be 1 or more"),
+        ({"layers": 1, "slice": {"first": 2, "of": 2}}, "layers 2 to 2 of 2"),
+        ({"layers": 1, "slice": {"first": 0, "of": 2, "head": True}}, "the output head comes behind layer 1"),
+        ({"layers": -3}, "greater than or equal to 0"),
         ({"hidden": 1 << 62}, "less than or equal"),
         ({"layers": "2"}, "valid integer"),
         ({"layers": 2.0}, "valid integer"),

@@ -113,6 +113,10 @@ PLANS = {
     "shares that cut runs of eight": lambda: tiny_plan(tiny_model(hidden=96), warps=8),
     "batch of two, shares that cut runs": lambda: tiny_plan(tiny_model(hidden=96), batch=2, warps=8),
     "slice of layers": lambda: tiny_plan(tiny_model(qk_norm=True).sliced(1, 2)),
+    "output head": lambda: tiny_plan(tiny_model().sliced(2, 2, head=True)),
+    "last layer and output head, digits": lambda: tiny_plan(
+        tiny_model(hidden=96).sliced(1, 2, head=True), wanted=formats("int4-g64-zp")
+    ),
     "slice of layers, digits and sums": lambda: tiny_plan(
         tiny_model(hidden=96).sliced(0, 2), wanted=formats("int4-g64-zp")
     ),
@@ -360,7 +364,7 @@ def test_whole_outputs_are_covered() -> None:
             "hidden_out": model.hidden,
             "best_value": geo.buffers["best_value"].elements if "best_value" in geo.buffers else 0,
         }  # fmt: skip
-        assert geo.model.graph.published[0] == ("h_mid" in geo.buffers)
+        assert (model.layers > 0 and geo.model.graph.published[0]) == ("h_mid" in geo.buffers)
         for buffer, width in widths.items():
             assert all(places == set(range(width)) for (b, _), places in rows.items() if b == buffer)
             assert any(b == buffer for b, _ in rows) == (buffer in geo.buffers)  # nothing else is published

@@ -55,6 +55,7 @@ BASES: dict[str, Callable[[], Schedule]] = {
     "int4": lambda: made(wanted=formats("int4-g64")),
     "LayerNorm": lambda: made(CENTRED),
     "slice": lambda: made(PLAIN.sliced(1, 2)),
+    "output head": lambda: made(PLAIN.sliced(2, 2, head=True)),
     "slice, codes": lambda: made(PLAIN.sliced(0, 2), wanted=formats("int4-g64-zp")),
 }
 """Together they have every op and every operand."""
@@ -84,8 +85,9 @@ def other_models(geo: Geometry) -> Iterator[Geometry]:
     """The same of a model with one number or part changed, of another family, of a slice for a whole and of a whole for
     a slice."""
     yield replace(geo, model=CENTRED if geo.model.graph.norm == "rms" else PLAIN)
-    layers = None if geo.model.slice else LayerSlice(first=0, of=geo.model.layers + 1)
-    yield replace(geo, model=geo.model.model_copy(update={"slice": layers}))
+    slices = [LayerSlice(first=0, of=geo.model.layers + 1), LayerSlice(first=1, of=geo.model.layers + 1, head=True)]
+    for part in (None, *slices) if geo.model.slice else slices:
+        yield replace(geo, model=geo.model.model_copy(update={"slice": part}))
     numbers = ("hidden", "ffn", "heads", "kv_heads", "head_dim")
     changes: list[Document] = [{key: getattr(geo.model, key) + add} for key in numbers for add in (1, 2, 4, 2**20)]
     changes += [{"heads": 3, "head_dim": 63}]
@@ -125,25 +127,20 @@ def other_geometries(op: Op, geo: Geometry) -> Iterator[Geometry]:
             yield from other_models(replace(geo, buffers=other)) if list(change) == ["tagged"] else ()
 
 
+NAMED = (
+    "bias", "q_norm", "k_norm", "also", "scales", "sums", "row_scales", "ssq", "h", "prompt", "position", "residual",
+)  # fmt: skip
+"""Fields that name a buffer, or none."""
+
+
 def other_ops(op: Op, geo: Geometry) -> Iterator[Op]:
     """The op with one field changed."""
     for key, value in vars(op).items():
         if isinstance(value, int):
             yield from (op.model_copy(update={key: n}) for n in (int(key == "k_parts"), value + 1, 3, 8, 1000))
-        elif key in (
-            "bias",
-            "q_norm",
-            "k_norm",
-            "also",
-            "scales",
-            "sums",
-            "row_scales",
-            "ssq",
-            "h",
-            "prompt",
-            "position",
-        ):
-            yield from (op.model_copy(update={key: name}) for name in (None, "h_out", "norm"))
+        elif key in NAMED:
+            names = [name for name in ("h_out", "norm") if name in geo.buffers]
+            yield from (op.model_copy(update={key: name}) for name in (None, *names))
 
 
 def refused(schedule: Schedule) -> Iterator[str]:
@@ -276,7 +273,10 @@ def test_needs_of_the_schedule(need: str, change: Callable[[Document], object]) 
 
 OF_THE_GRAPH = ("text", "slice", "norm-kind", "taken")
 """Needs that say which models have the op."""
-ALIKE = ({"embed", "embed_rows", "embed_hidden"}, {"embed", "stage_norm"}, {"combine", "stage_attention"})
+ALIKE = (
+    {"embed", "embed_rows", "embed_hidden"}, {"embed", "stage_norm"}, {"take_hidden", "stage_norm"},
+    {"combine", "stage_attention"}, {"argmax_rows", "give_logits"},
+)  # fmt: skip
 """Ops that leave the same under one name, in models that have both. `peak` and `narrow`, `select` and `select_draw` are
 told apart by how the schedule chooses tokens (below)."""
 CHOOSING = {"pick", "output"}

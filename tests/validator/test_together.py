@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,16 @@ import numpy as np
 import pytest
 
 from amk.cli import main
+from amk.emulator.decode import EmulatedEngine
 from amk.engine.backends.cpu_engine import CpuEngine
 from amk.interpreter.packing import packed_array, packed_arrays
+from amk.lowering.compile import compile_ptx
+from amk.lowering.emit import emit
+from amk.models.model import load_model
+from amk.models.model_spec import ModelSpec
+from amk.planner.decode import plan
 from amk.planner.formats import Formats, Layered, formats
+from amk.planner.settings import FAST
 from amk.schedule_ir.codec import canonical_json
 from amk.schedule_ir.ops.begin import STATE
 from amk.schedule_ir.schedule import Schedule
@@ -96,6 +104,9 @@ def test_scales_that_stand_apart_are_those_of_one_format() -> None:
         same = all(np.array_equal(scales[one][name], scales[other][name]) for name in common)
         assert (apart(made[one], made[other]) == []) == same, (one, other)
         assert {d.code for d in apart(made[one], made[other])} <= {"AMK103"}
+    head = model.sliced(2, 2, head=True)
+    int8, fp8 = (tiny_plan(head, **ALIKE, wanted=formats(form), scales_apart=True) for form in ("int8", "fp8"))
+    assert apart(int8, int8) == [] and [d.code for d in apart(int8, fp8)] == ["AMK103"], "it has no layers"
 
 
 def test_tables_that_deal_no_weights_do_not_matter() -> None:
@@ -149,8 +160,98 @@ def test_weights_are_shared_where_their_bytes_are_the_same() -> None:
         other = tiny_plan(model, **(ALIKE | changes))
         assert apart(rows, other) == []
         assert not one_packing(rows, other), changes
-    wide = tiny_model(hidden=128, ffn=128)
-    assert not one_packing(*(tiny_plan(wide, **ALIKE, chunk_bytes=size) for size in (512, 1024)))
+
+
+WIDE = tiny_model(layers=1, hidden=256, ffn=512, heads=8)
+EVEN = tiny_model(layers=1, hidden=256, ffn=512, heads=8, vocab=96)
+CODED = tiny_model(layers=1, hidden=512, ffn=1024)
+PACKINGS: dict[str, tuple[ModelSpec, list[dict[str, Any]], list[dict[str, Any]]]] = {
+    "copies, parts": (WIDE, [{}], [{"chunk_bytes": n, "k_parts": k} for n in (512, 1024, 2048) for k in (1, 2, 4)]),
+    "shares": (WIDE, [{}, {"workers": 7}, {"workers": 3, "warps": 2}], [{"chunk_bytes": n} for n in (512, 1024)]),
+    "rows": (
+        WIDE, [{"rows": 4}, {"rows": 4, "workers": 7}],
+        [{"chunk_bytes": n, "k_parts": k} for n in (512, 1024) for k in (1, 2)],
+    ),
+    "without output head": (
+        WIDE, [{"rows": 4}, {"rows": 4, "workers": 7}],
+        [{"chunk_bytes": n, "headless": yes} for n in (512, 1024) for yes in (False, True)],
+    ),
+    "row groups": (
+        EVEN, [{"rows": 9, "kv_block": 9, "workers": 4}],
+        [{"chunk_bytes": n * g, "row_groups": g, "k_parts": k} for n in (512, 1024) for g in (1, 2) for k in (1, 4)],
+    ),
+    "codes": (
+        CODED,
+        [{"wanted": formats("int8"), "scales_apart": yes} for yes in (True, False)],
+        [{"chunk_bytes": n} for n in (512, 1024, 2048)],
+    ),
+    "codes with scales": (CODED, [{"wanted": formats("int4-g128", "int8")}], [{"chunk_bytes": n} for n in (512, 1024)]),
+    "fp8 beside bf16": (
+        CODED, [{"wanted": formats("fp8", "bf16"), "scales_apart": True}],
+        [{"chunk_bytes": n, "workers": k} for n in (512, 1024) for k in (7, 8)],
+    ),
+}  # fmt: skip
+"""Plans by their settings: those that all have, and those in which they differ."""
+
+
+@pytest.mark.parametrize("name", PACKINGS)
+def test_packings_are_one_exactly_where_the_bytes_are_equal(name: str) -> None:
+    """Every pair of plans, whose weights are packed from one source; settings that all pairs have as they come."""
+    model, common, own = PACKINGS[name]
+    source, packed = RandomTensors(model), list[tuple[Schedule, bytes]]()
+    for settings in (a | b for a in common for b in own):
+        schedule = tiny_plan(model, **(ALIKE | {"context": 16} | settings))
+        packed.append((schedule, packed_array(schedule, source).tobytes()))
+    found = {(one_packing(a, b), left == right) for n, (a, left) in enumerate(packed) for b, right in packed[:n]}
+    assert found == {(False, False)} | ({(True, True)} if name != "codes with scales" else set())
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "shared"),
+    [
+        ("llama3-8b", ({"rows": 8}, {"rows": 16}), True),
+        ("llama3-8b", ({}, {"rows": 8}), False),
+        ("llama3-8b", ({"k_parts": 4, "chunk_bytes": 2048}, {"rows": 8}), True),
+        ("llama3-8b", ({"k_parts": 7}, {"rows": 8, "k_parts": 7}), True),
+        ("llama3-8b", ({}, {"rows": 32}), False),
+        ("llama3.2-1b", ({}, {"rows": 8}), True),
+        ("llama3.2-1b", ({"k_parts": 4}, {"rows": 32}), True),
+        ("llama3.2-1b", ({}, {"rows": 16}), False),
+    ],
+)
+def test_which_default_plans_of_an_h200_share_their_weights(
+    name: str, settings: tuple[dict[str, Any], dict[str, Any]], shared: bool
+) -> None:
+    """And what the two need together: with shared weights no more than one of them and the other's hand-offs."""
+    model, target = load_model(name), load_target("h200")
+    one, other = (plan(model, target, settings=replace(FAST, **each), max_context=4096) for each in settings)
+    assert apart(one, other) == [] and one_packing(one, other) == one_packing(other, one) == shared
+    alone = sum(b.bytes for b in one.buffers if b.space == "global")
+    weights = next(b.bytes for b in other.buffers if b.name == "weights")
+    small = target.model_copy(update={"hbm_bytes": alone + weights // 2})
+    both = [schedule.model_copy(update={"target": small}) for schedule in (one, other)]
+    assert [d.code for d in crowded(both)] == ([] if shared else ["AMK011"])
+
+
+@pytest.mark.turns(2)
+def test_a_kernel_with_smaller_copies_runs_on_the_weights_of_one_with_larger() -> None:
+    """In the emulator: rows in copies of 512 bytes, on the bytes that were packed for one row in copies of 1 KB."""
+    one = tiny_plan(WIDE, **ALIKE, chunk_bytes=1024)
+    rows = tiny_plan(WIDE, **ROWS, chunk_bytes=512)
+    assert one_packing(one, rows) and one.streams[0].chunk_bytes == 2 * rows.streams[0].chunk_bytes
+    source, prompt = RandomTensors(WIDE), (3, 17, 40, 7, 11, 5, 2, 9)
+    results = []
+    for schedule, steps in ((one, len(prompt)), (rows, len(prompt) // 4)):
+        ptx = compile_ptx(emit(schedule), schedule.target.arch)
+        engine = EmulatedEngine(schedule, source, ptx, races=True)
+        engine.machine.write("weights", packed_array(one, source))
+        engine.request_batch([prompt])
+        outcome = engine.launch(steps)
+        assert outcome.ended and not outcome.faults
+        results.append((engine.output(steps).reshape(-1)[-1], engine.logits().reshape(-1, WIDE.vocab)[-1]))
+    (token, logits), (same, alike) = results
+    assert token == same
+    np.testing.assert_allclose(logits, alike, atol=2.0**-6 * np.abs(logits).max())
 
 
 def test_the_command_judges_all_of_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -79,7 +79,7 @@ def test_what_is_wrong_in_one_token_is_unsafe_where_launches_have_one() -> None:
     assert verdict.diagnostics[0].code == "AMK302"
 
 
-ASKED = ("warps apart", "warps apart, fenced")
+ASKED = ("output head", "warps apart", "warps apart, fenced")
 """Where that is not seen: the last step that all warps run waits by itself, and before it they know too little."""
 
 

@@ -147,13 +147,15 @@ MADE: dict[str, Callable[[], Json]] = {
     "counters of each worker, room": _own_counters,
     "warps apart": lambda: _specialised(TAGGED, 3),
     "warps apart, fenced": lambda: _specialised(PHASED, 2),
+    "output head": lambda: _small(TAGGED, layers=0, slice=LayerSlice(first=2, of=2, head=True)),
+    "last layer and output head": lambda: _small(TAGGED, layers=1, slice=LayerSlice(first=1, of=2, head=True)),
 }
 
 WHOLE = (
     "slice of layers", "sm_80", "refills held back", "fenced, heads apart", "int8, fp8 cache", "int4 with zeros",
     "LayerNorm, parallel", "rows", "batch, parts of down", "live batch, fenced, head norms", "fp8, scales apart",
     "two programs", "layers of two kinds", "drawing, fenced", "batch of codes", "rows, all in parts",
-    "rows that accept", "rows without output head",
+    "rows that accept", "rows without output head", "output head",
 )  # fmt: skip
 """Those that together have every op, hand-off and format; the recorded run makes all of their edits."""
 

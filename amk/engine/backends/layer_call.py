@@ -1,4 +1,5 @@
-"""Layers of a model as a call from another engine: on its stream, in its memory, captured by its graphs."""
+"""Layers of a model, or its output head, as a call from another engine: on its stream, in its memory, captured by its
+graphs."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from amk.interpreter.interpret import Machine
 from amk.lowering.dlpack import CPU, CUDA, Borrowed, borrow
+from amk.models.model_spec import ModelSpec
 from amk.models.row_groups import TensorSource
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.ops.begin import state_words
@@ -22,8 +24,6 @@ from amk.weights.quantised import Quantiser, nearest
 if TYPE_CHECKING:  # the driver's package is not there on machines without a GPU
     from amk.engine.backends.cuda_engine import CudaEngine
 
-LENT: Final = ("hidden_in", "hidden_out", "k_cache", "v_cache", "position")
-"""Buffers that the caller owns, in the order of the call's arguments."""
 ALIGNED: Final = 16
 """Bytes: the kernel reads so many at once."""
 _WORDS: Final[dict[str, np.dtype[Any]]] = {
@@ -32,11 +32,12 @@ _WORDS: Final[dict[str, np.dtype[Any]]] = {
 
 
 class Layers(Protocol):
-    """What calls a slice of layers for one token.
+    """What calls a slice of layers, with or without the output head, or the head alone, for one token.
 
-    hidden_in, hidden_out: f32 [hidden], the residual stream before and behind the layers; position: i32 [1], of the
-    token, held within the context; k_cache, v_cache: [layers, kv_heads, context, head_dim] in the schedule's cache
-    type, whose rows before the position are read and whose row at it is written. Any objects with `__dlpack__`, dense,
+    hidden_in: f32 [hidden], the residual stream before the layers, or behind the last; out: behind the layers, or with
+    the head f32 [vocab], logits; position: i32 [1], of the token, held within the context; k_cache, v_cache:
+    [layers, kv_heads, context, head_dim] in the schedule's cache type, whose rows before the position are read and
+    whose row at it is written. The head alone has neither caches nor position. Any objects with `__dlpack__`, dense,
     on the device of the call, and apart from each other. certificate: that of the schedule.
     """
 
@@ -44,14 +45,30 @@ class Layers(Protocol):
     certificate: Any
 
     def __call__(
-        self, hidden_in: Any, hidden_out: Any, k_cache: Any, v_cache: Any, position: Any, stream: int = 0
+        self,
+        hidden_in: Any,
+        out: Any,
+        k_cache: Any = None,
+        v_cache: Any = None,
+        position: Any = None,
+        stream: int = 0,
     ) -> None: ...
     def free(self) -> None: ...
 
 
+def lent_buffers(model: ModelSpec) -> tuple[str, ...]:
+    """Buffers that the caller owns, in the order of the call's arguments."""
+    behind = ("k_cache", "v_cache", "position") if model.layers else ()
+    return ("hidden_in", "logits" if model.has_head else "hidden_out", *behind)
+
+
 def lent(schedule: Schedule, tensors: tuple[Any, ...], device: tuple[int, int]) -> dict[str, Borrowed]:
     """The caller's memory by buffer; AMK005 where it is not what the schedule has there."""
-    found = {name: borrow(tensor) for name, tensor in zip(LENT, tensors, strict=True)}
+    names = lent_buffers(schedule.model)
+    given = tuple(tensor for tensor in tensors if tensor is not None)
+    if len(given) != len(names):
+        raise _refused(f"a call of {schedule.name} takes {', '.join(names)}, not {len(given)} tensors")
+    found = {name: borrow(tensor) for name, tensor in zip(names, given, strict=True)}
     buffers = {buffer.name: buffer for buffer in schedule.buffers}
     for name, memory in found.items():
         buffer = buffers[name]
@@ -102,18 +119,26 @@ class GpuLayers:
         self.schedule, self.certificate = engine.schedule, engine.admitted.certificate
         self.most_calls: int = engine.most_epochs
 
-    def bind(self, hidden_in: Any, hidden_out: Any, k_cache: Any, v_cache: Any, position: Any) -> BoundCall:
+    def bind(
+        self, hidden_in: Any, out: Any, k_cache: Any = None, v_cache: Any = None, position: Any = None
+    ) -> BoundCall:
         """The call with this memory, checked once; AMK005 for memory that the schedule is not about."""
-        given = (hidden_in, hidden_out, k_cache, v_cache, position)
+        given = (hidden_in, out, k_cache, v_cache, position)
         memory = lent(self.schedule, given, (CUDA, self._engine.device.ordinal))
         addresses = {name: each.address for name, each in memory.items()}
         return BoundCall(self._engine, self._engine.argument(1, lent=addresses), memory)
 
     def __call__(
-        self, hidden_in: Any, hidden_out: Any, k_cache: Any, v_cache: Any, position: Any, stream: int = 0
+        self,
+        hidden_in: Any,
+        out: Any,
+        k_cache: Any = None,
+        v_cache: Any = None,
+        position: Any = None,
+        stream: int = 0,
     ) -> None:
         """Bind and enqueue; the tensors must live until the launch, or the graph that captured it, is done."""
-        self.bind(hidden_in, hidden_out, k_cache, v_cache, position).enqueue(stream)
+        self.bind(hidden_in, out, k_cache, v_cache, position).enqueue(stream)
 
     def reset(self) -> None:
         """Begin at epoch 0 again. No launch may be under way."""
@@ -147,16 +172,22 @@ class InterpretedLayers:
         self._machine.set("state", np.zeros(len(state_words(schedule.batch)), np.int32))
 
     def __call__(
-        self, hidden_in: Any, hidden_out: Any, k_cache: Any, v_cache: Any, position: Any, stream: int = 0
+        self,
+        hidden_in: Any,
+        out: Any,
+        k_cache: Any = None,
+        v_cache: Any = None,
+        position: Any = None,
+        stream: int = 0,
     ) -> None:
         if stream:
             raise _refused("the interpreter has no streams")
-        memory = lent(self.schedule, (hidden_in, hidden_out, k_cache, v_cache, position), (CPU, 0))
+        memory = lent(self.schedule, (hidden_in, out, k_cache, v_cache, position), (CPU, 0))
         arrays = {name: _array(each) for name, each in memory.items()}
-        for name in LENT:
-            self._machine.set(name, arrays[name].copy())
+        for name, array in arrays.items():
+            self._machine.set(name, array.copy())
         self._machine.launch(1)
-        for name in ("hidden_out", "k_cache", "v_cache"):
+        for name in arrays.keys() - {"hidden_in", "position"}:
             found = self._machine.get(name)
             arrays[name][:] = to_bf16_bits(found) if memory[name].dtype == "bf16" else found
 

@@ -67,7 +67,8 @@ class StepPrompts:
 
 
 def in_steps(schedule: Schedule) -> Schedule:
-    """The plan that reads prompts for `schedule`, of one sequence and one row, in its caches.
+    """The plan that reads prompts for `schedule`, of one sequence and one row, in its caches: that of the most rows for
+    which there is room beside it. Plans of fewer rows may do with its packed weights.
 
     AMK016 for other schedules, and what keeps the two from taking turns.
     """
@@ -89,9 +90,12 @@ def in_steps(schedule: Schedule) -> Schedule:
             if error.diagnostics[0].code != "AMK401" or rows == choices[-1]:
                 raise
             continue
-        if told := [*apart(found, schedule), *crowded((schedule, found))]:
+        if told := apart(found, schedule):
             raise AmkError(tuple(told))
-        return found
+        if not (full := crowded((schedule, found))):
+            return found
+        if rows == ROWS[-1]:
+            raise AmkError(tuple(full))
     raise AssertionError("the last plan is found or raises")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from amk.models.matrices import ROWS_PER_GROUP, MatrixName
 from amk.report.schema import unless
@@ -40,10 +41,8 @@ def head_rows(env: Env, geo: Geometry, role: str) -> tuple[range, int, int, int]
     return range(g0, g1), lo, hi, env.number(WORKER) * agents + int(env.agent)
 
 
-class ArgmaxRowsOp(Op):
-    """logits[row] = sum of partials / rms; best_value, best_index[worker, a] = the agent's largest logit, per sequence.
-
-    Of equal logits the lowest row counts. k_parts, ssq: as in `store_rows`."""
+class LogitRows(Op):
+    """logits[row] = sum of partials / rms, for each sequence. k_parts, ssq: as in `store_rows`."""
 
     sums_of: ClassVar[MatrixName | None] = "lm_head"
     needs: ClassVar[tuple[Need, ...]] = (
@@ -51,46 +50,65 @@ class ArgmaxRowsOp(Op):
         SSQ,
         RESCALED,
         PARTS,
-        Need("candidates", ALONE | row("best_index").equals(row("best_value")), "a candidate has one place"),
         Need("logits", untagged("logits"), "logits have no tags"),
     )
-    leaves: ClassVar[str | None] = "candidates"
-    op: Literal["argmax_rows"] = "argmax_rows"
     stream: Name
     part: Name
     ssq: Name | None = unless(None)
     ssq_agents: Count = unless(0)
     logits: Name
-    best_value: Name
-    best_index: Name
     k_parts: int = unless(1, ge=1, le=MAX_PARTS)
 
     def accesses(self, env: Env, geo: Geometry) -> list[Access]:
-        groups, lo, hi, slot = head_rows(env, geo, self.role)
-        candidate = [
-            *geo.rows("write", self.best_value, slot, slot + 1, ("best_value", 0)),
-            *geo.rows("write", self.best_index, slot, slot + 1, ("best_index", 0)),
-        ]
+        groups, lo, hi, _ = head_rows(env, geo, self.role)
         if lo == hi:
-            return candidate
+            return []
         value = partial_value("lm_head", 0)
         return [
             *partial_spans(env, geo, self.part, "lm_head", self.stream, groups, value, self.k_parts),
             *geo.squares(self.ssq, self.ssq_agents, geo.norm_of("lm_head", 0)),
             *geo.rows("write", self.logits, lo, hi, ("logits", 0)),
-            *candidate,
+        ]
+
+    def written(self, env: Env, geo: Geometry, mem: Memory) -> NDArray[np.float32]:
+        """Write the agent's logits, f32 [vectors, rows]; it has rows."""
+        groups, lo, hi, _ = head_rows(env, geo, self.role)
+        y = sum_partials(env, geo, mem, self.part, "lm_head", 0, self.stream, groups, self.k_parts)[:, : hi - lo]
+        if self.ssq is not None:
+            y = y * inverse_rms(geo, mem, self.ssq, self.ssq_agents)
+        for s in range(geo.vectors):
+            mem.write(self.logits, geo.row(self.logits, s) + lo, y[s])
+        return np.asarray(y, np.float32)
+
+
+class ArgmaxRowsOp(LogitRows):
+    """Logits, and best_value, best_index[worker, a] = the agent's largest one, per sequence.
+
+    Of equal logits the lowest row counts."""
+
+    needs: ClassVar[tuple[Need, ...]] = (
+        *LogitRows.needs,
+        Need("candidates", ALONE | row("best_index").equals(row("best_value")), "a candidate has one place"),
+    )
+    leaves: ClassVar[str | None] = "candidates"
+    op: Literal["argmax_rows"] = "argmax_rows"
+    best_value: Name
+    best_index: Name
+
+    def accesses(self, env: Env, geo: Geometry) -> list[Access]:
+        slot = head_rows(env, geo, self.role)[3]
+        return [
+            *super().accesses(env, geo),
+            *geo.rows("write", self.best_value, slot, slot + 1, ("best_value", 0)),
+            *geo.rows("write", self.best_index, slot, slot + 1, ("best_index", 0)),
         ]
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
-        groups, lo, hi, slot = head_rows(env, geo, self.role)
+        _, lo, hi, slot = head_rows(env, geo, self.role)
         values, indices = [NO_ROWS] * geo.vectors, [0] * geo.vectors
         if lo < hi:
-            y = sum_partials(env, geo, mem, self.part, "lm_head", 0, self.stream, groups, self.k_parts)[:, : hi - lo]
-            if self.ssq is not None:
-                y = y * inverse_rms(geo, mem, self.ssq, self.ssq_agents)
+            y = self.written(env, geo, mem)
             values, indices = list(y.max(axis=1)), [lo + int(at) for at in np.argmax(y, axis=1)]
-            for s in range(geo.vectors):
-                mem.write(self.logits, geo.row(self.logits, s) + lo, y[s])
         for s in range(geo.vectors):
             mem.write(self.best_value, geo.row(self.best_value, s) + slot, [values[s]])
             mem.write(self.best_index, geo.row(self.best_index, s) + slot, [indices[s]])

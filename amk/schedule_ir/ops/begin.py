@@ -9,7 +9,7 @@ from amk.report.schema import unless
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import Access, BufferField, Geometry, Memory, Op
-from amk.schedule_ir.ops.precondition import LIVE, ROWS, SLICED, Need, Term, has
+from amk.schedule_ir.ops.precondition import LAYERS, LIVE, ROWS, SLICED, Need, Term, has
 
 STATE = ("token", "pos", "epoch", "done")
 """Words of the state buffer for one sequence. epoch counts tokens since the counters were zeroed, over all launches."""
@@ -47,11 +47,16 @@ class BeginOp(Op):
 
     A step of several rows of one sequence reads the tokens of the others from the prompt, at their positions. A slice
     of layers is given its position, i32 [1]: pos <- min(max(position[0], 0), context - 1), whatever the state says.
+    The output head alone has none, and its pos counts launches.
     """
 
     needs: ClassVar[tuple[Need, ...]] = (
         Need("rows", (ROWS <= 1) | NAMED_PROMPT, "further rows of a step are given tokens"),
-        Need("position", has("position").equals(SLICED), "a slice of layers, and nothing else, is given its position"),
+        Need(
+            "position",
+            has("position").equals(SLICED & LAYERS),
+            "a slice of layers, and nothing else, is given its position",
+        ),
         Need("live", ~(SLICED & LIVE), "a slice of layers is given one position"),
     )
     own_fields: ClassVar[Mapping[str, BufferField]] = {"position": BufferField("global", "i32", "position")}

@@ -7,10 +7,11 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
+from amk.report.schema import unless
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import Access, BufferField, Geometry, Memory, owned_rows, split
-from amk.schedule_ir.ops.precondition import ALONE, HIDDEN, OF_A_SLICE, Need, normed_by
+from amk.schedule_ir.ops.precondition import ALONE, HIDDEN, LAYERS, OF_A_SLICE, Need, has, normed_by
 from amk.schedule_ir.ops.staging import Staging, whole_fetches
 
 
@@ -18,7 +19,7 @@ class TakeHiddenOp(Staging):
     """x[i] = hidden_in[i] * norm[0, i]; ssq[a] = sum of squares of this agent's share; residual = owned rows.
 
     hidden_in: f32 [hidden], written before the launch. Its shares are those of `stage_norm`, so that the slices of a
-    model compute what the whole model does.
+    model compute what the whole model does. residual: named unless the output head is all there is.
     """
 
     needs: ClassVar[tuple[Need, ...]] = (
@@ -27,6 +28,7 @@ class TakeHiddenOp(Staging):
         normed_by("rms"),
         *whole_fetches(HIDDEN, "hidden_in"),
         Need("alone", ALONE, "a slice of layers is called for one token"),
+        Need("residual", has("residual").equals(LAYERS), "layers, and nothing else, add to the residual stream"),
     )
     leaves: ClassVar[str | None] = "ssq_agents"
     own_fields: ClassVar[Mapping[str, BufferField]] = {
@@ -36,7 +38,7 @@ class TakeHiddenOp(Staging):
     hidden_in: Name
     norm: Name
     ssq: Name
-    residual: Name
+    residual: Name | None = unless(None)
 
     def _shares(self, env: Env, geo: Geometry) -> tuple[int, int, int, int, int]:
         """The share [lo, hi) of the hidden state, the worker's first row, and the share [r0, r1) of its rows."""
@@ -47,13 +49,17 @@ class TakeHiddenOp(Staging):
     def accesses(self, env: Env, geo: Geometry) -> list[Access]:
         hidden, agent = geo.model.hidden, int(env.agent)
         lo, hi, first, r0, r1 = self._shares(env, geo)
+        read, written = list[Access](), list[Access]()
+        if self.residual is not None:
+            read = geo.rows("read", self.hidden_in, first + r0, first + r1, None)
+            written = geo.rows("write", self.residual, r0, r1, ("h", 0), hidden, first + r0)
         return [
             *geo.rows("read", self.hidden_in, lo, hi, None),
-            *geo.rows("read", self.hidden_in, first + r0, first + r1, None),
+            *read,
             *geo.span("read", self.norm, lo, hi, None),
             *self._staged(geo, lo, hi, ("xn", 0), hidden),
             *geo.rows("write", self.ssq, agent, agent + 1, ("ssq", 0)),
-            *geo.rows("write", self.residual, r0, r1, ("h", 0), hidden, first + r0),
+            *written,
         ]
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
@@ -61,4 +67,5 @@ class TakeHiddenOp(Staging):
         h = np.asarray(mem.read(self.hidden_in, lo, hi), np.float32)
         self._stage(geo, mem, lo, h * mem.read(self.norm, lo, hi))
         mem.write(self.ssq, int(env.agent), [np.sum(h * h, dtype=np.float32)])
-        mem.write(self.residual, r0, mem.read(self.hidden_in, first + r0, first + r1))
+        if self.residual is not None:
+            mem.write(self.residual, r0, mem.read(self.hidden_in, first + r0, first + r1))

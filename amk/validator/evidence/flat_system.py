@@ -426,7 +426,7 @@ class _Expansion:
         schedule = self.schedule
         row = schedule.model.head_dim * ITEM_BYTES[schedule.kv.dtype]
         found = []
-        for family in sorted(CACHED) if upto else ():
+        for family in sorted(CACHED) if upto and schedule.model.layers else ():
             number = self.footprints.number[f"{family}_cache"]
             for layer in range(schedule.model.layers):
                 for head in range(schedule.caches):

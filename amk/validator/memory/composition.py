@@ -126,18 +126,19 @@ class Blocking:
 
 def boundary_content(schedule: Schedule, tokens: int) -> tuple[I64, I64]:
     """(initial, final) rows (buffer, lo, hi, value, delta): the launch state; outputs, state and last logits, or
-    of a slice of layers state and the last hidden state."""
+    of a slice of layers state and the last hidden state, or logits."""
     number = {b.name: i for i, b in enumerate(schedule.buffers)}
     size = {b.name: b.bytes for b in schedule.buffers}
     initial = [(number["state"], 0, size["state"], code("state", 0), 0)]
     final = [(number["state"], 0, size["state"], code("state", 1), 0)]
     one = 4 * schedule.vectors
-    if schedule.model.slice is not None:
+    if not schedule.model.has_head:
         state = code("h", len(schedule.model.graph.additions) * schedule.model.layers) + tokens
         final.append((number["hidden_out"], 0, one * schedule.model.hidden, state, 0))
         return np.array(initial, np.int64), np.array(final, np.int64)
-    final += [(number["output"], one * n, one * (n + 1), code("output", 0) + n + 1, 0) for n in range(tokens)]
-    if not schedule.headless:
+    if schedule.model.slice is None:
+        final += [(number["output"], one * n, one * (n + 1), code("output", 0) + n + 1, 0) for n in range(tokens)]
+    if schedule.model.slice is not None or not schedule.headless:
         logits = code("logits", 0) + tokens
         final.append((number["logits"], 0, schedule.model.vocab * one, logits, 0))
     return np.array(initial, np.int64).reshape(-1, 5), np.array(final, np.int64).reshape(-1, 5)

@@ -10,7 +10,8 @@ parts of its columns: every part is then staged and multiplied once. Where the f
 `embed_rows` hands over the embedding, in place of `embed`, which stages it.
 
 A slice of layers has `take_hidden` in place of what reads the embedding, and `give_hidden` in place of the output head
-and what chooses a token. A schedule that only reads prompts (`headless`) has `advance` in place of these two.
+and what chooses a token. With the output head it has `give_logits` in place of what chooses a token. A schedule that
+only reads prompts (`headless`) has `advance` in place of output head and choice.
 
 A program none of whose workers owns rows of a matrix, or serves attention, may leave the ops of that part out.
 """
@@ -67,17 +68,19 @@ def shares(graph: Graph) -> dict[str, str]:
 
 def expected(model: ModelSpec, mode: Mode, headless: bool = False) -> Counter[Key]:
     """The ops of one launch of one token."""
-    return Counter(_expected(model.graph, model.layers, mode, model.slice is not None, headless))
+    return Counter(_expected(model.graph, model.layers, mode, model.slice is not None, model.has_head, headless))
 
 
 @lru_cache(maxsize=16)
-def _expected(graph: Graph, layers: int, mode: Mode, sliced: bool, headless: bool) -> Counter[Key]:
+def _expected(graph: Graph, layers: int, mode: Mode, sliced: bool, head: bool, headless: bool) -> Counter[Key]:
     keys: list[Key] = [("begin", -1), ("finish", -1)]
     ops = [op for node in graph.nodes for op in (ops_of(node) if isinstance(node, Product) else ATTENTION)]
     keys += [(op, layer) for layer in range(layers) for op in ops]
     keys += _normalised(graph, layers, sliced, headless)
-    if sliced:
+    if not head:
         return Counter([*keys, ("give_hidden", -1)])
+    if sliced:
+        return Counter([*keys, ("gemv lm_head", 0), ("give_logits", -1)])
     if headless:
         return Counter([*keys, ("advance", -1)])
     keys += [("gemv lm_head", 0), *((op, -1) for op in TOKEN_OPS)]

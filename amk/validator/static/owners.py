@@ -109,7 +109,7 @@ def _rings(schedule: Schedule) -> Iterator[Diagnostic]:
             yield finding("AMK106", message, ("streams", number, "source"), "the host packs it for one stream")
 
 
-MOVES: Final = ("select", "select_draw", "give_hidden", "advance")
+MOVES: Final = ("select", "select_draw", "give_hidden", "give_logits", "advance")
 """Ops that move registers on to the next token; messages call them `select`, which all whole models have."""
 
 
