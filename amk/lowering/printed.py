@@ -1,8 +1,8 @@
-"""A schedule's programs as they are printed: parts of a product that differ in their number alone are one loop.
+"""A schedule's programs as they are printed: parts of a product that differ in their number alone, or pairs of them, are one loop.
 
 Property: with every `PartLoop` written out, the steps are those of the schedule, in its order (`written_out`).
 Algorithm: from a step on whose `k_part` is at least 1, the longest run of equal groups of steps, in each of which every
-    `k_part` is one higher than in the group before. Steps that wait or signal end it, and steps before which lanes of a
+    `k_part` is higher than in the group before by the parts of a group. Steps that wait or signal end it, and steps before which lanes of a
     warp meet in one group and not in another. The first part is apart, because it adds to nothing, and mostly the last
     one, because something else follows it.
 Cost: linear in the steps, times `LONGEST`.
@@ -10,6 +10,7 @@ Cost: linear in the steps, times `LONGEST`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -19,7 +20,7 @@ from amk.schedule_ir.schedule import Loop, Node, Schedule, Step
 LEAST = 5
 """Parts of a product that are worth a loop: with fewer there is hardly less code, and offsets are constants."""
 LONGEST = 6
-"""Most steps of one part: staging, a product, and barriers around them."""
+"""Most steps of a group: staging, a product, and barriers around them, or two parts of staging, a product, a barrier."""
 
 
 @dataclass(frozen=True)
@@ -48,10 +49,11 @@ class PrintedLoop:
 
 @dataclass(frozen=True)
 class PartLoop:
-    """body: the steps of the first of `count` parts."""
+    """body: the steps of the first of `count` groups of `parts` parts."""
 
     body: tuple[PrintedStep, ...]
     count: int
+    parts: int
 
 
 Printed = PrintedStep | PrintedLoop | PartLoop
@@ -79,7 +81,7 @@ def written_out(nodes: Sequence[Printed]) -> Iterator[PrintedStep | PrintedLoop]
     for node in nodes:
         if isinstance(node, PartLoop):
             for part in range(node.count):
-                yield from (later for step in node.body if (later := step.later(part)) is not None)
+                yield from (later for step in node.body if (later := step.later(part * node.parts)) is not None)
         else:
             yield node
 
@@ -92,8 +94,15 @@ def _rolled(nodes: Sequence[PrintedStep | PrintedLoop]) -> Iterator[Printed]:
             yield nodes[at]
             at += 1
             continue
-        yield PartLoop(tuple(node for node in nodes[at : at + length] if isinstance(node, PrintedStep)), count)
+        body = [node for node in nodes[at : at + length] if isinstance(node, PrintedStep)]
+        yield PartLoop(tuple(body), count, _in_a_group(body))
         at += length * count
+
+
+def _in_a_group(steps: Sequence[PrintedStep]) -> int:
+    """Parts of a product that these steps are of: as many as there are of its steps of one kind."""
+    kinds = Counter(one.step.op.op for one in steps if hasattr(one.step.op, "k_part"))
+    return max(kinds.values(), default=1)
 
 
 def _parts(nodes: Sequence[PrintedStep | PrintedLoop], at: int, length: int) -> int:
@@ -102,9 +111,9 @@ def _parts(nodes: Sequence[PrintedStep | PrintedLoop], at: int, length: int) -> 
     steps = [node for node in first if isinstance(node, PrintedStep)]
     if len(steps) < length or getattr(steps[0].step.op, "k_parts", 1) < LEAST:
         return 0
-    count = 0
+    count, each = 0, _in_a_group(steps)
     while True:
-        expected = [step.later(count) for step in steps]
+        expected = [step.later(count * each) for step in steps]
         found = nodes[at + count * length : at + (count + 1) * length]
         same = len(found) == length and all(
             isinstance(node, PrintedStep) and later is not None and node == replace(later, path=node.path)

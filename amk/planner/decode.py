@@ -22,6 +22,7 @@ from amk.planner.settings import (
     has_tags,
     is_signalled,
     kv_block,
+    multiplying,
     parts_of,
     reducible,
     splits_of,
@@ -168,7 +169,7 @@ def _scheduled(model: ModelSpec, target: Target, sized: Sized) -> Schedule:
             max_tokens=settings.max_tokens, ctas_per_sm=settings.ctas_per_sm,
         ),
         kv=kv,
-        roles=(Role(name="all", first=0, count=settings.warps), Role(name="w0", first=0, count=1)),
+        roles=roles(settings),
         tables=tables | (handoff.tables if handoff else {}) | (acts.tables if acts else {}),
         buffers=(*global_buffers(model, kv, settings, count, sized.chunks), *shared.buffers),
         counters=counters(model, settings, [run.count for run in loops], strong),
@@ -288,6 +289,8 @@ def _require_parts(model: ModelSpec, settings: Settings, runs: Runs) -> None:
     words carry the tag of one layer; AMK406 unless columns come in whole chunks for every part, of `down` where parts
     wait for their own.
     """
+    if settings.stagers and (settings.x_parts == 1 or settings.warps <= settings.stagers):
+        raise AmkError(Diagnostic("AMK016", "some warps stage while others multiply where inputs come in x_parts"))
     if settings.x_parts > 1 and (model.graph.norm != "rms" or has_tags(settings, "h_out")):
         raise AmkError(Diagnostic("AMK016", "an input is staged in x_parts where RMSNorms read hidden states of bf16"))
     if settings.x_parts > 1 and any(
@@ -327,6 +330,15 @@ def _require_places(workers: int, model: ModelSpec, target: Target, settings: Se
         raise AmkError(Diagnostic("AMK011", message))
     if workers > target.sms * ctas:
         raise AmkError(Diagnostic("AMK402", f"{workers} workers, {target.name} has {target.sms} SMs x {ctas}"))
+
+
+def roles(settings: Settings) -> tuple[Role, ...]:
+    """All warps, the first one, and where some stage while the others multiply, these two."""
+    found = Role(name="all", first=0, count=settings.warps), Role(name="w0", first=0, count=1)
+    if not settings.stagers:
+        return found
+    apart = Role(name="stage", first=settings.multipliers, count=settings.stagers)
+    return (*found, Role(name=multiplying(settings), first=0, count=settings.multipliers), apart)
 
 
 def choose_workers(model: ModelSpec, target: Target, batch: int = 1, ctas: int = 1) -> int:
@@ -383,7 +395,7 @@ def first_refills(model: ModelSpec, settings: Settings, chunks: Chunks, tables: 
 def drained(model: ModelSpec, settings: Settings, chunk: Chunk, tables: Shares, name: MatrixName) -> int:
     """Chunks of one product, or of a part of it, that the least busy agent drains."""
     groups = min(tables[f"{share_table(name)}.count"]) // settings.row_groups
-    return groups * (matrix(model, name).k_chunks(chunk.columns) // parts_of(settings, name)) // settings.warps
+    return groups * (matrix(model, name).k_chunks(chunk.columns) // parts_of(settings, name)) // settings.multipliers
 
 
 def kv_layout(model: ModelSpec, settings: Settings, workers: int, context: int) -> KvLayout:
