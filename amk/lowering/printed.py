@@ -1,10 +1,10 @@
-"""A schedule's programs as they are printed: parts of a product that differ in their number alone, or pairs of them, are one loop.
+"""A schedule's programs as they are printed: parts of a product that differ in their number alone are one loop.
 
 Property: with every `PartLoop` written out, the steps are those of the schedule, in its order (`written_out`).
 Algorithm: from a step on whose `k_part` is at least 1, the longest run of equal groups of steps, in each of which every
-    `k_part` is higher than in the group before by the parts of a group. Steps that wait or signal end it, and steps before which lanes of a
-    warp meet in one group and not in another. The first part is apart, because it adds to nothing, and mostly the last
-    one, because something else follows it.
+    `k_part` is higher than in the group before by the parts of a group, one or two. Steps that wait or signal end it,
+    and steps before which lanes of a warp meet in one group and not in another. The first part is apart, because it
+    adds to nothing, and mostly the last one, because something else follows it.
 Cost: linear in the steps, times `LONGEST`.
 """
 
@@ -19,8 +19,10 @@ from amk.schedule_ir.schedule import Loop, Node, Schedule, Step
 
 LEAST = 5
 """Parts of a product that are worth a loop: with fewer there is hardly less code, and offsets are constants."""
+PASSES = 3
+"""Fewest of a loop. Of two, a compiler keeps in a predicate which one it is, and the read-back looks for a number."""
 LONGEST = 6
-"""Most steps of a group: staging, a product, and barriers around them, or two parts of staging, a product, a barrier."""
+"""Most steps of a group: staging, a product and barriers around them, or of two parts staging, a product, a barrier."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ def _rolled(nodes: Sequence[PrintedStep | PrintedLoop]) -> Iterator[Printed]:
     at = 0
     while at < len(nodes):
         length, count = max(((n, _parts(nodes, at, n)) for n in range(1, LONGEST + 1)), key=lambda found: found[1])
-        if count < 2:
+        if count < PASSES:
             yield nodes[at]
             at += 1
             continue

@@ -289,8 +289,6 @@ def _require_parts(model: ModelSpec, settings: Settings, runs: Runs) -> None:
     words carry the tag of one layer; AMK406 unless columns come in whole chunks for every part, of `down` where parts
     wait for their own.
     """
-    if settings.stagers and (settings.x_parts == 1 or settings.warps <= settings.stagers):
-        raise AmkError(Diagnostic("AMK016", "some warps stage while others multiply where inputs come in x_parts"))
     if settings.x_parts > 1 and (model.graph.norm != "rms" or has_tags(settings, "h_out")):
         raise AmkError(Diagnostic("AMK016", "an input is staged in x_parts where RMSNorms read hidden states of bf16"))
     if settings.x_parts > 1 and any(
@@ -310,7 +308,9 @@ def _require_parts(model: ModelSpec, settings: Settings, runs: Runs) -> None:
 
 
 def _require_pairs(model: ModelSpec, settings: Settings, wanted: Layered) -> None:
-    """AMK016 unless chunks can have so many row groups."""
+    """AMK016 unless chunks can have so many row groups, and warps that only stage something to stage."""
+    if settings.stagers and (settings.x_parts == 1 or settings.warps <= settings.stagers):
+        raise AmkError(Diagnostic("AMK016", "some warps stage while others multiply where inputs come in x_parts"))
     if settings.row_groups == 1:
         return
     reasons = {

@@ -64,8 +64,8 @@ class Author(Writer):
         ]
 
     def multiplied(self, name: MatrixName, fed: Callable[[int], list[Step]]) -> list[Step]:
-        """The product, a part of its columns after the other. fed: what stages a part, which other warps than those that
-        multiply do while these have the part before."""
+        """The product, a part of its columns after the other. fed: what stages a part; where some warps only stage,
+        they do while the others multiply the part before."""
         parts = range(self.parts(name))
         if self.stage == "all":
             return [step for part in parts for step in (*fed(part), *self.gemv(name, part))]

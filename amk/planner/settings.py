@@ -144,7 +144,6 @@ class Settings:
         """Tokens that a step reads."""
         return self.batch * self.rows
 
-
     @property
     def multipliers(self) -> int:
         """Warps that multiply, each with a ring."""

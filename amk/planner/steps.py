@@ -204,7 +204,9 @@ class Writer:
     def squares(self) -> Squares:
         """What the rows are divided by: nothing, where the norm was applied as a whole."""
         rms = self.graph.norm == "rms"
-        return Squares(ssq="ssq" if rms else None, ssq_agents=(self.settings.stagers or self.settings.warps) if rms else 0)
+        return Squares(
+            ssq="ssq" if rms else None, ssq_agents=(self.settings.stagers or self.settings.warps) if rms else 0
+        )
 
     def deferred(self, name: MatrixName) -> int:
         return self.run.held.get(name, 0)

@@ -223,8 +223,8 @@ def shared_plan(model: ModelSpec, target: Target, settings: Settings, runs: Runs
         offset += buffers[-1].bytes
     plain = {chunk.columns for _, chunks in runs for chunk in chunks.values() if chunk.format == "bf16"}
     stream = Stream(
-        name="weights", source="weights", ring="ring", full="full" if bulk else None, role=multiplying(settings), slots=slots,
-        chunk_rows=16 if settings.row_groups == 2 else 8, chunk_k=plain.pop() if plain else NO_PLAIN,
+        name="weights", source="weights", ring="ring", full="full" if bulk else None, role=multiplying(settings),
+        slots=slots, chunk_rows=16 if settings.row_groups == 2 else 8, chunk_k=plain.pop() if plain else NO_PLAIN,
         engine="bulk" if bulk else "cp_async", run_ahead=settings.run_ahead,
         refill_fence=settings.refill_fence and bulk,
         chunks={name: chunk for name, chunk in runs[0][1].items() if chunk.format != "bf16"}, later=_later(runs),
