@@ -151,7 +151,7 @@ def refused(schedule: Schedule) -> Iterator[str]:
     for op in {step.op.op: step.op for program in schedule.programs for step in steps_of(program.body)}.values():
         sites = [Site(op, few, other) for other in other_geometries(op, geo)]
         sites += [Site(other, few, each) for other in other_ops(op, geo) for each in (geo, replace(geo, batch=2))]
-        sites.append(Site(op, many, geo))
+        sites += [Site(op, many, geo), Site(op, replace(few, loops={"l": 0}), geo)]
         for need in type(op).needs:
             assert np.all(need.holds.value(Site(op, few, geo)))
             if not all(np.all(need.holds.value(site)) for site in sites):
@@ -239,6 +239,14 @@ def short_of_a_drain(found: Document) -> None:
     found["programs"] = [whole | {"count": 1}, other]
 
 
+def choosing_once(found: Document) -> None:
+    """Behind the loop over tokens."""
+    program = found["programs"][0]
+    tokens = next(node["body"] for node in program["body"] if "body" in node)
+    place = next(i for i, node in enumerate(tokens) if node.get("op", {}).get("op") == "select")
+    program["body"].append(tokens.pop(place))
+
+
 CHANGES: list[tuple[str, Callable[[Document], object]]] = [
     ("host-buffer", of_buffer("output", shape=[1023])),
     ("host-buffer", of_buffer("output", role="scratch")),
@@ -262,6 +270,7 @@ CHANGES: list[tuple[str, Callable[[Document], object]]] = [
     ("chunks", lambda found: (entry("lm_head.count", 2**24)(found), found["launch"].update(max_tokens=2**20))),
     ("counts", lambda found: found["roles"][0].update(count=found["roles"][0]["count"] - 1)),
     ("drains", short_of_a_drain),
+    ("select.loop", choosing_once),
     ("gemv.alike", stream_of(later=[{"first": 1, "chunks": {"o": {"format": "bf16", "columns": 32}}}])),
 ]
 

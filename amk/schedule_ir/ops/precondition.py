@@ -193,6 +193,7 @@ def biased() -> Need:
 
 
 OF_A_TEXT = Need("text", ~SLICED, "a slice of layers is given a hidden state and no tokens")
+PER_TOKEN = Need("loop", Term(lambda site: "n" in site.env.loops), "the step is in the loop over tokens")
 OF_A_SLICE = Need("slice", SLICED, "only a slice of layers is given a hidden state, and gives one")
 
 

@@ -10,7 +10,7 @@ from amk.schedule_ir.expr import Env
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import Access, Count, Geometry, Memory, Op
 from amk.schedule_ir.ops.begin import given_rows, pos_register, token_register
-from amk.schedule_ir.ops.precondition import ALONE, OF_A_TEXT, Need, number, own, row, wide
+from amk.schedule_ir.ops.precondition import ALONE, OF_A_TEXT, PER_TOKEN, Need, number, own, row, wide
 
 REJECTED = -1
 """What output has in place of a token behind a row that was no right guess."""
@@ -46,6 +46,7 @@ class Selection(Op):
     perhaps: ClassVar[tuple[str, ...]] = ("best_value", "best_index")
     needs: ClassVar[tuple[Need, ...]] = (
         OF_A_TEXT,
+        PER_TOKEN,
         Need("some", number(1) <= own("candidates"), "there is a candidate"),
         Need("fetches", ALONE | own("candidates").multiple_of(wide("best_value")), "candidates are whole fetches"),
         Need("candidates", ALONE | row("best_index").equals(row("best_value")), "a candidate has one place"),
