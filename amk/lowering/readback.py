@@ -36,21 +36,18 @@ class Kind(StrEnum):
     TAGGED_STORE = "store_tagged"
     TAGGED_LOAD = "load_tagged"
     CTA_BARRIER = "cta_barrier"
-    CTA_ARRIVE = "cta_barrier_arrive"
     WARP_BARRIER = "warp_barrier"
     MBARRIER_INIT = "mbarrier_init"
     MBARRIER_INIT_FENCE = "fence_mbarrier_init"
-    MBARRIER_ARRIVE = "mbarrier_arrive"
     MBARRIER_EXPECT = "mbarrier_arrive_expect_tx"
     MBARRIER_WAIT = "mbarrier_try_wait"
     PROXY_FENCE_SHARED = "fence_proxy_async_shared"
     PROXY_FENCE_GLOBAL = "fence_proxy_async_global"
     BULK_LOAD = "bulk_load"
-    BULK_PREFETCH = "bulk_prefetch_l2"
     COPY = "copy_16"
     COPY_COMMIT = "copy_commit"
     COPY_WAIT = "copy_wait"
-    LOAD_CONSTANT = "load_stream"
+    LOAD_CONSTANT = "load_constant"
     WATCHDOG = "watchdog"
 
 
@@ -66,19 +63,15 @@ FORMS: dict[str, Kind] = {
     "ld.relaxed.gpu.global.b64": Kind.TAGGED_LOAD,
     "ld.relaxed.gpu.global.v2.b64": Kind.TAGGED_LOAD,
     "bar.sync": Kind.CTA_BARRIER,
-    "bar.arrive": Kind.CTA_ARRIVE,
     "bar.warp.sync": Kind.WARP_BARRIER,
     "mbarrier.init.shared::cta.b64": Kind.MBARRIER_INIT,
     "fence.mbarrier_init.release.cluster": Kind.MBARRIER_INIT_FENCE,
-    "mbarrier.arrive.release.cta.shared::cta.b64": Kind.MBARRIER_ARRIVE,
     "mbarrier.arrive.expect_tx.release.cta.shared::cta.b64": Kind.MBARRIER_EXPECT,
     "mbarrier.try_wait.parity.acquire.cta.shared::cta.b64": Kind.MBARRIER_WAIT,
     "fence.proxy.async.shared::cta": Kind.PROXY_FENCE_SHARED,
     "fence.proxy.async.global": Kind.PROXY_FENCE_GLOBAL,
     "cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes": Kind.BULK_LOAD,
     "cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes.L2::cache_hint": Kind.BULK_LOAD,
-    "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes": Kind.BULK_LOAD,
-    "cp.async.bulk.prefetch.L2.global": Kind.BULK_PREFETCH,
     "cp.async.cg.shared.global.L2::128B": Kind.COPY,
     "cp.async.cg.shared.global.L2::cache_hint": Kind.COPY,
     "cp.async.commit_group": Kind.COPY_COMMIT,

@@ -60,7 +60,7 @@ LETTERS = {
     Kind.COPY_COMMIT: "g",
 }
 """One letter per kind; barriers and group waits carry their operands."""
-IGNORED = frozenset({Kind.WATCHDOG, Kind.LOAD_CONSTANT, Kind.BULK_PREFETCH})
+IGNORED = frozenset({Kind.WATCHDOG, Kind.LOAD_CONSTANT})
 UNEXPECTED = "?"
 
 

@@ -75,6 +75,19 @@ extern "C" __global__ void __launch_bounds__(128, 1) grid_barrier(const Globals*
 RELAY = (
     PROLOGUE
     + """
+// Both values of a tagged pair once both tags are `tag`.
+__device__ __forceinline__ uint2 wait_tagged_pair(Watchdog& dog, u32 agent, u32 object, const u64* words, u32 tag) {
+  Stall<Blocked::tagged_word> stall;
+#pragma unroll 1
+  while (true) {
+    const TaggedPair read = load_tagged_pair(words);
+    const u32 odd = tag_of(read.first) != tag ? tag_of(read.first) : tag_of(read.second);
+    if (odd == tag || stall.gives_up(dog, agent, object, tag, odd)) {
+      return make_uint2(value_of(read.first), value_of(read.second));
+    }
+  }
+}
+
 extern "C" __global__ void __launch_bounds__(128, 1) relay(const Globals* g) {
   __shared__ Watchdog dog;
   if (threadIdx.x == 0) watchdog_start(dog, g->log, g->abort_word, g->stall_ns, blockIdx.x);

@@ -31,7 +31,7 @@ extern "C" __global__ void __launch_bounds__(64, 1) step(const Arguments* a) {
   }
   wait_mbarrier(dog, 0, 0, &full, 0);
   uint4 value = slot[threadIdx.x & 31];
-  const uint4 weight = load_stream(a->data + 64);
+  const uint4 weight = load_constant(a->data + 64);
   if (threadIdx.x < 32) {
     warp_barrier();
     if (threadIdx.x == 0) wait_counter(dog, 1, 5, a->counter, 9);
@@ -98,7 +98,10 @@ def body(*statements: str) -> str:
         "ld.volatile.global.u32 %r1, [%rd1];",
         "ld.acquire.cta.global.u32 %r1, [%rd1];",
         "st.release.gpu.global.u32 [%rd1], %r1;",
+        "bar.arrive 1, 64;",
         "barrier.cluster.arrive;",
+        "cp.async.bulk.prefetch.L2.global [%rd1], %r1;",
+        "mbarrier.arrive.release.cta.shared::cta.b64 _, [%r1];",
         "cp.async.bulk.commit_group;",
         "$L__BB0_1: { bar.red.popc.u32 %r1, 0, %p1; }",
         "mbarrier.test_wait.shared.b64 %p1, [%r1], %rd1;",
@@ -137,11 +140,11 @@ def test_every_known_form_is_of_a_family(opcode: str) -> None:
 
 
 def test_several_functions_are_kept_apart() -> None:
-    text = body("bar.sync 0, 64;") + ".func (.reg .b32 %r1) helper(.reg .b32 %r2)\n{\n\tbar.arrive 1, 64;\n\tret;\n}\n"
+    text = body("bar.sync 0, 64;") + ".func (.reg .b32 %r1) helper(.reg .b32 %r2)\n{\n\tbar.warp.sync -1;\n\tret;\n}\n"
     found = read_ptx(text)
     assert {name: [item.kind for item in items] for name, items in found.items()} == {
         "k": [Kind.CTA_BARRIER],
-        "helper": [Kind.CTA_ARRIVE],
+        "helper": [Kind.WARP_BARRIER],
     }
 
 

@@ -94,7 +94,6 @@ extern "C" __global__ void __launch_bounds__(128, 1) base(const Arguments* a) {
   copy_commit();
   copy_wait<0>();
   warp_barrier();
-  cta_barrier_arrive<1, 256>();
   if (threadIdx.x == 0) {
     signal_release(a->counters, 1);
     wait_counter(dog, 0, 7, a->counters, gridDim.x);
@@ -105,25 +104,24 @@ extern "C" __global__ void __launch_bounds__(128, 1) base(const Arguments* a) {
   cta_barrier<0, 128>();
   store_tagged(a->words + threadIdx.x, threadIdx.x, 9);
   store_tagged_pair(a->words + 2 * threadIdx.x, 1, 2, 9);
-  const u32 value = wait_tagged(dog, 2, 3, a->words + threadIdx.x, 9);
-  const uint2 pair = wait_tagged_pair(dog, 2, 3, a->words + 2 * threadIdx.x, 9);
-  const uint4 constant = load_stream(a->data), kept = load_stream(a->data + 1, policy_evict_last());
-  const uint4 fresh = load_global_v4(a->data + 2);
+  const u32 value = value_of(load_tagged(a->words + threadIdx.x));
+  const TaggedPair pair = load_tagged_pair(a->words + 2 * threadIdx.x);
+  const uint4 constant = load_constant(a->data), fresh = load_global_v4(a->data + 2);
   prefetch_l2(a->data + 9);
-  a->data[threadIdx.x] = make_uint4(value + pair.x + constant.x, kept.y + fresh.z, tile[threadIdx.x ^ 3].x, pair.y);
+  const u32 first = value_of(pair.first), second = value_of(pair.second);
+  a->data[threadIdx.x] = make_uint4(value + first + constant.x, fresh.z, tile[threadIdx.x ^ 3].x, second);
 }
 """
 BULK = """
 extern "C" __global__ void __launch_bounds__(128, 1) bulk(const Arguments* a) {
   __shared__ Watchdog dog;
   __shared__ alignas(128) uint4 tile[256];
-  __shared__ u64 full[2];
+  __shared__ u64 full[1];
   let_later_kernels_start();
   wait_for_earlier_kernels();
   if (threadIdx.x == 0) {
     watchdog_start(dog, a->log, a->abort_word, 2000000000ull, blockIdx.x);
     mbarrier_init(full, 1);
-    mbarrier_init(full + 1, 1);
     fence_mbarrier_init();
   }
   cta_barrier<0, 128>();
@@ -132,10 +130,7 @@ extern "C" __global__ void __launch_bounds__(128, 1) bulk(const Arguments* a) {
     fence_proxy_async_global();
     mbarrier_arrive_expect_tx(full, 4096);
     bulk_load(tile, a->data, 2048, full, policy_evict_first());
-    bulk_load(tile + 128, a->data + 128, 1024, full);
-    bulk_load_cluster(shared_address(tile + 192), a->data + 192, 1024, shared_address(full));
-    bulk_prefetch_l2(a->data, 4096);
-    mbarrier_arrive(full + 1);
+    bulk_load(tile + 128, a->data + 128, 2048, full);
   }
   wait_mbarrier(dog, 1, 2, full, 0);
   a->data[threadIdx.x] = tile[threadIdx.x];

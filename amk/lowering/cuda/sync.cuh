@@ -22,10 +22,6 @@ __device__ __forceinline__ u32 shared_address(const void* generic) {
   return static_cast<u32>(__cvta_generic_to_shared(generic));
 }
 
-__device__ __forceinline__ const char* shared_pointer(u32 address) {
-  return static_cast<const char*>(__cvta_shared_to_generic(address));
-}
-
 // ---- Counters: 32-bit words in global memory that only grow -------------------------------------------------------
 
 // True when a counter that reads `value` has passed `target`. Right while they are less than 2^31 apart, so a counter
@@ -126,13 +122,6 @@ __device__ __forceinline__ void cta_barrier() {
   asm volatile("bar.sync %0, %1;" ::"n"(kId), "n"(kThreads) : "memory");
 }
 
-// Arrives without waiting. M11: releases to the threads that wait, acquires nothing.
-template <u32 kId, u32 kThreads>
-__device__ __forceinline__ void cta_barrier_arrive() {
-  static_assert(kId < 16 && kThreads % 32 == 0 && kThreads > 0, "16 barriers, counted in whole warps");
-  asm volatile("bar.arrive %0, %1;" ::"n"(kId), "n"(kThreads) : "memory");
-}
-
 // 16 or 8 bytes of this block's shared memory by address. An address kept in a register spares the conversion of a pointer
 // at every use, which reads a slow special register.
 __device__ __forceinline__ uint4 load_shared_v4(u32 address) {
@@ -229,12 +218,6 @@ __device__ __forceinline__ void fence_mbarrier_init() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-template <int kTarget = kArch>
-__device__ __forceinline__ void mbarrier_arrive(u64* barrier) {
-  static_assert(kTarget >= 90, "mbarrier waits by parity need sm_90");
-  asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
-}
-
 // One arrival and the byte count of the phase in one instruction, so that a phase cannot complete between them.
 template <int kTarget = kArch>
 __device__ __forceinline__ void mbarrier_arrive_expect_tx(u32 barrier, u32 bytes) {
@@ -310,22 +293,6 @@ __device__ __forceinline__ void bulk_load(void* shared, const void* global, u32 
   bulk_load<kTarget>(shared_address(shared), global, bytes, shared_address(barrier), policy);
 }
 
-// The cluster form, for a destination given as a shared::cluster address (a block's own address is one too).
-template <int kTarget = kArch>
-__device__ __forceinline__ void bulk_load_cluster(u32 cluster_address, const void* global, u32 bytes, u32 barrier) {
-  static_assert(kTarget >= 90, "bulk copies need sm_90");
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                   cluster_address),
-               "l"(global_address(global)), "r"(bytes), "r"(barrier)
-               : "memory");
-}
-
-template <int kTarget = kArch>
-__device__ __forceinline__ void bulk_prefetch_l2(const void* global, u32 bytes) {
-  static_assert(kTarget >= 90, "bulk copies need sm_90");
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(global_address(global)), "r"(bytes) : "memory");
-}
-
 // ---- 16-byte asynchronous copies (sm_80 and later) -----------------------------------------------------------------
 
 // Copies 16 bytes, both addresses 16-byte aligned. Complete for this thread after copy_wait, for others after a barrier
@@ -374,32 +341,9 @@ __device__ __forceinline__ u64 policy_evict_first() {
   return policy;
 }
 
-__device__ __forceinline__ u64 policy_evict_last() {
-  u64 policy;
-  asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
-}
-
-// 16 bytes through the non-coherent path. M9: only for data that nothing writes during the launch; the memory model
-// does not cover this path, and the compiler may move the load across any barrier.
-__device__ __forceinline__ uint4 load_stream(const void* global) {
-  uint4 data;
-  asm("ld.global.nc.L1::no_allocate.L2::128B.v4.b32 {%0, %1, %2, %3}, [%4];"
-      : "=r"(data.x), "=r"(data.y), "=r"(data.z), "=r"(data.w)
-      : "l"(global_address(global)));
-  return data;
-}
-
-__device__ __forceinline__ uint4 load_stream(const void* global, u64 policy) {
-  uint4 data;
-  asm("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.b32 {%0, %1, %2, %3}, [%4], %5;"
-      : "=r"(data.x), "=r"(data.y), "=r"(data.z), "=r"(data.w)
-      : "l"(global_address(global)), "l"(policy));
-  return data;
-}
-
-// A value of a launch constant through the same path (M9). As it may move across any barrier, it may leave early, and what
-// waits for it may wait less.
+// A value of a launch constant through the non-coherent path. M9: only for data that nothing writes during the launch; the
+// memory model does not cover this path. As the load may move across any barrier, it may leave early, and what waits for it
+// may wait less.
 template <class T>
 __device__ __forceinline__ T load_constant(const T* global) {
   return __ldg(global);
@@ -409,15 +353,6 @@ __device__ __forceinline__ T load_constant(const T* global) {
 // already puts the write before it, so it is no race and the acquire has dropped stale L1 lines; it needs no strength
 // of its own. Without that acquire (after poll_relaxed alone, or for tagged words) it is illegal. no_allocate: the
 // bytes are read once per SM and would only displace others.
-__device__ __forceinline__ uint2 load_global_v2(const void* global) {
-  uint2 data;
-  asm volatile("ld.global.L1::no_allocate.v2.b32 {%0, %1}, [%2];"
-               : "=r"(data.x), "=r"(data.y)
-               : "l"(global_address(global))
-               : "memory");
-  return data;
-}
-
 __device__ __forceinline__ uint4 load_global_v4(const void* global) {
   uint4 data;
   asm volatile("ld.global.L1::no_allocate.v4.b32 {%0, %1, %2, %3}, [%4];"

@@ -131,29 +131,6 @@ __device__ __forceinline__ void wait_hint(Watchdog& dog, u32 agent, u32 object, 
   }
 }
 
-// The value of a tagged word once its tag is `tag`; an arbitrary value after a trip.
-__device__ __forceinline__ u32 wait_tagged(Watchdog& dog, u32 agent, u32 object, const u64* word, u32 tag) {
-  Stall<Blocked::tagged_word> stall;
-#pragma unroll 1
-  while (true) {
-    const u64 read = load_tagged(word);
-    if (tag_of(read) == tag || stall.gives_up(dog, agent, object, tag, tag_of(read))) return value_of(read);
-  }
-}
-
-// Both values of a tagged pair once both tags are `tag`.
-__device__ __forceinline__ uint2 wait_tagged_pair(Watchdog& dog, u32 agent, u32 object, const u64* words, u32 tag) {
-  Stall<Blocked::tagged_word> stall;
-#pragma unroll 1
-  while (true) {
-    const TaggedPair read = load_tagged_pair(words);
-    const u32 odd = tag_of(read.first) != tag ? tag_of(read.first) : tag_of(read.second);
-    if (odd == tag || stall.gives_up(dog, agent, object, tag, odd)) {
-      return make_uint2(value_of(read.first), value_of(read.second));
-    }
-  }
-}
-
 // Waits until the phase of `parity` has completed. The suspend time bounds how late the watchdog notices.
 template <int kTarget = kArch>
 __device__ __forceinline__ void wait_mbarrier(Watchdog& dog, u32 agent, u32 object, u32 barrier, u32 parity) {
