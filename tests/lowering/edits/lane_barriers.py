@@ -49,7 +49,7 @@ from amk.models.matrices import MatrixName, matrix, share_table
 from amk.schedule_ir.ops import BarrierOp
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.schedule import Loop, Schedule, Step, Wait, steps_of
-from tests.lowering.edits.emulated import difference
+from tests.lowering.edits.emulated import REQUESTS, Request, difference
 from tests.lowering.edits.judge import SUBJECTS, original, subject
 
 WARP_BARRIER = "bar.warp.sync"
@@ -122,14 +122,16 @@ def _without(ptx: str, line: int) -> str:
     return "\n".join([*lines[: line - 1], "", *lines[line:]])
 
 
-def decided(case: Case) -> str:
-    """`redundant: next`, `redundant: previous`, `needed: ` and what the emulator saw without it, or `undecided`."""
+def decided(case: Case, asked: tuple[Request, ...] = REQUESTS) -> str:
+    """`redundant: next`, `redundant: previous`, `needed: ` and what the emulator saw without it, or `undecided`.
+
+    asked: of the emulator."""
     ptx, kernel, roots = kernel_of(case.subject)
     proof = redundant(kernel, roots, kernel.by_line[case.line])
     proof = proof or _of_plan(subject(case.subject), case.what)
     if proof:
         return f"redundant: {proof}"
-    seen = difference(case.subject, subject(case.subject), ptx, _without(ptx, case.line))
+    seen = difference(case.subject, subject(case.subject), ptx, _without(ptx, case.line), asked)
     return f"needed: {seen}" if seen else "needed: words" if case.what == WORDS else "undecided"
 
 
