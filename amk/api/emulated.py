@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from amk.emulator.decode import EmulatedEngine
 from amk.emulator.machine.machine import Limits
-from amk.engine.backends.request import TextEngine
+from amk.engine.backends.request import TextEngine, slice_buffers, slice_result
 from amk.lowering.kernel import build
 from amk.models.row_groups import TensorSource
 from amk.report.diagnostic import AmkError, Diagnostic, Exit, shown
@@ -44,6 +44,18 @@ class EmulatorEngine(TextEngine):
     def step(self, tokens: int) -> NDArray[np.int32]:
         """Run `tokens` tokens and return those that were given or chosen. AMK804 if the kernel did what no correct
         kernel does, AMK803 at a limit, AMK014 for a launch that leaves the context."""
+        self._run(tokens)
+        return self._engine.output(tokens)
+
+    def through(self, hidden: F32, position: int) -> F32:
+        """A slice for one token: the hidden state or the logits that it makes of a hidden state. Raises what `step`
+        does."""
+        self._engine.write(slice_buffers(self.schedule, hidden, position))
+        self._run(1)
+        name, count = slice_result(self.schedule)
+        return np.asarray(self._engine.machine.read(name, np.float32, count), np.float32)
+
+    def _run(self, tokens: int) -> None:
         self._launches(tokens)
         outcome = self._engine.launch(tokens)
         if outcome.faults or not outcome.ended:
@@ -51,7 +63,6 @@ class EmulatorEngine(TextEngine):
             if outcome.faults and all(fault.kind == "limit" for fault in outcome.faults):
                 raise AmkError(Diagnostic("AMK803", outcome.faults[0].message), Exit.UNKNOWN)
             raise AmkError(Diagnostic("AMK804", f"{len(outcome.faults)} faults", facts=faults), Exit.UNSAFE)
-        return self._engine.output(tokens)
 
     def logits(self) -> F32:
         """f32 [vocab] of the last token that ran, [rows, vocab] where a step reads several rows."""

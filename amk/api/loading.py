@@ -31,6 +31,8 @@ if TYPE_CHECKING:  # the rest is imported where it is used: the device cpu needs
     from amk.engine.backends.live_backend import LiveBackend
     from amk.engine.backends.schedule_backend import ScheduleBackend
     from amk.engine.load import Progress
+    from amk.models.model_spec import ModelSpec
+    from amk.models.row_groups import TensorSource
     from amk.planner.formats import Formats, Layered
     from amk.schedule_ir.schedule import CacheDtype, Schedule
     from amk.weights.quantised import Quantiser
@@ -100,6 +102,7 @@ def load(
     draft_branches: int = 1,
     draft: str | Path | Files | None = None,
     batch: int = 1,
+    states: bool = False,
 ) -> LanguageModel:
     """A model that is ready to answer.
 
@@ -123,6 +126,8 @@ def load(
     draft_branches: ways in which 'lookup' guesses what comes next, draft_tokens in all of them; a pass verifies all.
     batch: texts that are computed at once, each for itself, 1 to 16; a schedule that is planned for more than one
     verifies no guesses. A schedule that is given says itself how many.
+    states: hidden states are told and embeddings taken, as the device cpu always does. Two schedules run, all layers
+    and the output head, a launch of each for a token, and the host chooses, so answers take longer. One text at a time.
 
     Raises AmkError: AMK010 for an unknown name, AMK012 for a model or tokenizer that amk does not run, AMK013 for
     weights that are missing or damaged, AMK011 for a plan that does not fit or more positions than the model has,
@@ -140,23 +145,40 @@ def load(
         notes += about_device
     cache = None if kv_dtype == "bf16" else kv_dtype
     _check(device, batch, schedule, gpu, dtype, lm_head_dtype, formats, cache)
+    if states and device != "cpu" and (batch > 1 or schedule is not None):
+        message = "hidden states are told of one text at a time, by schedules that are planned for them"
+        raise AmkError(Diagnostic("AMK016", message, help="leave out `batch` and `schedule`, or use the device cpu"))
     models = [files] if draft is None else [files, _draft_files(draft, files)]
     speculate = "draft" if speculate is None and draft is not None else speculate
     if device == "cpu":
         backends = _without_schedules(models, max_context, batch)
     else:
         from amk.api.schedules import stored_formats
+        from amk.api.states import planned_parts, states_backend
         from amk.engine.load import rounding
 
         forms = formats if formats is not None else stored_formats(files.path, dtype, lm_head_dtype)
         wanted = Planned(forms, kv_dtype, max_context, sampling, batch, live=batch > 1)
         if speculate is not None:
             wanted = wanted._replace(accepts=draft_steps > 1, tree=draft_branches > 1)
-        runs = _runs(models, device, gpu, wanted, schedule, 0 if speculate is None else draft_tokens)
-        backend = partial(
-            schedule_backend, device=device, progress=progress, quantise=quantise, prefill=prefill, steps=draft_steps
-        )
-        backends = [backend(run, each.checkpoint) for run, each in zip(runs, models, strict=True)]
+        if states:
+            parts = [planned_parts(each.checkpoint, device, gpu, wanted) for each in models]
+            runs = [layers for layers, _ in parts]
+            backends = [
+                states_backend(part, each.checkpoint, device, progress, quantise)
+                for part, each in zip(parts, models, strict=True)
+            ]
+        else:
+            runs = _runs(models, device, gpu, wanted, schedule, 0 if speculate is None else draft_tokens)
+            backend = partial(
+                schedule_backend,
+                device=device,
+                progress=progress,
+                quantise=quantise,
+                prefill=prefill,
+                steps=draft_steps,
+            )
+            backends = [backend(run, each.checkpoint) for run, each in zip(runs, models, strict=True)]
         notes += rounding(runs[0], files.checkpoint)
     asked = draft_tokens, draft_steps, draft_branches
     guessing = None if speculate is None else _guessing(models, backends, speculate, *asked)
@@ -223,7 +245,7 @@ def _runs(
 
     choice = wanted.sampling if wanted.accepts else "greedy"  # else the host chooses
     verifying = wanted._replace(sampling=choice, rows=1 + guesses) if guesses else wanted
-    run = planned(models[0].checkpoint, device, gpu, verifying) if schedule is None else read_schedule(schedule)
+    run = planned(models[0].checkpoint.spec, device, gpu, verifying) if schedule is None else read_schedule(schedule)
     return [run, *(_draft_plan(draft, run, device, gpu) for draft in models[1:])]
 
 
@@ -243,7 +265,7 @@ def _draft_plan(draft: Files, run: Schedule, device: Device, gpu: str | None) ->
 
     positions = min(run.kv.context, draft.checkpoint.spec.max_context)
     wanted = Planned(stored_formats(draft.path), "bf16", positions, "top-k-top-p")
-    schedule_of_draft = planned(draft.checkpoint, device, gpu, wanted)
+    schedule_of_draft = planned(draft.checkpoint.spec, device, gpu, wanted)
     needed = sum(b.bytes for schedule in (run, schedule_of_draft) for b in schedule.buffers if b.space == "global")
     if needed > run.target.hbm_bytes:
         message = f"model and draft need {needed:,} bytes, {run.target.name} has {run.target.hbm_bytes:,}"
@@ -294,7 +316,7 @@ def schedule_backend(
     check_model(schedule.model, checkpoint)
     if device in WITHOUT_GPU:
         admit(schedule)
-        engine, prompts = _on_the_cpu(schedule, checkpoint, device, quantise), None
+        engine, prompts = without_gpu(schedule, checkpoint, device, quantise), None
     else:
         engine = gpu_engine(schedule, checkpoint, quantise, progress)
         prompts = prompts_of(engine, prefill) if prefill != "rows" else step_prompts(engine, checkpoint, quantise)
@@ -303,7 +325,7 @@ def schedule_backend(
     return ScheduleBackend(engine, prompts=prompts) if schedule.rows == 1 else RowsBackend(engine, prompts, steps)
 
 
-def _on_the_cpu(schedule: Schedule, checkpoint: Checkpoint, device: Device, quantise: Quantiser) -> Any:
+def without_gpu(schedule: Schedule, checkpoint: TensorSource, device: Device, quantise: Quantiser) -> Any:
     if device == "emulator":
         from amk.api.emulated import EmulatorEngine
 
@@ -313,14 +335,13 @@ def _on_the_cpu(schedule: Schedule, checkpoint: Checkpoint, device: Device, quan
     return CpuEngine(schedule, checkpoint, quantise=quantise)
 
 
-def planned(checkpoint: Checkpoint, device: Device, gpu: str | None, wanted: Planned) -> Schedule:
+def planned(spec: ModelSpec, device: Device, gpu: str | None, wanted: Planned) -> Schedule:
     """A plan for the model; AMK602 where no GPU is named and there is none, AMK010 where it is no known target."""
     from amk.engine.load import CPU_WARPS, EMULATED_WARPS, plan_for_cpu
     from amk.planner.decode import plan
     from amk.planner.settings import PRESETS
     from amk.targets.target import load_target
 
-    spec = checkpoint.spec
     if device in WITHOUT_GPU and gpu is None:
         positions = wanted.max_context or min(MOST_INTERPRETED, spec.max_context)
         warps = EMULATED_WARPS if device == "emulator" else CPU_WARPS

@@ -31,7 +31,7 @@ def run_batch(arguments: argparse.Namespace, device: Device, files: Files, promp
         schedule = read_schedule(arguments.schedule)
     else:
         wanted = plan_wanted(arguments, files, longest, len(prompts))
-        schedule = planned(files.checkpoint, device, arguments.gpu, wanted)
+        schedule = planned(files.checkpoint.spec, device, arguments.gpu, wanted)
     require(mode_of(schedule), sampling_of(arguments))
     notes = *unheeded(files.path), *unread(files.checkpoint), *rounding(schedule, files.checkpoint)
     if notes:

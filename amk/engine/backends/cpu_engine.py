@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from amk.engine.backends.request import TextEngine, tokens_of
+from amk.engine.backends.request import TextEngine, slice_buffers, slice_result, tokens_of
 from amk.interpreter.interpret import Copies, Machine
 from amk.interpreter.memory import Numerics
 from amk.interpreter.order import Order, RoundRobin
@@ -47,6 +47,14 @@ class CpuEngine(TextEngine):
         self._launches(tokens)
         self._machine.launch(tokens, self._order())
         return tokens_of(self.schedule, self._machine.get("output")[: tokens * self.schedule.vectors])
+
+    def through(self, hidden: NDArray[np.float32], position: int) -> NDArray[np.float32]:
+        """A slice for one token: the hidden state or the logits that it makes of a hidden state."""
+        for name, data in slice_buffers(self.schedule, hidden, position).items():
+            self._machine.set(name, data)
+        self._launches(1)
+        self._machine.launch(1, self._order())
+        return self._machine.get(slice_result(self.schedule)[0])
 
     def state(self) -> dict[str, int]:
         return dict(zip(self._words, self._machine.get("state").tolist(), strict=True))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from amk.engine.admission.admission import AdmittedKernel
 from amk.engine.backends.launches_ahead import AHEAD, LaunchesAhead
-from amk.engine.backends.request import TextEngine, first_buffers, tokens_of
+from amk.engine.backends.request import TextEngine, first_buffers, slice_buffers, slice_result, tokens_of
 from amk.engine.backends.tag_life import tokens_told_apart
 from amk.lowering import refusal
 from amk.lowering.abi import Abi, abi, counter_names, member
@@ -171,11 +171,23 @@ class CudaEngine(TextEngine):
 
         Raises AMK604 naming the blocked agents if the watchdog fired.
         """
+        self._run(tokens)
+        return tokens_of(self.schedule, self.read("output", np.int32, tokens * self.schedule.vectors))
+
+    def through(self, hidden: NDArray[np.float32], position: int) -> NDArray[np.float32]:
+        """A slice for one token: the hidden state or the logits that it makes of a hidden state. AMK604 as `step`."""
+        self.device.make_current()
+        self.upload_constants(slice_buffers(self.schedule, hidden, position))
+        self._run(1)
+        name, count = slice_result(self.schedule)
+        return self.read(name, np.float32, count)
+
+    def _run(self, tokens: int) -> None:
+        """Launch, and wait for the end of it."""
         self.device.make_current()
         self.enqueue(tokens)
         self.stream.synchronise()
         self.check()
-        return tokens_of(self.schedule, self.read("output", np.int32, tokens * self.schedule.vectors))
 
     def check(self) -> None:
         """Raise AMK604 if a wait was abandoned in any launch since reset."""

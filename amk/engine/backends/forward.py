@@ -112,6 +112,9 @@ class ForwardPass:
         """f32 [tokens, hidden size]: what enters the first layer."""
         return np.concatenate([self._embedded(token) for token in tokens])
 
+    def free(self) -> None:
+        """Nothing is held outside the process."""
+
     def _through(self, parts: Sequence[Part]) -> F32:
         """What leaves the last layer for the tokens of all parts, [tokens, hidden size]."""
         places, sizes = [part.places() for part in parts], [len(part.tokens) for part in parts]

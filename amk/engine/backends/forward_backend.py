@@ -1,4 +1,4 @@
-"""Texts from the forward pass on the CPU: several at once, tokens are chosen on the host.
+"""Texts from a pass over the model, which is plain numpy or two schedules: tokens are chosen on the host.
 
 Property: what a text gets does not depend on which others are computed beside it, nor on when they come and go.
 """
@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
 from amk.engine.backends.choice import choose
-from amk.engine.backends.forward import ForwardPass, Part
+from amk.engine.backends.forward import Part
 from amk.engine.backends.room import Token, check_room
 from amk.engine.backends.seats import Ask, Seat, Seats
 from amk.engine.backends.text_cache import TextCache
+from amk.models.model_spec import ModelSpec
 from amk.schedule_ir.sampling import Sampling
 from amk.weights.bfloat import F32
 
@@ -55,13 +57,25 @@ class _Ask(Ask):
         return [*self.text, *self.tree[0]]
 
 
+class ModelPass(Protocol):
+    """What `ForwardPass` and `SlicePass` do."""
+
+    model: ModelSpec
+    context: int
+
+    def text(self) -> TextCache: ...
+    def read(self, parts: Sequence[Part]) -> list[F32]: ...
+    def embeddings(self, tokens: Sequence[Token]) -> F32: ...
+    def free(self) -> None: ...
+
+
 class ForwardBackend(Seats[_Ask]):
     """A `Backend` for as many texts at once as asked for; further ones wait for one to leave."""
 
     rows, trees = None, True
     keeps = True
 
-    def __init__(self, forward: ForwardPass, texts: int = 1) -> None:
+    def __init__(self, forward: ModelPass, texts: int = 1) -> None:
         super().__init__(texts)
         self._forward, self.context = forward, forward.context
         self._texts = [forward.text() for _ in range(texts)]
@@ -94,7 +108,7 @@ class ForwardBackend(Seats[_Ask]):
         return list(self.choices(tokens, len(tokens) - 1, sampling))
 
     def free(self) -> None:
-        """Nothing is held outside the process."""
+        self._forward.free()
 
     def _rows(self, ask: _Ask) -> F32:
         check_room(ask.text, self._forward.model.vocab, self.context, self._forward.model.hidden)

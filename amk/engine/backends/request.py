@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,6 +84,18 @@ class TextEngine(ABC):
     @abstractmethod
     def _begin(self, buffers: Mapping[str, NDArray[np.int32]], state: Mapping[str, int]) -> None:
         """Write the buffers and these words of the launch state."""
+
+
+def slice_buffers(schedule: Schedule, hidden: NDArray[np.float32], position: int) -> dict[str, NDArray[Any]]:
+    """What a slice of a model is given for a token."""
+    found: dict[str, NDArray[Any]] = {"hidden_in": np.asarray(hidden, np.float32)}
+    return found | ({"position": np.array([position], np.int32)} if schedule.model.layers else {})
+
+
+def slice_result(schedule: Schedule) -> tuple[str, int]:
+    """The buffer that a slice leaves its result in, f32, and how many numbers that is."""
+    model = schedule.model
+    return ("logits", model.vocab) if model.has_head else ("hidden_out", model.hidden)
 
 
 def first_buffers(schedule: Schedule) -> dict[str, NDArray[np.int32]]:
