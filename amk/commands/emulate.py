@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -81,6 +83,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     schedule = load_schedule(arguments.schedule)[0]
     rows = arguments.tokens * schedule.rows
+    if schedule.model.slice is not None and arguments.footprints and arguments.tokens > 1:
+        message = "a launch of a slice is for one token, and footprints are those of one launch"
+        raise AmkError(Diagnostic("AMK005", message), Exit.INPUT)
     if not 0 <= arguments.position <= schedule.kv.context - rows:
         message = f"position {arguments.position} and {rows} tokens are beyond {schedule.kv.context} positions"
         raise AmkError(Diagnostic("AMK014", message), Exit.INPUT)
@@ -91,24 +96,32 @@ def run(arguments: argparse.Namespace) -> int:
     source = weights(schedule, arguments.model_weights)
     text = stamped(emit(schedule), schedule)
     ptx = _read(arguments.ptx) if arguments.ptx else _ptx(schedule, text, *([LINE_INFO] * arguments.footprints))
-    prompts = [[1 + s] for s in range(schedule.batch)]
-    cache = random_cache(schedule)
-    result = emulated(
-        schedule, source, ptx, prompts=prompts, position=arguments.position, cache=(cache[0][1], cache[1][1]),
-        tokens=arguments.tokens, order=named_order(arguments.order), limits=limits,
-        races=arguments.races, text=text if arguments.footprints else None, quantise=searched,
-    )  # fmt: skip
+    order, compared = named_order(arguments.order), text if arguments.footprints else None
+    cache = random_cache(schedule) if schedule.model.layers else []
+    again: Callable[[], tuple[NDArray[np.int32], NDArray[np.float32]]]
+    if schedule.model.slice is not None:
+        from amk.commands.emulate_slice import emulated_slice, interpreted_slice
+
+        result = emulated_slice(schedule, source, ptx, arguments, cache, order, limits, compared)
+        again = partial(interpreted_slice, schedule, source, arguments, cache)
+    else:
+        prompts = [[1 + s] for s in range(schedule.batch)]
+        result = emulated(
+            schedule, source, ptx, prompts=prompts, position=arguments.position, cache=(cache[0][1], cache[1][1]),
+            tokens=arguments.tokens, order=order, limits=limits, races=arguments.races, text=compared,
+            quantise=searched,
+        )  # fmt: skip
+        values = cache[0][0], cache[1][0]
+        again = partial(interpreted, schedule, source, prompts, arguments.position, values, arguments.tokens)
     if not result.ended or result.faults or beyond(result):
         raise _wrong(result)
     try:
-        tokens, logits = interpreted(
-            schedule, source, prompts, arguments.position, (cache[0][0], cache[1][0]), arguments.tokens
-        )
+        tokens, logits = again()
     except Fault as fault:
         message = f"tokens {result.tokens.reshape(-1).tolist()}, the interpreter meets a fault: {fault}"
         raise AmkError(Diagnostic("AMK805", message), Exit.UNSAFE) from fault
     difference = float(np.abs(logits - result.logits).max() / max(float(np.abs(logits).max()), 1e-30))
-    what = "keys and values" if schedule.headless else "logits"
+    what = "keys and values" if schedule.headless else "logits" if schedule.model.has_head else "hidden states"
     _print(arguments.format, result, difference, what)
     if tokens.tolist() != result.tokens.reshape(-1).tolist() or not difference <= ROUNDING:
         message = f"tokens {result.tokens.reshape(-1).tolist()}, the interpreter's are {tokens.tolist()}"
@@ -247,6 +260,7 @@ def _print(form: str, result: Result, difference: float, what: str) -> None:
         )
         return
     seconds = sum(outcome.seconds for outcome in result.outcomes)
-    print(f"tokens {result.tokens.reshape(-1).tolist()}")
+    if result.tokens.size:
+        print(f"tokens {result.tokens.reshape(-1).tolist()}")
     print(f"{result.instructions:,} warp instructions in {seconds:.1f} s, no faults")
     print(f"{what} differ from the interpreter's by {difference:.2e} of the largest")

@@ -75,3 +75,29 @@ def test_a_schedule_that_the_interpreter_cannot_follow_is_told_as_wrong(capsys: 
     assert main(["emulate", "adversarial/halves-where-digits-are-read.json"]) == Exit.UNSAFE
     told = capsys.readouterr().err
     assert "AMK805" in told and "gemv" in told and "was never written" in told
+
+
+@pytest.mark.parametrize("name", ["output head", "last layer and output head", "slice of layers"])
+def test_a_slice_is_given_hidden_states(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As many as tokens are asked for; what it leaves is compared, and so are the footprints of one launch."""
+    file, what = tmp_path / "slice.json", "logits" if "head" in name else "hidden_states"
+    file.write_text(json.dumps(base(name)))
+    assert main(["emulate", str(file), "--tokens", "3", "--order", "seed:2", "--format", "json"]) == Exit.SAFE
+    told = json.loads(capsys.readouterr().out)
+    assert told["tokens"] == [] and told[f"{what}_differ_by"] < 2.0**-7 and not told["faults"]
+    assert main(["emulate", str(file), "--footprints", "--position", "5"]) == Exit.SAFE
+    assert "differ from the interpreter's by" in capsys.readouterr().out
+    assert main(["emulate", str(file), "--footprints", "--tokens", "2"]) == Exit.INPUT
+
+
+def test_a_slice_that_leaves_something_else_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "head.json"
+    file.write_text(json.dumps(base("output head")))
+    text = compiled(Schedule.model_validate_json(file.read_text()))
+    wrong = tmp_path / "wrong.ptx"
+    wrong.write_text(
+        text.replace("rsqrt.approx.ftz.f32", "sqrt.approx.ftz.f32").replace("rsqrt.approx.f32", "sqrt.approx.f32")
+    )
+    assert wrong.read_text() != text
+    assert main(["emulate", str(file), "--ptx", str(wrong)]) == Exit.UNSAFE
+    assert "AMK805" in capsys.readouterr().err

@@ -187,7 +187,7 @@ def test_what_cannot_be_is_refused(directory: Path, draft: Path, options: dict[s
 def test_memory_that_does_not_hold_both_is_refused(directory: Path, draft: Path) -> None:
     files, second = loading.open_files(directory), loading.open_files(draft)
     wanted = loading.Planned(BF16, "bf16", 32, "greedy", rows=2)
-    run = loading.planned(files.checkpoint, "interpreter", None, wanted)
+    run = loading.planned(files.checkpoint.spec, "interpreter", None, wanted)
     assert loading._draft_plan(second, run, "interpreter", None).model.layers == 2
     small = run.model_copy(update={"target": run.target.model_copy(update={"hbm_bytes": 1 << 20})})
     with pytest.raises(AmkError, match="AMK011"):

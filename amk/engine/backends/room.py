@@ -18,7 +18,7 @@ def check_room(prompt: Sequence[Token], vocab: int, context: int, hidden: int | 
     hidden: length of an embedding; None where there may be none. AMK015 for one that is not so.
     """
     if any(isinstance(token, bytes) and len(token) != 4 * (hidden or 0) for token in prompt):
-        message = "the prompt has embeddings, which only the device cpu takes"
+        message = "the prompt has embeddings, which models take that are loaded with states=True or for the cpu"
         message = message if hidden is None else f"the embeddings of the prompt do not have {hidden:,} numbers each"
         raise AmkError(Diagnostic("AMK015", message))
     wrong = next((token for token in prompt if isinstance(token, int) and not 0 <= token < vocab), None)

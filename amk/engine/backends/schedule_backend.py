@@ -61,7 +61,7 @@ class OwnMemory(Protocol):
 
 def _untold(what: str) -> AmkError:
     message = f"a schedule does not give {what}"
-    return AmkError(Diagnostic("AMK015", message, help="load the model with device='cpu'"))
+    return AmkError(Diagnostic("AMK015", message, help="load the model with states=True, or with device='cpu'"))
 
 
 class ScheduleTexts(ABC):

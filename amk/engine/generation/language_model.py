@@ -33,7 +33,8 @@ Message = Mapping[str, str]
 Prompt = str | Sequence[int] | Sequence[Message] | NDArray[np.floating[Any]]
 """Text that is continued, its tokens, or a conversation ({'role', 'content'}) for the chat template.
 
-With the device cpu also embeddings [tokens, hidden size] in the place of those that the model has for its tokens.
+With the device cpu or states=True also embeddings [tokens, hidden size] in the place of those that the model has for
+its tokens.
 """
 
 
@@ -135,15 +136,15 @@ class LanguageModel:
     def hidden(self, prompt: Prompt) -> F32:
         """f32 [tokens, hidden size]: states behind the last norm, which lm_head turns into logits.
 
-        AMK015 unless the device is the cpu.
+        AMK015 unless the device is the cpu, or the model was loaded with states=True.
         """
         with self._lock:
             self._check_open()
             return self._backend.states(self.encode(prompt))
 
     def embeddings(self, tokens: Sequence[int]) -> F32:
-        """f32 [tokens, hidden size]: the model's embeddings. AMK014 for a token that it does not have, AMK015 unless
-        the device is the cpu."""
+        """f32 [tokens, hidden size]: the model's embeddings. AMK014 for a token that it does not have, AMK015 as
+        `hidden` does."""
         with self._lock:
             self._check_open()
             return self._backend.embeddings(tokens)
