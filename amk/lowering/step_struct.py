@@ -68,10 +68,8 @@ def _staging(op: Op, met: bool, each: int) -> list[str]:
     """What only steps have that stage a vector."""
     if not isinstance(op, Staging):
         return []
-    lines, part = (
-        [f"  static constexpr bool kMet = {str(met).lower()};"],
-        f"kKPart + {each} * c.p" if each else "kKPart",
-    )
+    lines = [f"  static constexpr bool kMet = {str(met).lower()};"]
+    part = {0: "kKPart", 1: "kKPart + c.p"}.get(each, f"kKPart + {each} * c.p")
     if hasattr(op, "k_part"):
         lines.append(f"  static __device__ __forceinline__ int k_part(const Ctx& c) {{ return {part}; }}")
     return lines
