@@ -68,8 +68,8 @@ def plans(model: ModelSpec, target: Target) -> dict[str, Settings]:
     def found(settings: Settings) -> Settings:
         return replace(tuned(settings, model, target, layered(model, BF16), target.sms, CONTEXT), plan="search")
 
-    def apart(stagers: Literal[1, 2]) -> Settings:
-        wide = found(replace(FAST, rows=8 * ROWS, headless=True))
+    def apart(stagers: Literal[1, 2], headless: bool) -> Settings:
+        wide = found(replace(FAST, rows=8 * ROWS, headless=headless))
         return replace(wide, stagers=stagers, x_parts=2 * wide.x_parts, k_parts=2 * (wide.k_parts or 1))
 
     alone = {
@@ -88,7 +88,7 @@ def plans(model: ModelSpec, target: Target) -> dict[str, Settings]:
         "rows 32": replace(FAST, rows=4 * ROWS),
         "rows 64": replace(FAST, rows=8 * ROWS),
         **alone,
-        **{f"rows 64{HEADLESS} {n} stage": apart(n) for n in (1, 2)},
+        **{f"rows 64{HEADLESS * h} {n} stage": apart(n, h) for n in (1, 2) for h in (False, True)},
         **{f"rows {rows}{HEADLESS}": replace(FAST, rows=rows, headless=True) for rows in (4 * ROWS, 8 * ROWS)},
     }
 
@@ -155,7 +155,7 @@ def cache_agreement(made: dict[str, Subject], pos: int) -> Iterator[dict[str, An
     for name, subject in made.items():
         if not subject.schedule.headless:
             continue
-        twin, rows = made.get(name.partition(HEADLESS)[0]), 2 * subject.schedule.rows
+        twin, rows = made.get(name.replace(HEADLESS, "")), 2 * subject.schedule.rows
         tokens = [(1000 + pos + 7 * r) % subject.schedule.model.vocab for r in range(rows)]
         first, second = row_caches(subject, tokens, pos), row_caches(subject, tokens, pos)
         same = None if twin is None else torch.equal(first, row_caches(twin, tokens, pos))
