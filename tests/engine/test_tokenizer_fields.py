@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ CONFIG: dict[str, list[Any]] = {
     "sep_token": ["is"],
     "cls_token": ["is"],
     "mask_token": ["is"],
+    "image_token": ["is", {"content": "is"}],
     "clean_up_tokenization_spaces": [True, False],
     "do_lower_case": [True],
     "errors": ["ignore"],
@@ -116,9 +118,16 @@ def directory(path: Path, change: Any = None, **config: Any) -> Path:
     return path
 
 
+NAMES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask", "image")
+
+
 def check(path: Path) -> None:
     theirs = transformers.AutoTokenizer.from_pretrained(path)
     mine = open_tokenizer(path, 512)
+    named = "|".join(f"{{{{ {name}_token }}}} {{{{ {name}_token is defined }}}}" for name in NAMES)
+    conversation = [{"role": "user", "content": "ab"}]
+    told = theirs.apply_chat_template(conversation, chat_template=named, tokenize=False, add_generation_prompt=True)
+    assert replace(mine, chat_template=named).chat_text(conversation) == told
     for text in TEXTS:
         ids = theirs(text)["input_ids"]
         assert mine.encode(text) == ids, text
@@ -144,6 +153,30 @@ def test_fields_of_tokenizer_config(field: str, tmp_path: Path) -> None:
         check(directory(tmp_path / str(number), **{field: value}))
         if field.startswith("add_"):
             check(directory(tmp_path / f"framed{number}", framed, **{field: value}))
+
+
+OLDER: dict[str, list[Any]] = {
+    "special_tokens_map.json": [
+        {"bos_token": "<|end|>", "sep_token": "ab", "unk_token": {"content": "is", "lstrip": True, "rstrip": False}},
+        {"additional_special_tokens": ["is", "n't"]},
+        {"extra_special_tokens": ["is"]},
+        {"extra_special_tokens": {"image_token": "is"}},
+        {"image_token": "is", "pad_token": {"content": "n't", "special": False, "normalized": True}},
+    ],
+    "added_tokens.json": [{"is": 260}, {"n't": 261, "is": 260}, {"<|end|>": 0}],
+}  # fmt: skip
+"""Files of older directories, which count where tokenizer_config.json lists no tokens."""
+
+
+@pytest.mark.parametrize("file", OLDER)
+@pytest.mark.parametrize("listed", [False, True])
+def test_files_of_older_directories(file: str, listed: bool, tmp_path: Path) -> None:
+    for number, content in enumerate(OLDER[file]):
+        for more in ({}, {"bos_token": None, "eos_token": "<|user|>", "mask_token": "ab"}):
+            config = more | ({"added_tokens_decoder": {}} if listed else {})
+            path = directory(tmp_path / f"{number}{len(more)}", **config)
+            (path / file).write_text(json.dumps(content))
+            check(path)
 
 
 def test_a_token_behind_the_embedding_is_left_out(tmp_path: Path) -> None:

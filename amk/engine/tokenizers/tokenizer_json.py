@@ -15,7 +15,8 @@ from amk.report.json_file import read_bytes, read_json
 MAX_TOKENIZER_BYTES = 128 << 20
 MAX_CONFIG_BYTES = 16 << 20
 _FLAGS = ("lstrip", "rstrip", "normalized", "single_word")
-_SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token")
+_SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_LISTS = ("additional_special_tokens", "extra_special_tokens")
 
 
 def tokenizer_from_directory(path: Path, vocab: int | None) -> Tokenizer:
@@ -27,15 +28,46 @@ def tokenizer_from_directory(path: Path, vocab: int | None) -> Tokenizer:
             "there is no tokenizer.json in this directory",
             help="save the fast tokenizer of the model there; a sentencepiece file alone is not enough",
         )
-    backend, normalizer = _backend(read_bytes(file, MAX_TOKENIZER_BYTES), file)
+    backend, normalizer, filling = _backend(read_bytes(file, MAX_TOKENIZER_BYTES), file)
     config_file = path / "tokenizer_config.json"
-    config = read_json(config_file, MAX_CONFIG_BYTES) if config_file.is_file() else {}
-    if not isinstance(config, dict):
-        raise bad_weights(config_file, "tokenizer_config.json should be an object")
-    special = {key: text for key in _SPECIAL if (text := _token_text(config.get(key))) is not None}
+    config = filling | _object(config_file)
+    if "added_tokens_decoder" not in config:
+        config = _older(path, config)
+    special = {key: text for key, token in _named(config).items() if (text := _token_text(token)) is not None}
     _add_tokens(backend, config, vocab)
     backend.encode_special_tokens = config.get("split_special_tokens") is True
     return Tokenizer(backend, path, (), _template(path, config), special, normalizer)
+
+
+def _object(file: Path) -> dict[str, Any]:
+    """The object in a file beside tokenizer.json; {} if there is none."""
+    found = read_json(file, MAX_CONFIG_BYTES) if file.is_file() else {}
+    if not isinstance(found, dict):
+        raise bad_weights(file, f"{file.name} should be an object")
+    return found
+
+
+def _older(path: Path, config: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration with what older directories say in files of their own: which tokens are special, and which
+    were added, by index."""
+    found = dict(config)
+    for key, value in _object(path / "special_tokens_map.json").items():
+        if key == "extra_special_tokens" and isinstance(value, list):
+            value = [*(found.get(key) or []), *value]
+        found[key] = value | {"special": True} if isinstance(value, dict) and key not in _LISTS else value
+    named = {_token_text(token) for token in _named(found).values()}
+    added = {text: at for text, at in _object(path / "added_tokens.json").items() if isinstance(at, int)}
+    flags = {text: {"special": text in named, "normalized": text not in named} for text in added}
+    return found | {"added_tokens_decoder": {str(at): {"content": text, **flags[text]} for text, at in added.items()}}
+
+
+def _named(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Special tokens that a template may call by a name, in the order of their ids if they are new: the usual ones, and
+    the model's own."""
+    own = {key: value for key, value in config.items() if key.endswith("_token") and isinstance(value, str)}
+    extra = config.get("extra_special_tokens")
+    usual = {key: config[key] for key in _SPECIAL if key in config}
+    return usual | own | (extra if isinstance(extra, dict) else {})
 
 
 def _add_tokens(backend: Backend, config: Mapping[str, Any], vocab: int | None) -> None:
@@ -46,11 +78,10 @@ def _add_tokens(backend: Backend, config: Mapping[str, Any], vocab: int | None) 
     more = config.get("added_tokens_decoder")
     listed = more if isinstance(more, dict) else {}
     tokens = [(each, False) for _, each in sorted(listed.items(), key=lambda item: (len(item[0]), item[0]))]
-    tokens += [(config.get(key), True) for key in (*_SPECIAL, "sep_token", "cls_token", "mask_token")]
-    for key in ("additional_special_tokens", "extra_special_tokens"):
+    tokens += [(token, True) for token in _named(config).values()]
+    for key in _LISTS:
         found = config.get(key)
-        each = found if isinstance(found, list) else list(found.values()) if isinstance(found, dict) else []
-        tokens += [(token, isinstance(token, str)) for token in each]
+        tokens += [(token, isinstance(token, str)) for token in found] if isinstance(found, list) else []
     known = {token.content: token.special for token in backend.get_added_tokens_decoder().values()}
     for token, always in tokens:
         text = _token_text(token)
@@ -68,8 +99,9 @@ def _added(text: str, token: Any, special: bool) -> AddedToken:
     return AddedToken(text, special=special, **flags)
 
 
-def _backend(content: bytes, file: Path) -> tuple[Backend, Any]:
-    """A tokenizer.json in memory without its normaliser, and that; AMK013 when the package does not accept it.
+def _backend(content: bytes, file: Path) -> tuple[Backend, Any, dict[str, Any]]:
+    """A tokenizer.json in memory without its normaliser, and that; the token that it fills up with, by its name in
+    tokenizer_config.json, if it says one. AMK013 when the package does not accept it.
 
     A normaliser is applied to the added tokens as soon as both are there, and may take for ever or panic, so only the
     process with limits has it.
@@ -85,7 +117,8 @@ def _backend(content: bytes, file: Path) -> tuple[Backend, Any]:
     # What a file stores of these are the settings of whoever trained with it; a prompt is neither cut nor filled up.
     backend.no_truncation()
     backend.no_padding()
-    return backend, normalizer
+    padding = record.get("padding")
+    return backend, normalizer, {"pad_token": padding["pad_token"]} if padding else {}
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
