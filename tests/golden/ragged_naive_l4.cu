@@ -137,7 +137,7 @@ struct S0 {
   static __device__ __forceinline__ amk::Plain<int> state(const Ctx& c) { return {c.globals.b_state}; }
   static constexpr bool kHasPrompt = false;
   static constexpr bool kHasPosition = false;
-  static_assert((kHasPosition == false), "a slice of layers, and nothing else, is given its position");
+  static_assert((kHasPosition == (false && true)), "a slice of layers, and nothing else, is given its position");
 };
 struct S1 {
   static constexpr int kFirst = 0, kAgents = 4;
@@ -479,9 +479,9 @@ struct S18 {
   static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 4352); }
   static constexpr int kSsqAgents = 4;
   static __device__ __forceinline__ amk::Plain<float> logits(const Ctx& c) { return {c.globals.b_logits}; }
+  static constexpr int kKParts = 1;
   static __device__ __forceinline__ amk::Plain<float> best_value(const Ctx& c) { return {c.globals.b_best_value}; }
   static __device__ __forceinline__ amk::Plain<int> best_index(const Ctx& c) { return {c.globals.b_best_index}; }
-  static constexpr int kKParts = 1;
   static_assert(((!((kSsqAgents % 4) == 0) || (Plan::kBatch == 1)) || ((4 % 4) == 0)), "sums of squares are read four at a time");
   static_assert((kHasSsq == true), "rows are divided by the root mean square if and only if the norm leaves that to them");
   static_assert(((Matrix::kChunks % kKParts) == 0), "the parts are equal numbers of chunks");
