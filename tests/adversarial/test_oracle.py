@@ -29,7 +29,8 @@ from amk.schedule_ir.schedule import Schedule
 from tests.validator.plans import from_document
 from tests.validator.two_level import random_two_level
 
-UNDECIDED = ("slice of layers", "layers of two kinds", "three layers of each of two kinds, room")
+GIVEN = ("slice of layers", "last layer and output head", "output head")
+UNDECIDED = (*GIVEN, "layers of two kinds", "three layers of each of two kinds, room")
 """Bases with what the oracle has no definitions of: hidden states from outside, layers whose chunks differ."""
 EDGES: tuple[Edges, ...] = ("word", "fence", "block")
 PLAIN, WORDS = (0, 1), 2

@@ -16,7 +16,7 @@ from amk.schedule_ir.ops import OPS
 from amk.schedule_ir.ranking import keys
 from amk.schedule_ir.schedule import steps_of
 from amk.validator.verify import verify
-from tests.lowering.edits.further import ALONE, FROM_WARP_1, FURTHER, LOGITS, keys_of, log_of
+from tests.lowering.edits.further import FROM_WARP_1, FURTHER, LOGITS, keys_of, log_of
 from tests.lowering.edits.judge import SUBJECTS, beside, judge, original, subject, texts
 from tests.lowering.edits.judge import all_edits as found_edits
 from tests.lowering.edits.rules import RULES, SOURCE
@@ -109,11 +109,17 @@ def test_waits_that_are_given_up_are_told_one_behind_the_other() -> None:
     assert [(wait.agent, wait.object, wait.wanted, wait.seen) for wait in told] == [(0, 5, 7, 3), (1, 6, 9, 4)]
 
 
-@pytest.mark.parametrize("which", ["value one more: amk/sync.cuh:75", "difference for sum: amk/ranking.cuh:20:41"])
-def test_an_edit_is_seen_where_its_function_runs_alone(which: str) -> None:
+@pytest.mark.parametrize(
+    ("which", "kernel", "seen"),
+    [
+        ("value one more: amk/sync.cuh:71", "trips", "memory"),
+        ("address 4 bytes on: amk/sync.cuh:60:70", "trips", "out of bounds"),
+        ("difference for sum: amk/ranking.cuh:20:41", "keys", "memory"),
+    ],
+)
+def test_an_edit_is_seen_where_its_function_runs_alone(which: str, kernel: str, seen: str) -> None:
     edit = next(edit for _, edit in all_edits() if edit.name.startswith(which))
-    kernel = next(name for name, unit in ALONE.items() if unit.file == edit.file)
-    assert kernel in beside(edit) and judge((kernel,), edit) == (kernel, "emulator: memory")
+    assert kernel in beside(edit) and judge((kernel,), edit) == (kernel, f"emulator: {seen}")
 
 
 @pytest.mark.turns(3)

@@ -128,7 +128,9 @@ def _of_slice(engine: EmulatedEngine, schedule: Schedule, request: Request) -> S
     if request.position:
         _draw_cache(engine, schedule, request.position)
     found: list[NDArray[np.float32]] = []
-    position = request.position
+    model, position = schedule.model, request.position
+    headed = model.slice is not None and model.slice.head
+    name, count_out = ("logits", model.vocab) if headed else ("hidden_out", model.hidden)
     for number, count in enumerate(request.launches):
         engine.machine.write("hidden_in", hidden_state(schedule.model.hidden, number))
         engine.machine.write("position", np.array([position], np.int32))
@@ -136,7 +138,7 @@ def _of_slice(engine: EmulatedEngine, schedule: Schedule, request: Request) -> S
         position += count
         if outcome.faults or not outcome.ended:
             return Shown(outcome.faults[0].kind if outcome.faults else "did not end")
-        found.append(engine.machine.read("hidden_out", np.float32, schedule.model.hidden).view(np.float32).copy())
+        found.append(engine.machine.read(name, np.float32, count_out).view(np.float32).copy())
     return Shown("", (), tuple(found), _left(engine))
 
 

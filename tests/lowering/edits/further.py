@@ -67,6 +67,13 @@ FURTHER: dict[str, tuple[str, Settings, FormatName, ModelSpec, tuple[Request, ..
         tiny(layers=1, heads=2, kv_heads=1, head_dim=128),
         (AT_A_BOUNDARY, FULL),
     ),
+    "norms of rows": (
+        "h200",
+        replace(FAST, rows=3, warps=4, kv_block=16, handoff="tagged"),
+        "bf16",
+        tiny(layers=1, heads=8, head_dim=32, qk_norm=True),
+        REQUESTS[:1],
+    ),
     "far scores": (
         "h200",
         replace(FAST, batch=2, kv_block=16, workers=4),
@@ -231,6 +238,10 @@ _TRIPS = f"""#include "amk/watchdog.cuh"
 """
 
 
+class UnitFault(Exception):
+    """What a unit did that the emulator refuses; its text is the kind of the first fault."""
+
+
 def _ran(ptx: str, words: NDArray[np.uint32], blocks: int) -> Machine:
     """The machine behind a unit that is told to give up."""
     allocations = [
@@ -241,7 +252,8 @@ def _ran(ptx: str, words: NDArray[np.uint32], blocks: int) -> Machine:
     machine = Machine(assemble(parse(ptx), "unit"), blocks, 1, 0, allocations, Limits(instructions=2_000_000))
     places = [machine.memory.addresses[name] for name in ("out", "log", "abort")]
     outcome = machine.launch(b"".join(place.to_bytes(8, "little") for place in places), Order())
-    assert outcome.ended and not outcome.faults, outcome.faults
+    if outcome.faults or not outcome.ended:
+        raise UnitFault(outcome.faults[0].kind if outcome.faults else "did not end")
     return machine
 
 

@@ -22,7 +22,7 @@ from amk.schedule_ir.schedule import Schedule
 from amk.targets.target import load_target
 from amk.weights.weight_format import FormatName
 from tests.lowering.edits.emulated import REQUESTS, Request, difference
-from tests.lowering.edits.further import ALONE, FROM_WARP_1, FURTHER
+from tests.lowering.edits.further import ALONE, FROM_WARP_1, FURTHER, UnitFault
 from tests.lowering.edits.rules import SOURCE, Edit, edits
 from tests.tiny import tiny
 
@@ -46,6 +46,12 @@ SUBJECTS: dict[str, tuple[str, Settings, FormatName, ModelSpec]] = {
     ),
     "family": ("h200", HELD, "bf16", NEOX),
     "slice": ("h200", replace(FAST, handoff="tagged"), "bf16", tiny(slice=LayerSlice(first=1, of=4))),
+    "head": (
+        "h200",
+        replace(FAST, handoff="tagged"),
+        "bf16",
+        tiny(layers=1, vocab=331, slice=LayerSlice(first=3, of=4, head=True)),
+    ),
     "rows": ("h200", replace(FAST, rows=3, warps=4, kv_block=16, handoff="tagged"), "bf16", tiny(heads=8, head_dim=32)),
     "given": (
         "h200",
@@ -55,8 +61,8 @@ SUBJECTS: dict[str, tuple[str, Settings, FormatName, ModelSpec]] = {
     ),
     "halves": ("h200", replace(FAST, kv_dtype="fp8", kv_block=16, scales_apart=True), "fp8", RAGGED),
 }
-"""Kernels that together run every header: both hand-offs and rings, codes, drawing, batches, parts, rows, a slice, and
-rows without output head."""
+"""Kernels that together run every header: both hand-offs and rings, codes, drawing, batches, parts, rows, a slice, a
+last layer with output head, and rows without one."""
 
 
 _UNIT = re.compile(rf"_amk_kernel_cu_[0-9a-f]{{8}}_{os.getpid()}")
@@ -137,7 +143,11 @@ def of_changed(name: str, ptx: str) -> str:
     """What refuses PTX that differs from the subject's."""
     if name in ALONE:
         run = ALONE[name].run
-        return "survived" if (run(ptx) == run(original(name) or "")).all() else "emulator: memory"
+        expected = run(original(name) or "")
+        try:
+            return "survived" if (run(ptx) == expected).all() else "emulator: memory"
+        except UnitFault as fault:
+            return f"emulator: {fault}"
     try:
         read_back(subject(name), ptx)
     except AmkError as error:

@@ -15,10 +15,11 @@ __device__ __forceinline__ void store_rows(C& c) {
   constexpr int kBatch = P::kBatch, kSlot = 8 * kBatch, kChunks = M::kChunks / S::kKParts;
   const int rows = M::end_row(c) - first;
   const int begin = share_begin(count, S::kAgents, agent) * kSlot, end = share_begin(count, S::kAgents, agent + 1) * kSlot;
-  // Without rows the sums of squares, too, are not the warp's to read: others may write them now.
-  if (begin == end) return;
   float scale = 1.f;
-  if constexpr (S::kHasSsq) scale = inverse_rms<P, S::kSsqAgents>(S::ssq(c));
+  // Without rows the sums of squares, too, are not the warp's to read: others may write them now.
+  if constexpr (S::kHasSsq && kBatch == 1) {
+    if (begin < end) scale = inverse_rms<P, S::kSsqAgents>(S::ssq(c));
+  }
   const auto out = S::out(c);
   for (int from = begin; from < end; from += 32) {
     const int number = from + c.lane;

@@ -15,12 +15,14 @@ __device__ __forceinline__ void swiglu(C& c) {
   const int agent = c.warp - S::kFirst, count = M::count(c), chunks = count * kChunks;
   const int first = M::first(c) * 4;
   const int begin = share_begin(count, S::kAgents, agent) * kEach, end = share_begin(count, S::kAgents, agent + 1) * kEach;
-  // Without outputs the sums of squares, too, are not the warp's to read: others may write them now.
-  if (begin == end) return;
-  float scale = inverse_rms<P, S::kSsqAgents>(S::ssq(c));
   // Where a warp has whole row groups, a lane's sequence is the same in every turn.
   constexpr bool kSame = kBatch > 1 && 32 % kEach == 0;
-  if constexpr (kSame) scale = inverse_rms<P, S::kSsqAgents>(S::ssq(c) + c.lane / 4 % kBatch * S::kSsqRow);
+  float scale = 1.f;
+  // Without outputs the sums of squares, too, are not the warp's to read: others may write them now.
+  if (begin < end) {
+    if constexpr (kBatch == 1) scale = inverse_rms<P, S::kSsqAgents>(S::ssq(c));
+    if constexpr (kSame) scale = inverse_rms<P, S::kSsqAgents>(S::ssq(c) + c.lane / 4 % kBatch * S::kSsqRow);
+  }
   const auto act = S::act(c);
   for (int from = begin; from < end; from += 32) {
     const int number = from + c.lane, row = number / 4 * 8 + number % 4;
