@@ -85,7 +85,7 @@ def _called(
     max_context: int | None,
     schedule: Schedule | None,
 ) -> Layers:
-    from amk.api.loading import target_here
+    from amk.api.devices import target_here
     from amk.api.schedules import stored_formats
     from amk.engine.checkpoints.layer_source import layer_source
     from amk.planner.decode import plan

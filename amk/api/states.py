@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from amk.api.devices import WITHOUT_GPU, Device, Planned, planned, without_gpu
 from amk.engine.backends.forward_backend import ForwardBackend
 from amk.report.diagnostic import AmkError, Diagnostic
 
 if TYPE_CHECKING:
-    from amk.api.loading import Device, Planned
     from amk.engine.checkpoints.checkpoint import Checkpoint
     from amk.engine.load import Progress
     from amk.schedule_ir.schedule import Schedule
@@ -20,8 +20,6 @@ def planned_parts(
 ) -> tuple[Schedule, Schedule]:
     """Plans of all layers and of the output head. AMK016 for a model without slices (LayerNorm), AMK011 unless the
     device's memory holds both."""
-    from amk.api.loading import planned
-
     spec = checkpoint.spec
     wanted = wanted._replace(sampling="greedy")  # the host chooses
     layers = planned(spec.sliced(0, spec.layers), device, gpu, wanted)
@@ -52,7 +50,6 @@ def states_backend(
 def _engine(
     schedule: Schedule, checkpoint: Checkpoint, device: Device, progress: Progress | None, quantise: Quantiser
 ) -> Any:
-    from amk.api.loading import WITHOUT_GPU, without_gpu
     from amk.engine.admission.admission import admit
     from amk.engine.checkpoints.layer_source import layer_source
     from amk.engine.load import gpu_engine

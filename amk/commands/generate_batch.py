@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from amk.api.loading import Device, Files, planned
+from amk.api.devices import Device, planned
+from amk.api.loading import Files
 from amk.api.schedules import read_schedule
 from amk.commands.model_arguments import packing_bar, plan_wanted, quantiser
 from amk.commands.sampling import sampling_of

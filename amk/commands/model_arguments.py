@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, get_args
 
 from amk.api.card import interpreted, usable_card
-from amk.api.loading import Device, Files, Planned, chosen, load
+from amk.api.devices import Device, Planned, chosen
+from amk.api.loading import Files, load
 from amk.commands.format_arguments import QUANTISER_NAMES, add_format_choice, positive
 from amk.commands.sampling import add_sampling_arguments, sampling_of
 from amk.engine.generation.language_model import LanguageModel

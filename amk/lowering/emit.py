@@ -150,7 +150,7 @@ class _Printer:
             case PrintedLoop():
                 return self.loop(node, pad)
             case PartLoop():
-                inner = "".join(self.step(step, pad + "  ", each=node.parts) for step in node.body)
+                inner = "".join(self.step(step, pad + "  ", in_loop=True) for step in node.body)
                 return f"{pad}#pragma unroll 1\n{pad}for (c.p = 0; c.p < {node.count}; ++c.p) {{\n{inner}{pad}}}\n"
 
     def loop(self, node: PrintedLoop, pad: str) -> str:
@@ -163,13 +163,13 @@ class _Printer:
             head += f"{pad}  c.restart_trace({trace_length(self.schedule)});\n"
         return f"{head}{inner}{pad}}}\n"
 
-    def step(self, node: PrintedStep, pad: str, each: int = 0) -> str:
+    def step(self, node: PrintedStep, pad: str, in_loop: bool = False) -> str:
         step = node.step
         role = self.roles[step.op.role]
         lines = [self.wait(w) for w in step.waits]
         if node.lanes_meet:
             lines.append("amk::sync::warp_barrier();")
-        lines += self.call(node, each) + self.signals(step.signals)
+        lines += self.call(node, in_loop) + self.signals(step.signals)
         if self.tracing:
             lines.append("c.mark();")
         if role.count != self.schedule.launch.warps:
@@ -177,14 +177,14 @@ class _Printer:
             return f"{pad}if ({_in_role(role.first, role.count)}) {{\n{inner}{pad}}}\n"
         return "".join(f"{pad}{line}\n" for line in lines)
 
-    def call(self, node: PrintedStep, each: int) -> list[str]:
+    def call(self, node: PrintedStep, in_loop: bool) -> list[str]:
         op = node.step.op
         if isinstance(op, BarrierOp):
             return [f"amk::sync::cta_barrier<{op.id}, {op.agents * 32}>();"]
         if isinstance(op, WaitOp | SignalOp):
             return []
         name = f"S{len(self.structs)}"
-        self.structs.append(step_struct(name, op, self.schedule, met=node.met, each=each))
+        self.structs.append(step_struct(name, op, self.schedule, met=node.met, in_loop=in_loop))
         self.ops.add(op.op)
         return ["c.enter_step();", f"amk::ops::{op.op}<{name}>(c);"]
 

@@ -2,15 +2,14 @@
 
 Property: with every `PartLoop` written out, the steps are those of the schedule, in its order (`written_out`).
 Algorithm: from a step on whose `k_part` is at least 1, the longest run of equal groups of steps, in each of which every
-    `k_part` is higher than in the group before by the parts of a group, one or two. Steps that wait or signal end it,
-    and steps before which lanes of a warp meet in one group and not in another. The first part is apart, because it
-    adds to nothing, and mostly the last one, because something else follows it.
+    `k_part` is one higher than in the group before. Steps that wait or signal end it, and steps before which lanes of a
+    warp meet in one group and not in another. The first part is apart, because it adds to nothing, and mostly the last
+    one, because something else follows it.
 Cost: linear in the steps, times `LONGEST`.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -19,10 +18,8 @@ from amk.schedule_ir.schedule import Loop, Node, Schedule, Step
 
 LEAST = 5
 """Parts of a product that are worth a loop: with fewer there is hardly less code, and offsets are constants."""
-PASSES = 3
-"""Fewest of a loop. Of two, a compiler keeps in a predicate which one it is, and the read-back looks for a number."""
 LONGEST = 6
-"""Most steps of a group: staging, a product and barriers around them, or of two parts staging, a product, a barrier."""
+"""Most steps of one part: staging, a product, and barriers around them."""
 
 
 @dataclass(frozen=True)
@@ -51,11 +48,10 @@ class PrintedLoop:
 
 @dataclass(frozen=True)
 class PartLoop:
-    """body: the steps of the first of `count` groups of `parts` parts."""
+    """body: the steps of the first of `count` parts."""
 
     body: tuple[PrintedStep, ...]
     count: int
-    parts: int
 
 
 Printed = PrintedStep | PrintedLoop | PartLoop
@@ -83,7 +79,7 @@ def written_out(nodes: Sequence[Printed]) -> Iterator[PrintedStep | PrintedLoop]
     for node in nodes:
         if isinstance(node, PartLoop):
             for part in range(node.count):
-                yield from (later for step in node.body if (later := step.later(part * node.parts)) is not None)
+                yield from (later for step in node.body if (later := step.later(part)) is not None)
         else:
             yield node
 
@@ -92,19 +88,12 @@ def _rolled(nodes: Sequence[PrintedStep | PrintedLoop]) -> Iterator[Printed]:
     at = 0
     while at < len(nodes):
         length, count = max(((n, _parts(nodes, at, n)) for n in range(1, LONGEST + 1)), key=lambda found: found[1])
-        if count < PASSES:
+        if count < 2:
             yield nodes[at]
             at += 1
             continue
-        body = [node for node in nodes[at : at + length] if isinstance(node, PrintedStep)]
-        yield PartLoop(tuple(body), count, _in_a_group(body))
+        yield PartLoop(tuple(node for node in nodes[at : at + length] if isinstance(node, PrintedStep)), count)
         at += length * count
-
-
-def _in_a_group(steps: Sequence[PrintedStep]) -> int:
-    """Parts of a product that these steps are of: as many as there are of its steps of one kind."""
-    kinds = Counter(one.step.op.op for one in steps if hasattr(one.step.op, "k_part"))
-    return max(kinds.values(), default=1)
 
 
 def _parts(nodes: Sequence[PrintedStep | PrintedLoop], at: int, length: int) -> int:
@@ -113,9 +102,9 @@ def _parts(nodes: Sequence[PrintedStep | PrintedLoop], at: int, length: int) -> 
     steps = [node for node in first if isinstance(node, PrintedStep)]
     if len(steps) < length or getattr(steps[0].step.op, "k_parts", 1) < LEAST:
         return 0
-    count, each = 0, _in_a_group(steps)
+    count = 0
     while True:
-        expected = [step.later(count * each) for step in steps]
+        expected = [step.later(count) for step in steps]
         found = nodes[at + count * length : at + (count + 1) * length]
         same = len(found) == length and all(
             isinstance(node, PrintedStep) and later is not None and node == replace(later, path=node.path)

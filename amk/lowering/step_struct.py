@@ -24,13 +24,13 @@ from amk.schedule_ir.schedule import Schedule
 
 def step_struct(
     name: str, op: Op, schedule: Schedule, slices: frozenset[str] = frozenset(), *, met: bool = False,
-    each: int = 0,
+    in_loop: bool = False,
 ) -> str:  # fmt: skip
     """Fields of `op` by kind: role, matrix, buffer, optional buffer, expression, integer. Streams have no accessor.
 
     slices: global buffers [workers, n] that the op takes for shared memory of the worker, beside partial sums. In a
     step of several tokens, k<Field>Row counts the elements from one row of a buffer to the next. met: see `lanes`.
-    each: parts by which every pass of a loop is further than the one before, whose first pass runs `op`; 0 outside.
+    in_loop: `op` is the first of the parts that a loop over parts runs.
     """
     buffers = {b.name: b for b in schedule.buffers}
     role = next(r for r in schedule.roles if r.name == op.role)
@@ -38,7 +38,7 @@ def step_struct(
     if isinstance(op, AttendOp):
         share = sharing(schedule.geometry(), role.count)
         lines.append(f"  static constexpr int kTogether = {blocks_together(schedule, share)};")
-    lines += _staging(op, met, each)
+    lines += _staging(op, met, in_loop)
     if (name_of := multiplied(op)) is not None:
         lines.append(f"  using Matrix = Plan::{_matrix(op, name_of, schedule)};")
     for field, info in type(op).model_fields.items():
@@ -64,12 +64,11 @@ def step_struct(
     return f"struct {name} {{\n" + "\n".join(lines) + "\n};\n"
 
 
-def _staging(op: Op, met: bool, each: int) -> list[str]:
+def _staging(op: Op, met: bool, in_loop: bool) -> list[str]:
     """What only steps have that stage a vector."""
     if not isinstance(op, Staging):
         return []
-    lines = [f"  static constexpr bool kMet = {str(met).lower()};"]
-    part = {0: "kKPart", 1: "kKPart + c.p"}.get(each, f"kKPart + {each} * c.p")
+    lines, part = [f"  static constexpr bool kMet = {str(met).lower()};"], "kKPart + c.p" if in_loop else "kKPart"
     if hasattr(op, "k_part"):
         lines.append(f"  static __device__ __forceinline__ int k_part(const Ctx& c) {{ return {part}; }}")
     return lines

@@ -22,7 +22,6 @@ from amk.planner.settings import (
     has_tags,
     is_signalled,
     kv_block,
-    multiplying,
     parts_of,
     reducible,
     splits_of,
@@ -169,7 +168,7 @@ def _scheduled(model: ModelSpec, target: Target, sized: Sized) -> Schedule:
             max_tokens=settings.max_tokens, ctas_per_sm=settings.ctas_per_sm,
         ),
         kv=kv,
-        roles=roles(settings),
+        roles=(Role(name="all", first=0, count=settings.warps), Role(name="w0", first=0, count=1)),
         tables=tables | (handoff.tables if handoff else {}) | (acts.tables if acts else {}),
         buffers=(*global_buffers(model, kv, settings, count, sized.chunks), *shared.buffers),
         counters=counters(model, settings, [run.count for run in loops], strong),
@@ -308,9 +307,7 @@ def _require_parts(model: ModelSpec, settings: Settings, runs: Runs) -> None:
 
 
 def _require_pairs(model: ModelSpec, settings: Settings, wanted: Layered) -> None:
-    """AMK016 unless chunks can have so many row groups, and warps that only stage something to stage."""
-    if settings.stagers and (settings.x_parts == 1 or settings.warps <= settings.stagers):
-        raise AmkError(Diagnostic("AMK016", "some warps stage while others multiply where inputs come in x_parts"))
+    """AMK016 unless chunks can have so many row groups."""
     if settings.row_groups == 1:
         return
     reasons = {
@@ -330,15 +327,6 @@ def _require_places(workers: int, model: ModelSpec, target: Target, settings: Se
         raise AmkError(Diagnostic("AMK011", message))
     if workers > target.sms * ctas:
         raise AmkError(Diagnostic("AMK402", f"{workers} workers, {target.name} has {target.sms} SMs x {ctas}"))
-
-
-def roles(settings: Settings) -> tuple[Role, ...]:
-    """All warps, the first one, and where some stage while the others multiply, these two."""
-    found = Role(name="all", first=0, count=settings.warps), Role(name="w0", first=0, count=1)
-    if not settings.stagers:
-        return found
-    apart = Role(name="stage", first=settings.multipliers, count=settings.stagers)
-    return (*found, Role(name=multiplying(settings), first=0, count=settings.multipliers), apart)
 
 
 def choose_workers(model: ModelSpec, target: Target, batch: int = 1, ctas: int = 1) -> int:
@@ -395,7 +383,7 @@ def first_refills(model: ModelSpec, settings: Settings, chunks: Chunks, tables: 
 def drained(model: ModelSpec, settings: Settings, chunk: Chunk, tables: Shares, name: MatrixName) -> int:
     """Chunks of one product, or of a part of it, that the least busy agent drains."""
     groups = min(tables[f"{share_table(name)}.count"]) // settings.row_groups
-    return groups * (matrix(model, name).k_chunks(chunk.columns) // parts_of(settings, name)) // settings.multipliers
+    return groups * (matrix(model, name).k_chunks(chunk.columns) // parts_of(settings, name)) // settings.warps
 
 
 def kv_layout(model: ModelSpec, settings: Settings, workers: int, context: int) -> KvLayout:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypedDict
 
@@ -55,48 +55,40 @@ class Author(Writer):
     def product(self, node: Product, held: MatrixName | None) -> list[Step]:
         """Stage what the product reads, multiply, and hand on what becomes of the rows."""
         first = node.then == "rows"
+        multiplied = [step for part in range(self.parts(node.matrix)) for step in self.multiplied(node, held, part)]
         return [
             *(self.asked_at("layer") if first else ()),
-            *self.multiplied(node.matrix, lambda part: self.fed(node, held, part)),
+            *multiplied,
             *(self.asked_at("product") if first else ()),
             *self.published(node.matrix, self.result(node), self.signals(node)),
             *(self.asked_at("published") if first else ()),
         ]
 
-    def multiplied(self, name: MatrixName, fed: Callable[[int], list[Step]]) -> list[Step]:
-        """The product, a part of its columns after the other. fed: what stages a part; where some warps only stage,
-        they do while the others multiply the part before."""
-        parts = range(self.parts(name))
-        if self.stage == "all":
-            return [step for part in parts for step in (*fed(part), *self.gemv(name, part))]
-        ahead = {part: fed(part) for part in parts[1:]}
-        turns = [step for part in parts for step in (*ahead.get(part + 1, ()), *self.drained(name, part))]
-        return [*fed(0), self.barrier(), *turns]
-
-    def fed(self, node: Product, held: MatrixName | None, part: int) -> list[Step]:
-        """What stages one part of the columns."""
+    def multiplied(self, node: Product, held: MatrixName | None, part: int) -> list[Step]:
+        """The product with one part of its columns."""
         held, parts = None if part else held, self.parts(node.matrix)
         if isinstance(node.reads, Norm):
-            return self.norm(node.reads, held, part)
+            return [*self.norm(node.reads, held, part), *self.gemv(node.matrix, part)]
         if node.reads == "attn":
-            return self.attended(node.matrix, held, part)
-        act, fields = self.own("act"), self.written_for(node.matrix, part=part)
+            return [*self.attended(node.matrix, held, part), *self.gemv(node.matrix, part)]
+        act, fields = self.own("act"), self.written_for(node.matrix)
         whole = self.act_delta is None
         ready = self.wait(act, (LAYER,)) if whole else self.wait(act, (LAYER, part), self.act_delta)
         op = StageOp(
-            role=self.stage, layer=self.layer, act=act, k_part=part, k_parts=parts, **self.scaled(fields), **fields
+            role="all", layer=self.layer, act=act, k_part=part, k_parts=parts, **self.scaled(fields), **fields
         )  # fmt: skip
         stage = Step(op=op)
         return [
             *(() if whole and part else ready),
             *self.staged(held, stage),
+            *self.gemv(node.matrix, part),
         ]
 
     def norm(self, norm: Norm, held: MatrixName | None, part: int) -> list[Step]:
         """Stage a part of a norm. An RMSNorm of the state that a layer is given was staged at the end of the layer
         before, unless it is in parts; of LayerNorm the state itself is there, once for all norms that read it."""
         at = self.graph.norms.index(norm)
-        fields = self.written_for(self.graph.reader(norm), part=part)
+        fields = self.written_for(self.graph.reader(norm))
         if not self.whole_norms:
             h = self.handed_state(norm.reads)
             stage = self.normed(self.norm_index(at), h, fields, part)
@@ -200,7 +192,7 @@ class Author(Writer):
 
     def attended(self, name: MatrixName, held: MatrixName | None, part: int) -> list[Step]:
         """Stage a part of the output of attention, adding up its splits unless their workers did."""
-        fields = self.written_for(name, part=part)
+        fields = self.written_for(name)
         heads = share_heads(
             self.model.heads,
             self.model.head_dim,
@@ -209,7 +201,7 @@ class Author(Writer):
         )
         combine = CombineOp(role="all", layer=self.layer, heads=heads, mix="mix", **self.splits_at(), **fields)
         staged = StageAttentionOp(
-            role=self.stage, layer=self.layer, attn=self.own("attn"), k_part=part, k_parts=self.parts(name),
+            role="all", layer=self.layer, attn=self.own("attn"), k_part=part, k_parts=self.parts(name),
             **self.scaled(fields), **fields,
         )  # fmt: skip
         stage = Step(op=combine if self.splits is None else staged)
@@ -226,7 +218,7 @@ class Author(Writer):
         """Stage a part of a norm."""
         parts, scaled = self.settings.x_parts, self.scaled(fields)
         op = StageNormOp(
-            role=self.stage, index=index, h=h, norm="norm", ssq="ssq", k_part=part, k_parts=parts, **scaled, **fields
+            role="all", index=index, h=h, norm="norm", ssq="ssq", k_part=part, k_parts=parts, **scaled, **fields
         )
         return Step(op=op)
 
@@ -268,7 +260,7 @@ class Author(Writer):
             **self.squares(), k_parts=self.parts("lm_head"),
         )  # fmt: skip
         steps = [
-            *self.headed(),
+            *(step for part in range(self.parts("lm_head")) for step in self.headed(part)),
             *self.published("lm_head", best, (self.signal("best"),)),
             *self.wait("best", (0,)),
             *self.staged("lm_head"),
@@ -281,20 +273,15 @@ class Author(Writer):
         )  # fmt: skip
         return [*steps, Step(op=select)]
 
-    def headed(self) -> list[Step]:
-        """Multiply lm_head."""
-        last = self.graph.additions[-1]
+    def headed(self, part: int) -> list[Step]:
+        """Multiply lm_head with a part of its columns."""
+        fields, last = self.written_for("lm_head"), self.graph.additions[-1]
         if self.whole_norms:
-            fields = self.written_for("lm_head")
             return [self.barrier(), self.layer_normed("lm_head", 0, fields), *self.gemv("lm_head")]
         if not self.rereads:
             return self.gemv("lm_head")
-
-        def fed(part: int) -> list[Step]:
-            fields, index = self.written_for("lm_head", part=part), len(self.graph.norms) * self.model.layers
-            return self.staged(None if part else last, self.normed(index, self.handed_state(0), fields, part))
-
-        return self.multiplied("lm_head", fed)
+        stage = self.normed(len(self.graph.norms) * self.model.layers, self.handed_state(0), fields, part)
+        return [*self.staged(None if part else last, stage), *self.gemv("lm_head", part)]
 
     @property
     def whole_norms(self) -> bool:

@@ -82,9 +82,6 @@ class Settings:
 
     row_groups: of a chunk; what is read of x is multiplied with all of them. Two take bf16 and more than 8 vectors.
 
-    stagers: the last warps of a worker, which stage a part of a product's input while the others multiply the part
-    before; parts then take turns in two arrays. 0: all warps stage, then all multiply.
-
     head_sums: where the partial sums of lm_head lie. In shared memory they take several times what those of a layer do,
     for each sequence, bytes that rings lack in all layers; in global memory they stay in L2.
     """
@@ -137,17 +134,11 @@ class Settings:
     head_sums: Literal["shared", "global"] = "shared"
     scale_blocks: ScaleBlocks = 1
     row_groups: Literal[1, 2] = 1
-    stagers: Literal[0, 1, 2] = 0
 
     @property
     def vectors(self) -> int:
         """Tokens that a step reads."""
         return self.batch * self.rows
-
-    @property
-    def multipliers(self) -> int:
-        """Warps that multiply, each with a ring."""
-        return self.warps - self.stagers
 
 
 FAST = Settings()
@@ -174,11 +165,6 @@ def parts_of(settings: Settings, name: MatrixName) -> int:
     return (settings.k_parts or 1) if name == "down" else settings.x_parts
 
 
-def multiplying(settings: Settings) -> str:
-    """The role of the warps that multiply."""
-    return "multiply" if settings.stagers else "all"
-
-
 def in_place(model: ModelSpec, settings: Settings) -> bool:
     """Whether attention leaves its partials where its queries were: room is short, and no warps share positions."""
     vectors = settings.rows * model.heads // model.kv_heads
@@ -200,7 +186,7 @@ def per_vector(settings: Settings) -> tuple[int, ...]:
 def sum_slots(settings: Settings, groups: int) -> int:
     """Slots of a worker's partial sums of so many row groups: where the share of a warp begins within those of a chunk,
     they have sums of two warps. (One slot more than that for chunks of one row group.)"""
-    return groups + max(settings.multipliers, settings.row_groups * (settings.multipliers - 1))
+    return groups + max(settings.warps, settings.row_groups * (settings.warps - 1))
 
 
 LONG_RINGS = 4

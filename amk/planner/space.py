@@ -46,7 +46,7 @@ FIXED = ("plan", "max_tokens", "sampling", "kv_dtype", "batch", "live", "rows", 
 there are and whether they are live, are no choices of the search.
 """
 
-OF_BATCHES = ("head_sums", "x_parts", "row_groups", "stagers")
+OF_BATCHES = ("head_sums", "x_parts", "row_groups")
 """Choices where a step reads several tokens: for one there is nothing to gain."""
 
 

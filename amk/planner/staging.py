@@ -25,11 +25,6 @@ DOWN, DOWN_SUMS = "x_down", "part_down"
 """What `down` reads, and its sums, where its parts are wider than those of all others."""
 
 
-def in_turn(name: str, part: int) -> str:
-    """The array that has a part of an input, where parts take turns in two."""
-    return f"{name}_odd" if part % 2 else name
-
-
 class Read(TypedDict):
     """Fields of a product."""
 
@@ -103,11 +98,6 @@ def staged_arrays(
         if count:
             out.append(shared(x, "f32", count, free_from(out)))
     return out
-
-
-def twin(array: Buffer, offset: int) -> Buffer:
-    """The array that takes turns with another one."""
-    return array.model_copy(update={"name": in_turn(array.name, 1), "offset": offset})
 
 
 def free_from(buffers: list[Buffer]) -> int:

@@ -10,8 +10,8 @@ from amk.models.matrices import MatrixName, scale_buffer
 from amk.models.model_spec import ModelSpec
 from amk.planner.buffers import HEAD_SUMS, handed, of_run, state_name
 from amk.planner.formats import Formats
-from amk.planner.settings import Settings, down_apart, has_tags, is_bare, is_signalled, multiplying, parts_of
-from amk.planner.staging import DOWN, DOWN_SUMS, Read, Written, in_turn, read_by, staged_for
+from amk.planner.settings import Settings, down_apart, has_tags, is_bare, is_signalled, parts_of
+from amk.planner.staging import DOWN, DOWN_SUMS, Read, Written, read_by, staged_for
 from amk.schedule_ir.expr import Expr
 from amk.schedule_ir.ops import AnyOp, BarrierOp, SignalOp, WaitOp
 from amk.schedule_ir.ops.gemv import GemvOp
@@ -74,6 +74,11 @@ class RunOfLayers:
         return weight_format(self.wanted[name])
 
 
+def refilled(most: int) -> list[Step]:
+    """Let so many copies that were held back go out."""
+    return [Step(op=RefillOp(role="all", stream="weights", most=most))] if most else []
+
+
 @dataclass(frozen=True)
 class Writer:
     """Writes steps of one program; every method returns them in program order.
@@ -112,31 +117,13 @@ class Writer:
         """The counter or buffer of this run that hands on what `name` says."""
         return of_run(name, self.run.number)
 
-    def written_for(self, *names: MatrixName, part: int = 0) -> Written:
+    def written_for(self, *names: MatrixName) -> Written:
         found = staged_for(self.head, self.settings.vectors, *((name, self.run.wanted) for name in names))
-        if self.apart(names[0]):
-            found = Written(x=DOWN, also=None, scales=None, sums=None)
-        return found if self.stage == "all" else Written(**found | {"x": in_turn(found["x"], part)})
+        return Written(x=DOWN, also=None, scales=None, sums=None) if self.apart(names[0]) else found
 
-    def read_by(self, name: MatrixName, part: int) -> Read:
+    def read_by(self, name: MatrixName) -> Read:
         found = read_by(name, self.run.wanted, self.head, self.settings.vectors)
-        if self.apart(name):
-            found = Read(x=DOWN, scales=None, sums=None)
-        return found if self.stage == "all" else Read(**found | {"x": in_turn(found["x"], part)})
-
-    @property
-    def stage(self) -> str:
-        """The role that stages inputs."""
-        return "stage" if self.settings.stagers else "all"
-
-    @property
-    def multiply(self) -> str:
-        """The role that multiplies, and owns the rings."""
-        return multiplying(self.settings)
-
-    def refilled(self, most: int) -> list[Step]:
-        """Let so many copies that were held back go out."""
-        return [Step(op=RefillOp(role=self.multiply, stream="weights", most=most))] if most else []
+        return Read(x=DOWN, scales=None, sums=None) if self.apart(name) else found
 
     def apart(self, name: MatrixName) -> bool:
         """Whether the product of a matrix has arrays of its own."""
@@ -171,21 +158,17 @@ class Writer:
         return self.slack if own is None else own
 
     def gemv(self, name: MatrixName, part: int = 0) -> list[Step]:
-        """The product with `part` of the columns between barriers; refills are held back behind the last."""
-        return [self.barrier(), *self.drained(name, part)]
-
-    def drained(self, name: MatrixName, part: int) -> list[Step]:
-        """The same without the barrier before it."""
+        """The product with `part` of the columns; refills are held back behind the last."""
         layer: Expr = 0 if name == "lm_head" else self.layer
         parts = self.parts(name)
         op = GemvOp(
-            role=self.multiply, matrix=name, layer=layer, stream="weights", part=self.sums(name),
+            role="all", matrix=name, layer=layer, stream="weights", part=self.sums(name),
             deferred=self.deferred(name) if part == parts - 1 else 0, k_part=part, k_parts=parts,
             row_scales=scale_buffer(name) if self.settings.scales_apart and self.run.format(name).per_row else None,
-            **self.read_by(name, part),
+            **self.read_by(name),
         )  # fmt: skip
         meet = [] if part == parts - 1 and self.hints_drained(name) else [self.barrier()]
-        return [Step(op=op), *meet]
+        return [self.barrier(), Step(op=op), *meet]
 
     def parts(self, name: MatrixName) -> int:
         """Steps that the product is done in."""
@@ -204,9 +187,7 @@ class Writer:
     def squares(self) -> Squares:
         """What the rows are divided by: nothing, where the norm was applied as a whole."""
         rms = self.graph.norm == "rms"
-        return Squares(
-            ssq="ssq" if rms else None, ssq_agents=(self.settings.stagers or self.settings.warps) if rms else 0
-        )
+        return Squares(ssq="ssq" if rms else None, ssq_agents=self.settings.warps if rms else 0)
 
     def deferred(self, name: MatrixName) -> int:
         return self.run.held.get(name, 0)
@@ -229,7 +210,7 @@ class Writer:
 
     def published(self, name: MatrixName, op: AnyOp, signals: tuple[Signal, ...]) -> list[Step]:
         """Publish what `op` makes of the product of `name`, and let part of what that held back go out."""
-        first = self.refilled(self.run.first.get(name, 0))
+        first = refilled(self.run.first.get(name, 0))
         result = self.publish(op, signals)
         if self.hints_drained(name):
             result.insert(1, self.barrier())
@@ -241,7 +222,7 @@ class Writer:
         """
         if name is None or (self.settings.carried is not None and name == self.graph.additions[-1]):
             return list(steps)
-        rest = self.refilled(self.deferred(name) - self.run.first.get(name, 0))
+        rest = refilled(self.deferred(name) - self.run.first.get(name, 0))
         return [*rest, *steps] if self.settings.refill_early else [*steps, *rest]
 
     def paced(self, name: MatrixName | None, turn: int, *steps: Step) -> list[Step]:
@@ -249,7 +230,7 @@ class Writer:
         if name is None or not self.spreads:
             return list(steps)
         left = self.deferred(name) - self.run.first.get(name, 0) - turn
-        return [*steps, *self.refilled(max(0, left if turn == LAST_TURN else min(left, 1)))]
+        return [*steps, *refilled(max(0, left if turn == LAST_TURN else min(left, 1)))]
 
     def asked_at(self, place: str) -> list[Step]:
         """Ask for earlier keys and values, if this is the place."""

@@ -9,8 +9,8 @@ from typing import Literal
 from amk.models.matrices import MATRICES, ROWS_PER_GROUP, matrix
 from amk.models.model_spec import ModelSpec
 from amk.planner.formats import BF16, Formats, Layered, Runs, chunk_choices, layered
-from amk.planner.settings import Settings, chunk_bytes_of, down_apart, in_place, multiplying, per_vector, sum_slots
-from amk.planner.staging import DOWN, DOWN_SUMS, free_from, layout, shared, staged_arrays, twin
+from amk.planner.settings import Settings, chunk_bytes_of, down_apart, in_place, per_vector, sum_slots
+from amk.planner.staging import DOWN, DOWN_SUMS, free_from, layout, shared, staged_arrays
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.memory import Alignment, Buffer, LayerChunks, Stream
 from amk.schedule_ir.ops.attention import PARTIAL_EXTRA, sharers
@@ -123,8 +123,6 @@ def fixed_buffers(
     apart = down_apart(model, settings)
     k_parts = -(-model.ffn * settings.x_parts // model.hidden) if apart else settings.k_parts or 1
     staged = staged_arrays(model, wanted, together, k_parts, settings.x_parts)
-    if settings.stagers:
-        staged += [twin(each, free_from(staged)) for each in staged]
     products: list[Array] = [("part", "f32", (sum_slots(settings, most), *each, ROWS_PER_GROUP))]
     attention: list[Array] = [("q", "f32", (vectors, dim))]
     if not model.layers:
@@ -152,12 +150,10 @@ def fixed_buffers(
     part = free_from(staged)
     first, end = _laid_out(products, part)
     if apart:
-        wide = [shared(DOWN, "bf16", -(-model.ffn // (settings.k_parts or 1)), 0, together)]
-        if settings.stagers:
-            wide.append(twin(wide[0], free_from(wide)))
+        wide = shared(DOWN, "bf16", -(-model.ffn // (settings.k_parts or 1)), 0, together)
         slots = sum_slots(settings, max(counts["hidden.count"]))
-        sums, last = _laid_out([(DOWN_SUMS, "f32", (slots, *each, ROWS_PER_GROUP))], free_from(wide))
-        first, end = [*first, *wide, *sums], max(end, last)
+        sums, last = _laid_out([(DOWN_SUMS, "f32", (slots, *each, ROWS_PER_GROUP))], free_from([wide]))
+        first, end = [*first, wide, *sums], max(end, last)
     second, behind = _laid_out(attention, 0 if settings.overlay else end)
     # The weights of splits are used while x is written, so they may lie on the partial sums only.
     third, beyond = _laid_out(mixed, part if settings.overlay else behind)
@@ -184,7 +180,7 @@ def _laid_out(arrays: list[Array], offset: int) -> tuple[list[Buffer], int]:
 
 def slot_bytes(target: Target, settings: Settings, chunk: int) -> int:
     """One slot of every agent's ring, with its barrier where copies use one; `chunk` in bytes, here and below."""
-    return settings.multipliers * (chunk + (MBARRIER_BYTES if target.has("bulk_copy") else 0))
+    return settings.warps * (chunk + (MBARRIER_BYTES if target.has("bulk_copy") else 0))
 
 
 def shared_limit(target: Target, settings: Settings) -> int:
@@ -195,7 +191,7 @@ def shared_limit(target: Target, settings: Settings) -> int:
 def ring_slots(target: Target, settings: Settings, chunk: int, fixed: int) -> int:
     """How deep the rings can be behind `fixed` bytes of other arrays; may be less than the two that work."""
     room = shared_limit(target, settings) - STATIC_SHARED - fixed
-    wanted = min(settings.slots or MAX_SLOTS, settings.max_ring_bytes // (settings.multipliers * chunk))
+    wanted = min(settings.slots or MAX_SLOTS, settings.max_ring_bytes // (settings.warps * chunk))
     return min(wanted, room // slot_bytes(target, settings, chunk), MAX_SLOTS)
 
 
@@ -204,7 +200,7 @@ def shared_plan(model: ModelSpec, target: Target, settings: Settings, runs: Runs
 
     AMK401 if not even two slots per ring fit.
     """
-    warps, chunk, bulk = settings.multipliers, copied(settings, runs), target.has("bulk_copy")
+    warps, chunk, bulk = settings.warps, copied(settings, runs), target.has("bulk_copy")
     wanted = tuple((count, {name: each.format for name, each in chunks.items()}) for count, chunks in runs)
     buffers, offset = fixed_buffers(model, settings, counts, wanted)
     slots = ring_slots(target, settings, chunk, offset)
@@ -223,8 +219,8 @@ def shared_plan(model: ModelSpec, target: Target, settings: Settings, runs: Runs
         offset += buffers[-1].bytes
     plain = {chunk.columns for _, chunks in runs for chunk in chunks.values() if chunk.format == "bf16"}
     stream = Stream(
-        name="weights", source="weights", ring="ring", full="full" if bulk else None, role=multiplying(settings),
-        slots=slots, chunk_rows=16 if settings.row_groups == 2 else 8, chunk_k=plain.pop() if plain else NO_PLAIN,
+        name="weights", source="weights", ring="ring", full="full" if bulk else None, role="all", slots=slots,
+        chunk_rows=16 if settings.row_groups == 2 else 8, chunk_k=plain.pop() if plain else NO_PLAIN,
         engine="bulk" if bulk else "cp_async", run_ahead=settings.run_ahead,
         refill_fence=settings.refill_fence and bulk,
         chunks={name: chunk for name, chunk in runs[0][1].items() if chunk.format != "bf16"}, later=_later(runs),

@@ -41,7 +41,8 @@ def faults(schedule: Schedule, ptx: str, order: Order = ORDERS[0], tokens: int =
     if schedule.model.slice is not None:
         tokens = 1
         engine.machine.write("hidden_in", hidden_state(schedule.model.hidden, 0))
-        engine.machine.write("position", np.zeros(1, np.int32))
+        if schedule.model.layers:
+            engine.machine.write("position", np.zeros(1, np.int32))
     else:
         engine.request_batch([[3, 17, 5, 9, 2, 4, 6, 8, 1, 7, 5, 3][: 3 * schedule.rows]] * schedule.batch)
     outcome = engine.launch(tokens, order)

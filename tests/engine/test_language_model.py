@@ -15,7 +15,7 @@ import pytest
 from safetensors.numpy import load_file
 
 import amk
-from amk.api import loading
+from amk.api import devices
 from amk.api.card import Card
 from amk.cli import main
 from amk.engine.backends.choice import choose, log_softmax
@@ -399,7 +399,7 @@ def test_what_the_files_ask_for_is_named(directory: Path, tmp_path: Path) -> Non
 def test_devices_that_cannot_be_had(
     directory: Path, options: dict[str, Any], code: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loading, "usable_card", lambda: None)
+    monkeypatch.setattr(devices, "usable_card", lambda: None)
     with pytest.raises(AmkError, match=code):
         amk.load(directory, **options)
 
@@ -420,8 +420,8 @@ def test_devices_that_cannot_be_had(
 def test_the_card_decides_where_nobody_does(
     card: Card | None, device: str, gpu: str | None, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loading, "usable_card", lambda: card)
-    found, target, told = loading.chosen(None, scheduled=False)
+    monkeypatch.setattr(devices, "usable_card", lambda: card)
+    found, target, told = devices.chosen(None, scheduled=False)
     assert (found, target) == (device, gpu)
     assert all(words in note.message for note in told) and bool(told) is bool(words)
 

@@ -19,7 +19,7 @@ import pytest
 import amk
 from amk.adversary.edits import Edit, apply, find
 from amk.adversary.neighbourhood.bases import TAGGED
-from amk.api.loading import Device
+from amk.api.devices import Device
 from amk.checker.certificate import check_certificate
 from amk.emulator.decode import EmulatedEngine
 from amk.engine.backends.cpu_engine import CpuEngine

@@ -105,8 +105,8 @@ def source(schedule: Schedule, place: Place | None) -> str:
     """The kernel's text with a delay before one step, which is in no loop over parts."""
 
     class Delayed(emitter._Printer):
-        def step(self, node: PrintedStep, pad: str, each: int = 0) -> str:
-            text = super().step(node, pad, each)
+        def step(self, node: PrintedStep, pad: str, in_loop: bool = False) -> str:
+            text = super().step(node, pad, in_loop)
             return pad + place.delay() + text if place is not None and node.step is place.step else text
 
     original = emitter._Printer

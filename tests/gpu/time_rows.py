@@ -18,12 +18,12 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, replace
 from multiprocessing import get_context
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 
-from amk.api.loading import target_here
+from amk.api.devices import target_here
 from amk.bench.ablated import AblatedKernel, ablated_cubins
 from amk.bench.ablation import WORK
 from amk.bench.accuracy import relative_error
@@ -61,16 +61,11 @@ SEVENTHS = {f"rows {rows} k_parts=7": replace(FAST, rows=rows, k_parts=7) for ro
 def plans(model: ModelSpec, target: Target) -> dict[str, Settings]:
     """By name: one row, with the copies and parts of the plan of several rows too, several rows, as large a batch.
 
-    alone: in chunks of one row group. headless: without output head. stage: so many warps stage while the others
-    multiply.
+    alone: in chunks of one row group. headless: without output head.
     """
 
     def found(settings: Settings) -> Settings:
         return replace(tuned(settings, model, target, layered(model, BF16), target.sms, CONTEXT), plan="search")
-
-    def apart(stagers: Literal[1, 2], headless: bool) -> Settings:
-        wide = found(replace(FAST, rows=8 * ROWS, headless=headless))
-        return replace(wide, stagers=stagers, x_parts=2 * wide.x_parts, k_parts=2 * (wide.k_parts or 1))
 
     alone = {
         f"rows {rows} alone": replace(found(replace(FAST, rows=rows)), row_groups=1) for rows in (4 * ROWS, 8 * ROWS)
@@ -88,7 +83,6 @@ def plans(model: ModelSpec, target: Target) -> dict[str, Settings]:
         "rows 32": replace(FAST, rows=4 * ROWS),
         "rows 64": replace(FAST, rows=8 * ROWS),
         **alone,
-        **{f"rows 64{HEADLESS * h} {n} stage": apart(n, h) for n in (1, 2) for h in (False, True)},
         **{f"rows {rows}{HEADLESS}": replace(FAST, rows=rows, headless=True) for rows in (4 * ROWS, 8 * ROWS)},
     }
 
@@ -155,7 +149,7 @@ def cache_agreement(made: dict[str, Subject], pos: int) -> Iterator[dict[str, An
     for name, subject in made.items():
         if not subject.schedule.headless:
             continue
-        twin, rows = made.get(name.replace(HEADLESS, "")), 2 * subject.schedule.rows
+        twin, rows = made.get(name.removesuffix(HEADLESS)), 2 * subject.schedule.rows
         tokens = [(1000 + pos + 7 * r) % subject.schedule.model.vocab for r in range(rows)]
         first, second = row_caches(subject, tokens, pos), row_caches(subject, tokens, pos)
         same = None if twin is None else torch.equal(first, row_caches(twin, tokens, pos))

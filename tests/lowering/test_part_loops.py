@@ -34,8 +34,7 @@ NARROW = tiny(ffn=384, layers=1)
 CODES = tiny(ffn=768, layers=1)
 WIDE = tiny(ffn=384, hidden=320, heads=5, kv_heads=1, head_dim=64, layers=2)
 EACH = [4, 4, 4, 5, 4]
-"""Passes for QKV, O, gate and up, `down`, lm_head; `down` in six parts has the same barrier behind its last one. Where
-some warps stage, a pass is two parts, of which there are twice as many."""
+"""Passes for QKV, O, gate and up, `down`, lm_head; `down` in six parts has the same barrier behind its last one."""
 KERNELS: dict[str, tuple[str, Settings, FormatName, ModelSpec, list[int]]] = {
     "batch": ("h200", BATCH, "bf16", NARROW, [5]),
     "words": ("h200", replace(BATCH, handoff="tagged"), "bf16", NARROW, [5]),
@@ -44,14 +43,6 @@ KERNELS: dict[str, tuple[str, Settings, FormatName, ModelSpec, list[int]]] = {
     "copies": ("l4", BATCH, "bf16", NARROW, [5]),
     "one vector": ("h200", replace(BATCH, batch=1), "bf16", NARROW, [5]),
     "rows": ("h200", ROWS, "bf16", WIDE, EACH),
-    "a warp that stages": ("h200", replace(ROWS, stagers=1, x_parts=10, k_parts=12), "bf16", WIDE, EACH),
-    "two warps that stage": (
-        "h200",
-        replace(ROWS, rows=16, stagers=2, x_parts=10, k_parts=12, headless=True),
-        "bf16",
-        WIDE.model_copy(update={"layers": 1}),
-        EACH[:-1],
-    ),
     "16 rows": ("h200", replace(ROWS, rows=16), "bf16", WIDE.model_copy(update={"layers": 1}), EACH),
 }
 
