@@ -29,7 +29,7 @@ from tests.adversarial.strictness import rendered
 from tests.adversarial.whole_neighbourhood import PARTS, SLICES, counted, edits_of, splits_of
 
 SLICE, SPLITS = 3_000, 30
-EACH, MOST = 105, 600
+EACH, MOST = 70, 600
 """Edits of each base that are drawn for its slice, and at most."""
 VERDICTS = ("refused", "SAFE", "UNSAFE", "UNKNOWN")
 LIGHT = Care(safe=1, other=0, certificates=False)
@@ -286,7 +286,7 @@ def test_splits_have_a_twin_with_at_most_one_edit_and_one_user() -> None:
         assert sum(original.get(k) != twin.value.get(k) for k in {*original, *twin.value} - {"name"}) <= 1
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("name", WHOLE)
 def test_no_hole_among_splits(name: str) -> None:
     changes, _, survey = splits_of(name)

@@ -49,7 +49,7 @@ def test_one_kernel_that_is_wrong_among_right_ones_is_found() -> None:
         assert judged(many.chosen([*right[:5], one, *right[5:]]).system).verdict == "UNSAFE"
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(len(PARTS))
 @pytest.mark.parametrize("first", PARTS)
 def test_many_random_kernels_get_the_verdict_of_exploration(first: int) -> None:
     compared = Compared(CERTIFICATES)
