@@ -29,9 +29,6 @@ from amk.schedule_ir.schedule import Schedule
 from tests.validator.plans import from_document
 from tests.validator.two_level import random_two_level
 
-GIVEN = ("slice of layers", "last layer and output head", "output head")
-UNDECIDED = (*GIVEN, "layers of two kinds", "three layers of each of two kinds, room")
-"""Bases with what the oracle has no definitions of: hidden states from outside, layers whose chunks differ."""
 EDGES: tuple[Edges, ...] = ("word", "fence", "block")
 PLAIN, WORDS = (0, 1), 2
 Row = tuple[int, int, int, int, int, int]
@@ -39,7 +36,7 @@ Row = tuple[int, int, int, int, int, int]
 
 
 @pytest.mark.turns(2)
-@pytest.mark.parametrize("name", [name for name in MADE if name not in UNDECIDED])
+@pytest.mark.parametrize("name", MADE)
 def test_plans_are_right_by_the_definitions(name: str) -> None:
     """What the oracle refuses without looking at the order would hide what it says of the order."""
     assert rule(from_document(base(name)), 2).status == "SAFE"
@@ -312,3 +309,13 @@ def test_drawings_are_decided(name: str) -> None:
     ruling = rule(from_document(document), 2)
     assert ruling.status == "UNSAFE" and "unordered" in ruling.why
     assert any(step["op"]["op"] == "select_draw" for _, step in steps(document))
+
+
+def test_what_a_slice_leaves_is_asked_for() -> None:
+    """A hidden state, or logits, that nobody stores."""
+    for name, wanted in (("slice of layers", "give_hidden"), ("output head", "give_logits")):
+        document = deepcopy(base(name))
+        assert rule(from_document(document), 2).status == "SAFE"
+        path = find(document, wanted)
+        at(document, path[:-1]).pop(int(path[-1]))
+        assert rule(from_document(document), 2).status == "UNSAFE"

@@ -29,6 +29,7 @@ def broken_rules(spelled: Spelled) -> Iterator[str]:
     yield from _resident(schedule)
     yield from _shared(schedule)
     yield from _rings(schedule)
+    yield from _chunks(schedule)
     yield from _tiles(schedule)
     yield from _meetings(schedule)
     yield from _touches(schedule)
@@ -140,8 +141,16 @@ def _rings(schedule: Schedule) -> Iterator[str]:
             yield "an op has its data where copies land at any time"
         if len(taken) == 2 and ring is full:
             yield "a ring is its own mbarriers"
-        if any(matrix(schedule.model, name).k % stream.chunk_k for name in MATRICES):
+
+
+def _chunks(schedule: Schedule) -> Iterator[str]:
+    """A row of bf16 is whole chunks; of codes the packing fills the last one."""
+    kinds = [(name, kind) for stream in schedule.streams for name in MATRICES for kind in stream.kinds(name)]
+    for name, kind in kinds:
+        if kind.format == "bf16" and matrix(schedule.model, name).k % kind.columns:
             yield "chunks do not tile a matrix"
+        if kind.columns % kind.weights.unit:
+            yield "a chunk ends within a tile or a group of codes"
 
 
 def _tiles(schedule: Schedule) -> Iterator[str]:

@@ -155,8 +155,12 @@ def final_content(toucher: Toucher, pos: Place) -> Iterator[Content]:
     schedule, tokens = toucher.spelled.schedule, toucher.spelled.tokens
     one = 4 * schedule.vectors
     yield _state(toucher, 1)
-    for n in range(tokens):
+    part = schedule.model.slice
+    for n in range(tokens if part is None else 0):
         yield toucher.number["output"], one * n, one * (n + 1), toucher.code("output", 0, n)
-    if not schedule.headless:
+    if part is not None and not part.head:
+        behind_all = toucher.code("h", len(schedule.model.graph.additions) * schedule.model.layers, tokens - 1)
+        yield toucher.number["hidden_out"], 0, toucher.by_name["hidden_out"].bytes, behind_all
+    elif not schedule.headless:
         yield toucher.number["logits"], 0, schedule.model.vocab * one, toucher.code("logits", 0, tokens - 1)
     yield from _caches(toucher, pos, toucher.moved[-1] + schedule.rows)

@@ -23,8 +23,8 @@ CACHED = frozenset({"k", "v"})
 UNNAMED = -1
 POSITIONAL = frozenset({"rope_append", "attend", "merge", "combine", "reduce_splits"})
 """Ops whose footprint depends on the position; all others are evaluated once."""
-COUNTING = frozenset({"select", "select_draw", "advance"})
-"""Ops that choose a token; their footprint depends on its number within the launch."""
+COUNTING = frozenset({"select", "select_draw", "advance", "give_hidden", "give_logits"})
+"""Ops that end a token; the footprint of those that choose one depends on its number within the launch."""
 Key = tuple[str | int | tuple[str, str], ...]
 Place = int | tuple[int, ...]
 """A position, or that of each sequence."""
