@@ -60,7 +60,7 @@ class Run:
         times = {"seconds": 0.0, "cpu_seconds": 0.0, "longest": 0.0}
         head = {"format": 1, "name": self.name, "done": 0, "ahead": [], **times, "commits": {}}
         known = json.loads(self.path.read_text()) if self.path.exists() else {}
-        known = known if "done" in known else {}  # a record of another kind of run is made anew
+        known = known if "commits" in known else {}  # a record of another kind of run is made anew
         self.record = head | {"counts": {}, "differences": []} | known
 
     @property

@@ -1,32 +1,31 @@
 """A search under everything that can happen to it at night, through the command itself; seeded and resumable.
 
-    python -m tests.agent.hazards --count 200 --seed 11 --state STATE.json --record tests/records/search/hazards.json
+    python -m tests.agent.hazards --jobs 16 --record tests/records/search/hazards.json
 
 At a random moment the driver is killed, told to end, or finds the disk full; its write-ahead log, table or mirror is
 lost or cut while it is dead; the process of its gate is killed or stopped. Then the search goes on with `--resume`.
 After each hazard everything that was acknowledged, which is what both copies of the journal held, has to be there, in
 its order; at the end of each search nothing was done twice, EVALS evaluations were made and the limits are the given.
 
-Every session is forked from this process, which has imported everything, so a hazard costs seconds and no more.
+Slices are numbered, ten of them have `SHARES`, and a record goes on with those that it has not. Every session is forked
+from the process of its slice, which has imported everything, so a hazard costs seconds and no more.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import json
+import gc
 import os
 import random
 import resource
-import shlex
 import signal
 import sys
 import tempfile
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +39,10 @@ from amk.agent.journal.store import read_state
 from amk.agent.run import reports, runs, session
 from amk.agent.run.loop import Loop
 from amk.agent.run.runs import Plan
-from amk.bench.provenance import commit
+from tests import long_run
 from tests.agent.kills import children, failures
 from tests.agent.rules import fences_kept
+from tests.long_run import Run
 
 EVALS = 30
 LIMITS = Limits(evals=EVALS, calls=7, dollars=0.5)
@@ -59,6 +59,8 @@ SIMULATED_TIME = "device time is within work time"
 """Not of a simulated device: its seconds are not those of the clock."""
 PATIENCE = 120.0
 QUICK = (sys.executable, str(Path(__file__).with_name("quick_gate.py")))
+SLICES, HAZARDS = 10, 20
+"""Slices of a record, and hazards in one."""
 
 
 @dataclass
@@ -159,6 +161,7 @@ class Search:
 def _session(root: Path, folder: Path | None, pool: bool, room: int | None) -> int:
     """The command, in the forked process; its exit status."""
     os.setsid()
+    gc.enable()  # a slice runs without
     os.environ["AMK_RUNS"], os.environ["ANTHROPIC_API_KEY"] = str(root), "sk-secret"
     with open(root / "log", "a") as log:
         os.dup2(log.fileno(), 1)
@@ -184,9 +187,7 @@ def _gate(workshop: Any, jobs: int, runs: bool) -> Gate:
 
 
 def _pool(workshop: Any, jobs: int, runs: bool) -> Gate:
-    return GatePool(
-        workshop, fences_kept, runs=runs, command=(sys.executable, str(Path(__file__).with_name("quick_gate.py")))
-    )
+    return GatePool(workshop, fences_kept, runs=runs, command=QUICK)
 
 
 def _cut(path: Path, rng: random.Random) -> None:
@@ -256,68 +257,53 @@ def _gate_struck(kind: str, search: Search) -> bool:
     return True
 
 
-def warm(root: Path) -> None:
+@cache
+def warm() -> None:
     """One search in this process, so that those that are forked from it have imported and planned before: they propose
     the same. What is left near the best is not looked at, which is written down and decides nothing."""
     made = runs.workshop_of(Plan("smollm2-135m", "h200", 1024, "naive", 0, "random", None, LIMITS))
     runs.workshop_of = lambda asked: made
     Loop._look_around = lambda self, last=False: None  # type: ignore[method-assign]
-    os.environ["AMK_RUNS"], session.gate_of = str(root), _gate
-    with contextlib.redirect_stdout(sys.stderr):
+    session.gate_of = _gate
+    with tempfile.TemporaryDirectory() as root, open(os.devnull, "w") as gone, contextlib.redirect_stdout(gone):
+        os.environ["AMK_RUNS"] = root
         cli.main([*WORDS, *GIVEN])
 
 
-def orders(count: int, seed: int) -> list[str]:
+def orders(number: int, count: int) -> list[str]:
+    """The hazards of slice `number`: ten slices of twenty have all shares."""
     kinds = [kind for kind, share in SHARES.items() for _ in range(share)]
-    random.Random(seed).shuffle(kinds)
-    return (kinds * (count // len(kinds) + 1))[:count]
+    random.Random(number * count // len(kinds)).shuffle(kinds)
+    begin = number * count % len(kinds)
+    return (kinds + kinds)[begin : begin + count]
 
 
-def campaign(count: int, seed: int, place: Path | None = None) -> dict[str, Any]:
-    """All hazards; what `place` holds of an earlier, unfinished campaign is gone on with."""
-    told: dict[str, Any] = {"done": 0, "searches": 0, "hazards": {}, "problems": [], "seconds": 0.0}
-    if place is not None and place.exists():
-        told = json.loads(place.read_text())
-    with tempfile.TemporaryDirectory() as root:
-        warm(Path(root))
-    kinds, began = orders(count, seed), time.monotonic() - told["seconds"]
-    hazards = Counter(told["hazards"])
-    while told["done"] < count:
+def campaign(number: int, count: int = HAZARDS) -> dict[str, Any]:
+    """A slice: `count` hazards, in as many searches as they take."""
+    warm()
+    left = orders(number, count)[::-1]
+    hazards: Counter[str] = Counter()
+    searches, differences = 0, []
+    while left:
         with tempfile.TemporaryDirectory() as root:
-            search = Search(Path(root), random.Random(f"{seed} {told['done']}"))
-            while told["done"] < count and not search.ended and not search.problems:
-                if strike(kind := kinds[told["done"]], search):
-                    hazards[kind] += 1
-                    told["done"] += 1
-                    print(f"{told['done']} of {count}: {kind}, {len(search.known)} events", file=sys.stderr)
+            search = Search(Path(root), random.Random(f"{number} {len(left)}"))
+            while left and not search.ended and not search.problems:
+                if strike(left[-1], search):
+                    hazards[left.pop()] += 1
             search.finish()
             log = (Path(root) / "log").read_text(errors="replace")[-300:] if search.problems else ""
-            told["problems"] += [f"search {told['searches']}: {p} {log}" for p in search.problems]
-        told |= {"searches": told["searches"] + 1, "hazards": dict(hazards)}
-        told["seconds"] = round(time.monotonic() - began, 1)
-        if place is not None:
-            place.write_text(json.dumps(told))
-    return told | {"seed": seed, "evaluations": told["searches"] * EVALS}
+            differences += [f"slice {number}, search {searches}: {p} {log}" for p in search.problems]
+        searches += 1
+    return {"hazards": dict(hazards), "searches": searches, "evaluations": searches * EVALS, "differences": differences}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=11)
-    parser.add_argument("--state", type=Path, help="kept up to date, so that a campaign can be gone on with")
-    parser.add_argument("--record", type=Path)
+    parser.add_argument("--slices", type=int, default=SLICES)
+    parser.add_argument("--record", type=Path, required=True)
+    long_run.arguments(parser)
     options = parser.parse_args()
-    found = campaign(options.count, options.seed, options.state)
-    words = ["python", "-m", "tests.agent.hazards", "--count", str(options.count), "--seed", str(options.seed)]
-    found["run"] = {
-        "command": shlex.join(words), "commit": commit(), "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "hardware": f"{os.cpu_count()} cores, no GPU",
-    }  # fmt: skip
-    text = json.dumps({"format": 1, "name": "search-hazards"} | found, indent=1)
-    print(text)
-    if options.record is not None:
-        options.record.write_text(text + "\n")
-    return 1 if found["problems"] else 0
+    return long_run.go([Run("search-hazards", campaign, options.record, options.slices, guess=60.0)], options)
 
 
 if __name__ == "__main__":

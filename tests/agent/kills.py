@@ -1,10 +1,11 @@
 """`kill -9` of driver, supervisor and worker at random moments of a search, then resume.
 
-    python -m tests.agent.kills --kills 100 --seed 7 --record tests/records/search/search-kills.json
+    python -m tests.agent.kills --jobs 16 --record tests/records/search/search-kills.json
 
-Every kind of process is killed `--kills` times with a real SIGKILL; a killed driver is started again on the same run.
-Searches of `EVALS` evaluations follow each other until all kills are spent; after every kill and at every end the
-journal is examined: what was acknowledged is still there, nothing was measured twice, the budgets are right.
+Every kind of process is killed `KILLS` times in a slice with a real SIGKILL; a killed driver is started again on the
+same run. Searches of `EVALS` evaluations follow each other until all kills are spent; after every kill and at every
+end the journal is examined: what was acknowledged is still there, nothing was measured twice, the budgets are right.
+Slices are numbered, and number is seed: a record goes on with those that it has not.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import contextlib
 import json
 import os
 import random
-import shlex
 import signal
 import sqlite3
 import subprocess
@@ -24,17 +24,20 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from amk.agent.journal.copies import DATABASE
 from amk.agent.journal.events import EVENT, AnyEvent, Decided, Faulted, LeaseReserved, Measured
 from amk.agent.journal.store import read_state
-from amk.bench.provenance import commit
+from tests import long_run
 from tests.agent import search_program
+from tests.long_run import Run
 
 KINDS = ("driver", "supervisor", "worker")
+SLICES, KILLS = 20, 5
+"""Slices of a record, and kills of each kind in one."""
 EVALS = 40
 LONGEST = 2.0
 """Seconds at most between the processes being there and the kill."""
@@ -211,11 +214,11 @@ def orders(kills: int, rng: random.Random) -> Iterator[str]:
 
 
 def campaign(kills: int, seed: int, evals: int = EVALS) -> dict[str, Any]:
-    """All kills of all kinds; `problems` is empty if the searches stood it."""
-    rng, began = random.Random(seed), time.monotonic()
+    """All kills of all kinds; `differences` is empty if the searches stood it."""
+    rng = random.Random(seed)
     done: Counter[str] = Counter()
     moments: Counter[str] = Counter()
-    problems: list[str] = []
+    differences: list[str] = []
     searches = stops = 0
     with tempfile.TemporaryDirectory() as root:
         search: Search | None = None
@@ -226,16 +229,14 @@ def campaign(kills: int, seed: int, evals: int = EVALS) -> dict[str, Any]:
                     break
                 if not search.ended:
                     continue
-                searches, stops = searches + 1, stops + _close(search, moments, problems)
+                searches, stops = searches + 1, stops + _close(search, moments, differences)
                 search = None
             done[kind] += 1
         if search is not None:
-            searches, stops = searches + 1, stops + _close(search, moments, problems)
+            searches, stops = searches + 1, stops + _close(search, moments, differences)
     return {
-        "kills": dict(done), "seed": seed, "searches": searches, "devices given up": stops,
-        "evaluations": searches * evals,
-        "last event at a kill": dict(moments.most_common()), "problems": problems,
-        "seconds": round(time.monotonic() - began, 1),
+        "kills": dict(done), "searches": searches, "devices given up": stops, "evaluations": searches * evals,
+        "last event at a kill": dict(moments), "differences": [f"seed {seed}: {each}" for each in differences],
     }  # fmt: skip
 
 
@@ -248,21 +249,12 @@ def _close(search: Search, moments: Counter[str], problems: list[str]) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=100, help="of each kind (default: 100)")
-    parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--record", type=Path)
+    parser.add_argument("--slices", type=int, default=SLICES)
+    parser.add_argument("--record", type=Path, required=True)
+    long_run.arguments(parser)
     options = parser.parse_args()
-    found = campaign(options.kills, options.seed)
-    words = ["python", "-m", "tests.agent.kills", "--kills", str(options.kills), "--seed", str(options.seed)]
-    found["run"] = {
-        "command": shlex.join(words), "commit": commit(), "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "hardware": f"{os.cpu_count()} cores, no GPU",
-    }  # fmt: skip
-    text = json.dumps({"format": 1, "name": "search-kills"} | found, indent=1)
-    print(text)
-    if options.record is not None:
-        options.record.write_text(text + "\n")
-    return 1 if found["problems"] else 0
+    run = Run("search-kills", partial(campaign, KILLS), options.record, options.slices, guess=60.0)
+    return long_run.go([run], options)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ import pytest
 from amk.agent.journal.copies import MIRROR
 from amk.agent.journal.state import State
 from amk.agent.journal.store import read_state
-from tests.agent import kills, search_program
+from tests.agent import hazards, kills, search_program
 from tests.cases import cases
 
 EVALS = 10
@@ -81,19 +82,26 @@ def test_driver_supervisor_and_worker_are_killed_and_nothing_is_lost() -> None:
     """The short form of `python -m tests.agent.kills`."""
     each, evals = cases(1, 2), cases(5, 8)
     found = kills.campaign(each, 3, evals=evals)
-    assert found["problems"] == [] and found["kills"] == {"driver": each, "supervisor": each, "worker": each}
+    assert found["differences"] == [] and found["kills"] == {"driver": each, "supervisor": each, "worker": each}
     assert found["evaluations"] >= evals and sum(found["last event at a kill"].values()) >= 3 * each
 
 
 @pytest.mark.turns(4)
 def test_a_search_stands_the_hazards_of_a_night() -> None:
     """The short form of `python -m tests.agent.hazards`, which has to fork before it has threads."""
-    words = [sys.executable, "-m", "tests.agent.hazards", "--count", "2", "--seed", "19"]
+    program = "import json; from tests.agent import hazards; print(json.dumps(hazards.campaign(19, 2)))"
+    words = [sys.executable, "-c", program]
     environment = {**os.environ, "PYTHONPATH": ":".join(filter(None, sys.path))}
     done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout)
-    assert found["problems"] == [] and sum(found["hazards"].values()) == len(found["hazards"]) == 2
+    assert found["differences"] == [] and sum(found["hazards"].values()) == 2
+
+
+def test_slices_of_hazards_have_all_shares() -> None:
+    drawn = [hazards.orders(number, hazards.HAZARDS) for number in range(2 * hazards.SLICES)]
+    for ten in (drawn[: hazards.SLICES], drawn[hazards.SLICES :]):
+        assert Counter(kind for each in ten for kind in each) == hazards.SHARES
 
 
 def test_a_finished_run_resumes_to_nothing(tmp_path: Path) -> None:
