@@ -49,17 +49,12 @@ def refused(state: State, who: str) -> None:
     state.apply(Gated(index=index, verdict="unsafe", key=str(index), codes=("AMK302",)), float(index))
 
 
-def test_what_jumped_hands_over_once_it_finds_nothing_more() -> None:
-    """The jump of the knobs is worth twenty times what an edit may gain, and yet the edits get their turn, and keep it
-    as long as they gain."""
+def test_a_jump_earns_nothing_and_what_gained_hands_over_once_it_finds_nothing_more() -> None:
+    """Edits get their turn at once behind a jump of the knobs, and keep it as long as they gain."""
     state = State()
     assert first(state) == "knobs"
     evaluated(state, "beam", -0.4)
-    idle = 0
-    while first(state) == "knobs":
-        evaluated(state, "local", -0.3)
-        idle += 1
-    assert 3 <= idle <= 8
+    assert first(state) == "structure", "the jump says nothing of what the knobs will find"
     for number in range(4):
         evaluated(state, "structure", -0.42 - 0.02 * number)
         assert first(state) == "structure"
@@ -68,6 +63,12 @@ def test_what_jumped_hands_over_once_it_finds_nothing_more() -> None:
         evaluated(state, "structure", -0.4)
         fruitless += 1
     assert 3 <= fruitless <= 12, "then the knobs have another try"
+    evaluated(state, "local", -0.55)
+    idle = 0
+    while first(state) == "knobs":
+        evaluated(state, "local", -0.3)
+        idle += 1
+    assert 3 <= idle <= 8
 
 
 def test_a_language_model_is_asked_by_what_it_gained_as_arms_are() -> None:

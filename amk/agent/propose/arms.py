@@ -5,9 +5,9 @@ earlier runs found, a language model. Credit is gain per cost, chosen by a disco
 and Moulines, 2011): what an arm's proposals were faster than everything before them, over the seconds of their timed
 steps. Where evaluations are all that limits a run they are the cost: a paired test takes a device ten times
 as long as a hopeless one, and would be held against the arm that made it. The discount is strong, because gains are not
-stationary: the first jump away from a naive plan is worth more than all that follows, and says nothing of whether its
-arm will find anything again. So an arm that found much hands over once its latest evaluations found nothing, and gets
-its turn again when the others find nothing either.
+stationary: an arm that found much hands over once its latest evaluations found nothing, and gets its turn again when
+the others find nothing either. The jump away from a naive plan is worth more than all that follows and says nothing of
+whether its arm will find anything again, so it earns nothing.
 
 An arm that only settles what is near the best, whose next proposal is expected to lose, explores a third as much: it
 takes a tenth of the cost while none of two arms earns anything. A search of 22 minutes on an H200 spent 215 of
@@ -38,6 +38,8 @@ DISCOUNT = 0.88
 EXPLORE = 0.05
 REWARD = 20.0
 """Of a log gain over everything before: 5% earns all."""
+JUMP = 0.1
+"""A larger log gain earns nothing: it says that the plan before was no good one."""
 JUDGEMENT = 0.1
 SETTLES = 1 / 3
 TURNS = 4
@@ -94,7 +96,8 @@ class Arms:
                 continue
             share = max(JUDGEMENT, _seconds(trial) / typical if timed else float(trial.evaluated))
             cost[arm] += factor * share
-            reward[arm] += factor * min(1.0, max(0.0, REWARD * (gain or 0.0)))
+            found = gain if gain is not None and gain <= JUMP else 0.0
+            reward[arm] += factor * min(1.0, max(0.0, REWARD * found))
             factor *= DISCOUNT if trial.evaluated else DISCOUNT**JUDGEMENT
         total = 1.0 + sum(cost)
 
