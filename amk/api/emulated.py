@@ -64,9 +64,10 @@ class EmulatorEngine(TextEngine):
                 raise AmkError(Diagnostic("AMK803", outcome.faults[0].message), Exit.UNKNOWN)
             raise AmkError(Diagnostic("AMK804", f"{len(outcome.faults)} faults", facts=faults), Exit.UNSAFE)
 
-    def logits(self) -> F32:
-        """f32 [vocab] of the last token that ran, [rows, vocab] where a step reads several rows."""
-        return self._engine.logits()
+    def logits(self, row: int | None = None) -> F32:
+        """f32 [vocab] of the last token that ran, [rows, vocab] where a step reads several rows; row: of that one."""
+        found = self._engine.logits()
+        return found if row is None else found[row]
 
     def free(self) -> None:
         """Nothing is held outside the process."""

@@ -4,8 +4,8 @@ Wall time, from the call to the last token, through what `amk.load` continues te
 same process with the same random weights: the time to the first token, all of it, and new tokens a second. The runs
 take turns, the first round does not count. All choose greedily; how many tokens they agree on from the start stands in
 the row, as with random weights two candidates may be closer than rounding. `--prompt` may name several lengths.
-`--prefill kernel` adds prompts that the kernel reads; `--transformers compiled` is its static cache, whose decoding it
-compiles.
+`--prefill` says what reads prompts: torch, steps of several rows (`rows`), the kernel of one row. `--transformers
+compiled` is its static cache, whose decoding it compiles; without a word it is left out.
 """
 
 from __future__ import annotations
@@ -18,21 +18,25 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import takewhile
+from multiprocessing import get_context
 from pathlib import Path
 from queue import Queue
 from statistics import median
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
-from amk.engine.backends.schedule_backend import ScheduleBackend
+from amk.engine.admission.admission import started
+from amk.engine.backends.schedule_backend import PromptReader, ScheduleBackend
 from amk.lowering.launch import Device
 from amk.models.model_spec import ModelSpec
 from amk.models.rope import rope_frequencies
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.sampling import GREEDY
+from amk.schedule_ir.schedule import Schedule
 
 if TYPE_CHECKING:
     from amk.prefill.reader import Prefill
@@ -189,8 +193,9 @@ def amk_text(backend: ScheduleBackend, prompt: Sequence[int], new: int) -> Itera
 def measured(arguments: argparse.Namespace) -> list[Timed]:
     """On this machine's GPU."""
     from amk.bench.ahead import kernel_of
-    from amk.bench.subject import Subject
+    from amk.bench.subject import Subject, load_weights
     from amk.bench.torch_model import TorchWeights
+    from amk.engine.backends.step_prompts import in_steps, last_step, steps_beside
     from amk.models.model import load_model
     from amk.planner.decode import plan
     from amk.planner.formats import formats
@@ -202,15 +207,23 @@ def measured(arguments: argparse.Namespace) -> list[Timed]:
     schedule = plan(
         model, load_target(arguments.gpu), settings=FAST, wanted=formats(arguments.dtype), max_context=length
     )
+    if "rows" in arguments.prefill:
+        steps = in_steps(schedule)
+        _seal([steps, *filter(None, [last_step(schedule, steps)])])
     weights = TorchWeights.random(model, arguments.seed)
     subject = Subject.random(kernel_of(schedule), arguments.seed, weights)
     engine, label = subject.engine, schedule.weights_label
-    ways: dict[Prefill, None] = dict.fromkeys(("torch", *arguments.prefill))
-    backends = {
-        f"amk {label}, prompt by {way}": ScheduleBackend(engine, prompts=prompts_of(engine, way)) for way in ways
-    }
+
+    def reader(way: Prefill) -> PromptReader | None:
+        pack = partial(load_weights, weights=weights)
+        return steps_beside(engine, pack) if way == "rows" else prompts_of(engine, way)
+
+    ways: list[Prefill] = arguments.prefill
+    backends = {f"amk {label}, prompt by {way}": ScheduleBackend(engine, prompts=reader(way)) for way in ways}
     other = None
-    if importlib.util.find_spec("transformers") is None:
+    if not arguments.transformers:
+        pass
+    elif importlib.util.find_spec("transformers") is None:
         print("transformers is not installed: left out", file=sys.stderr)
     else:
         other = transformers_model(model, subject.weights, length)
@@ -229,6 +242,12 @@ def measured(arguments: argparse.Namespace) -> list[Timed]:
     return found
 
 
+def _seal(schedules: Sequence[Schedule]) -> None:
+    """Prove and compile them at once, each in a process: a start finds what they sealed."""
+    with ProcessPoolExecutor(len(schedules), mp_context=get_context("spawn")) as pool:
+        list(pool.map(started, schedules))
+
+
 def _positive(text: str) -> int:
     if (value := int(text)) < 1:
         raise argparse.ArgumentTypeError("at least 1")
@@ -242,7 +261,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--dtype", default="bf16")
     parser.add_argument("--prompt", type=_positive, nargs="+", default=[512], help="tokens (default: 512)")
     parser.add_argument("--new", type=_positive, default=128, help="tokens (default: 128)")
-    parser.add_argument("--prefill", choices=("torch", "kernel"), nargs="*", default=[], help="beside torch")
+    parser.add_argument("--prefill", choices=("torch", "rows", "kernel"), nargs="+", default=["torch"])
     parser.add_argument("--transformers", choices=("plain", "compiled"), nargs="*", default=["plain"])
     parser.add_argument("--runs", type=_positive, default=5, help="that count (default: 5)")
     parser.add_argument("--seed", type=int, default=0)

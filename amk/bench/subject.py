@@ -125,13 +125,7 @@ class Subject:
 def load_constants(engine: CudaEngine, weights: TorchWeights, packed: Tensor | None = None) -> None:
     """Every constant buffer that the model defines; packed: its weights, where they are packed already."""
     schedule = engine.schedule
-    if packed is None:
-        packed_weights(schedule, weights, into=view(engine, schedule.streams[0].source))
-        torch.cuda.synchronize()
-    else:
-        copy_to(engine, "weights", packed)
-    for name, tensor in row_scales(schedule, weights).items():
-        copy_to(engine, name, tensor)
+    load_weights(engine, weights, packed)
     copy_to(engine, "embedding", weights.embedding)
     copy_to(engine, "norm", weights.norm)
     for name, tensor in (("qkv_bias", weights.bias), ("q_norm", weights.q_norm), ("k_norm", weights.k_norm)):
@@ -139,6 +133,17 @@ def load_constants(engine: CudaEngine, weights: TorchWeights, packed: Tensor | N
             copy_to(engine, name, tensor)
     angles = np.outer(np.arange(schedule.kv.context), rope_frequencies(schedule.model))
     engine.upload("rope", np.concatenate([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32))
+
+
+def load_weights(engine: CudaEngine, weights: TorchWeights, packed: Tensor | None = None) -> None:
+    """The packed weights, and the scales that stand apart from them."""
+    if packed is None:
+        packed_weights(engine.schedule, weights, into=view(engine, engine.schedule.streams[0].source))
+        torch.cuda.synchronize()
+    else:
+        copy_to(engine, "weights", packed)
+    for name, tensor in row_scales(engine.schedule, weights).items():
+        copy_to(engine, name, tensor)
 
 
 def no_prompt(engine: CudaEngine) -> None:

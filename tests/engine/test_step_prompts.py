@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
+import numpy as np
 import pytest
 
 from amk.engine.backends.cpu_engine import CpuEngine
 from amk.engine.backends.schedule_backend import ScheduleBackend
-from amk.engine.backends.step_prompts import ROWS, StepPrompts, in_steps
+from amk.engine.backends.step_prompts import ROWS, Behind, StepPrompts, in_steps, last_step
 from amk.models.model import load_model
 from amk.planner.decode import plan
 from amk.planner.formats import formats
 from amk.report.diagnostic import AmkError
-from amk.schedule_ir.sampling import GREEDY
+from amk.schedule_ir.sampling import GREEDY, Sampling
+from amk.schedule_ir.schedule import Schedule
 from amk.targets.target import load_target
-from amk.validator.together import one_packing
+from amk.validator.together import OWN, apart, crowded, one_packing
 from amk.validator.verify import verify
 from tests.engine.tiny import RandomTensors, tiny_model, tiny_plan
 
 MODEL, CONTEXT, ROWS_HERE = tiny_model(layers=1), 24, 5
-SETTINGS = {"workers": 4, "context": CONTEXT, "warps": 2, "kv_block": 5, "kv_splits": 1, "max_tokens": 2}
+SETTINGS: dict[str, Any] = {
+    "workers": 4, "context": CONTEXT, "warps": 2, "kv_block": 5, "kv_splits": 1, "max_tokens": 2,
+}  # fmt: skip
 
 
 @cache
@@ -29,57 +35,91 @@ def source() -> RandomTensors:
     return RandomTensors(MODEL)
 
 
-def engine(rows: int) -> CpuEngine:
-    return CpuEngine(tiny_plan(MODEL, rows=rows, **SETTINGS), source(), copies="whole")  # type: ignore[arg-type]
+def engine(rows: int, caches: CpuEngine | None = None, **settings: Any) -> CpuEngine:
+    """caches: of another engine, that this one uses too."""
+    made = CpuEngine(tiny_plan(MODEL, rows=rows, **SETTINGS, **settings), source(), copies="whole")
+    for name in ("k_cache", "v_cache") if caches is not None else ():
+        made._machine._storage.globals[name] = caches._machine._storage.globals[name]
+    return made
 
 
-class Handed(StepPrompts):
-    """The caches of the interpreter are each engine's own: they are handed over, there and back."""
+class Counted(StepPrompts):
+    """Counts the tokens that it reads by steps, and the texts that it reads to their end."""
 
-    def __init__(self, one: CpuEngine) -> None:
-        super().__init__(engine(ROWS_HERE))
-        self.one, self.read_by_steps = one, 0
+    read_by_steps = ends = 0
 
     def read(self, tokens: Sequence[int], start: int, sequence: int = 0) -> bool:
-        many = self.engine
-        assert isinstance(many, CpuEngine)
-        self._copy(self.one, many)
-        if not super().read(tokens, start, sequence):
-            return False
-        self._copy(many, self.one)
-        self.read_by_steps += len(tokens)
-        return True
+        found = super().read(tokens, start, sequence)
+        self.read_by_steps += len(tokens) * found
+        return found
 
-    def _copy(self, source: CpuEngine, to: CpuEngine) -> None:
-        for name in ("k_cache", "v_cache"):
-            to._machine.set(name, source._machine.get(name))
+    def read_all(self, tokens: Sequence[int], start: int) -> Behind | None:
+        found = super().read_all(tokens, start)
+        self.read_by_steps += len(tokens) * (found is not None)
+        self.ends += found is not None
+        return found
 
 
-def backends() -> tuple[ScheduleBackend, ScheduleBackend, Handed]:
-    one = engine(1)
-    reader = Handed(one)
-    return ScheduleBackend(one, prompts=reader), ScheduleBackend(engine(1)), reader
+def answered(backend: ScheduleBackend, prompt: Sequence[int], most: int) -> list[int]:
+    """What is there is given, and the text goes on."""
+    found = list[int]()
+    while len(found) < most:
+        found += backend.extend([*prompt, *found], most - len(found), GREEDY, ())
+    return found
+
+
+def backends(headed: bool, **settings: Any) -> tuple[ScheduleBackend, ScheduleBackend, Counted]:
+    """One that reads prompts by steps, to their end where a step has an output head, and one that does not."""
+    one = engine(1, **settings)
+    reader = Counted(engine(ROWS_HERE, one, headless=True), engine(ROWS_HERE, one) if headed else None)
+    return ScheduleBackend(one, prompts=reader), ScheduleBackend(engine(1, **settings)), reader
 
 
 @pytest.mark.turns(2)
-def test_texts_are_those_of_a_schedule_that_reads_token_by_token() -> None:
+@pytest.mark.parametrize("headed", [False, True])
+def test_texts_are_those_of_a_schedule_that_reads_token_by_token(headed: bool) -> None:
     """Whole steps, a step that is not full, turns that go on, and prompts up to the end of the context."""
-    several, alone, reader = backends()
-    for length in (2, 11, 16, 23):
+    several, alone, reader = backends(headed)
+    for length in (2, 11, 15, 16, 23, 24):
         prompt = [(5 * n + length) % MODEL.vocab for n in range(length)]
         most = min(3, CONTEXT - length + 1)
         for _ in range(2):
-            expected = alone.extend(prompt, most, GREEDY, ())
-            assert several.extend(prompt, most, GREEDY, ()) == expected
-            prompt = [*prompt, *expected, 7]
+            expected = answered(alone, prompt, most)
+            assert answered(several, prompt, most) == expected and len(expected) == most
+            assert several.cached == alone.cached
+            prompt = [*prompt, *expected, 7, 9]
             most = min(2, CONTEXT - len(prompt) + 1)
             if most < 1 or len(prompt) > CONTEXT:
                 break
-    assert reader.read_by_steps > 30
+    assert reader.read_by_steps > 30 and (reader.ends > 5) == headed
+
+
+@pytest.mark.turns(2)
+@pytest.mark.parametrize("length", [2, 4, 5, 6, 7, 10, 13, 24])
+def test_logits_and_draws_behind_a_prompt_are_those_of_a_schedule_that_reads_token_by_token(length: int) -> None:
+    """So a mask, a bias and logprobs are of the same logits. A first token that ends the text ends it."""
+    several, alone, reader = backends(True, sampling="temperature")
+    prompt, drawn = [(3 * n + length) % MODEL.vocab for n in range(length)], Sampling(temperature=0.7, seed=length)
+    np.testing.assert_allclose(several.logits(prompt), alone.logits(prompt), atol=1e-5)
+    for backend in (several, alone):
+        backend.forget()
+    first = alone.extend(prompt, 1, drawn, ())
+    assert several.extend(prompt, 3, drawn, (first[0],)) == first
+    assert reader.ends == 2 * (length not in (6,))  # all but one token would fill the step
+    follows = alone.extend([*prompt, *first], 1, drawn, ()) if length < CONTEXT else []
+    assert not follows or several.extend([*prompt, *first], 1, drawn, ()) == follows
+
+
+def test_a_last_token_alone_is_left_to_the_schedule_of_one_row() -> None:
+    reader = backends(True)[2]
+    assert reader.read_all(list(range(2 * ROWS_HERE + 1)), 0) is None
+    told = reader.read_all(list(range(2 * ROWS_HERE)), 0)
+    assert told is not None and (told.row, told.pos) == (ROWS_HERE - 1, 2 * ROWS_HERE - 1)
+    assert told.chosen(GREEDY) == int(told.logits().argmax())
 
 
 def test_few_tokens_and_the_end_of_the_context_are_left_to_the_kernel() -> None:
-    _, _, reader = backends()
+    _, _, reader = backends(False)
     assert not reader.read([3], 0)
     assert not reader.read([3, 4], CONTEXT - 3)
     assert reader.read(list(range(CONTEXT - ROWS_HERE)), 0)
@@ -103,6 +143,25 @@ def test_where_weights_have_room_once_steps_have_rows_that_share_them() -> None:
         small = schedule.model_copy(update={"target": schedule.target.model_copy(update={"hbm_bytes": room})})
         found = in_steps(small)
         assert found.rows == rows and one_packing(found, small) == (rows == 8)
+
+
+@pytest.mark.parametrize(("name", "rows"), [("llama3-8b", 64), ("llama3.2-1b", 32)])
+def test_the_step_with_output_head_takes_turns_with_both_and_shares_what_the_other_packs(name: str, rows: int) -> None:
+    schedule = plan(load_model(name), load_target("h200"), max_context=2048)
+    steps = in_steps(schedule)
+    found = last_step(schedule, steps)
+    assert found is not None and found.rows == rows and not found.headless
+    assert apart(found, schedule) == apart(found, steps) == [] and one_packing(found, steps)
+    rooms = range(steps.target.hbm_bytes)
+    least = bisect(rooms, False, key=lambda room: not crowded([on(each, room) for each in (schedule, steps)]))
+    more = sum(b.bytes for b in found.buffers if b.space == "global" and (b.role == "scratch" or b.name in OWN))
+    for room, fits in ((least, False), (least + more - 1, False), (least + more, True)):
+        assert (last_step(on(schedule, room), on(steps, room)) is not None) == fits
+
+
+def on(schedule: Schedule, room: int) -> Schedule:
+    """On a GPU with so many bytes of memory."""
+    return schedule.model_copy(update={"target": schedule.target.model_copy(update={"hbm_bytes": room})})
 
 
 @pytest.mark.turns(2)

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 import amk
+from amk.engine.backends.choice import choose
 from amk.lowering.launch import Device
+from amk.schedule_ir.sampling import Sampling
 from amk.targets.target import Target
 from tests.engine import tiny_chat
 
@@ -36,3 +38,33 @@ def test_logits_behind_prompts_are_those_of_single_steps(
             wanted, found = (np.asarray(model.logits(prompt, last=True)) for model in (single, steps))
             assert np.abs(found - wanted).max() <= ROUNDING[dtype] * np.abs(wanted).max()
             assert len(steps.generate(prompt[:90], max_tokens=4, ignore_eos=True).tokens) == 4
+
+
+def test_first_tokens_are_chosen_from_the_logits_behind_the_prompt(
+    torch_gpu: Device, gpu: Target, tmp_path: Path
+) -> None:
+    """By the step that reads the end of the prompt: the largest, one that is drawn, one that a bias makes the largest,
+    and behind a cache that is used again. What follows is what the schedule of one row says behind the same text."""
+    options: dict[str, Any] = {"gpu": gpu.name, "max_context": 128, "sampling": "temperature"}
+    directory = tiny_chat.write(tmp_path / "tiny")
+    with (
+        amk.load(directory, **options, prefill="kernel") as single,
+        amk.load(directory, **options, prefill="rows") as steps,
+    ):
+        text: list[int] = []
+        for length in (31, 33, 64, 65, 120):
+            text = [*text, *((5 * n + length) % 60 for n in range(len(text), length))]
+            logits = np.asarray(steps.logits(text, last=True)).reshape(-1)
+            drawn = Sampling(temperature=0.8, seed=length)
+            ways: list[tuple[dict[str, Any], int]] = [
+                ({}, int(logits.argmax())),
+                ({"temperature": 0.8, "seed": length}, choose(logits, drawn, length - 1)),
+                ({"logit_bias": {7: 1000.0}}, 7),
+            ]
+            for words, first in ways:
+                steps.logits([1], last=True)  # another text
+                steps.logits(text[: length // 3], last=True)  # whose cache is used again
+                found = steps.generate(text, max_tokens=3, ignore_eos=True, **words).tokens
+                assert found[0] == first
+                behind = [np.asarray(model.logits([*text, first], last=True)) for model in (single, steps)]
+                assert np.abs(behind[1] - behind[0]).max() <= ROUNDING["bf16"] * np.abs(behind[0]).max()

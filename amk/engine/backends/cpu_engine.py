@@ -59,10 +59,13 @@ class CpuEngine(TextEngine):
     def state(self) -> dict[str, int]:
         return dict(zip(self._words, self._machine.get("state").tolist(), strict=True))
 
-    def logits(self) -> NDArray[np.float32]:
-        """f32 [vocab] of the last token that ran, [batch, vocab] in a batch."""
-        found = self._machine.get("logits")
-        return found if self.schedule.vectors == 1 else found.reshape(self.schedule.vectors, -1)
+    def logits(self, row: int | None = None) -> NDArray[np.float32]:
+        """f32 [vocab] of the last token that ran, [batch, vocab] in a batch; row: of that vector alone."""
+        found, vectors = self._machine.get("logits"), self.schedule.vectors
+        if row is not None:
+            vocab = self.schedule.model.vocab
+            return found[row * vocab : (row + 1) * vocab]
+        return found if vectors == 1 else found.reshape(vectors, -1)
 
     @property
     def events(self) -> int:

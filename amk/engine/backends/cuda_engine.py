@@ -206,11 +206,14 @@ class CudaEngine(TextEngine):
         """The first `count` elements of a global buffer."""
         return self.buffers[name].download(dtype, count)
 
-    def logits(self) -> NDArray[np.float32]:
-        """f32 [vocab] of the last token that ran, [batch, vocab] in a batch."""
+    def logits(self, row: int | None = None) -> NDArray[np.float32]:
+        """f32 [vocab] of the last token that ran, [batch, vocab] in a batch; row: of that vector alone."""
         self.device.make_current()
-        found = self.read("logits", np.float32, self.schedule.vectors * self.schedule.model.vocab)
-        return found if self.schedule.vectors == 1 else found.reshape(self.schedule.vectors, -1)
+        vectors, vocab = self.schedule.vectors, self.schedule.model.vocab
+        if row is not None:
+            return self.buffers["logits"].download(np.float32, vocab, 4 * row * vocab)
+        found = self.read("logits", np.float32, vectors * vocab)
+        return found if vectors == 1 else found.reshape(vectors, -1)
 
     def free(self) -> None:
         self.device.make_current()

@@ -34,7 +34,7 @@ class ScheduleEngine(Protocol):
         parents: Sequence[int] = ...,
     ) -> None: ...
     def step(self, tokens: int) -> NDArray[np.int32]: ...
-    def logits(self) -> F32: ...
+    def logits(self, row: int | None = ...) -> F32: ...
     def free(self) -> None: ...
 
 
@@ -50,6 +50,21 @@ class PromptReader(Protocol):
 
     def read(self, tokens: Sequence[int], start: int, sequence: int = 0) -> bool:
         """Append tokens at position `start`; False, with nothing promised about the cache, where the kernel has to."""
+
+
+class Told(Protocol):
+    """What the model says behind a token."""
+
+    def logits(self) -> F32: ...
+    def chosen(self, sampling: Sampling) -> int: ...
+
+
+@runtime_checkable
+class WholeReader(Protocol):
+    """A reader that can tell what follows the last token."""
+
+    def read_all(self, tokens: Sequence[int], start: int) -> Told | None:
+        """As `read`, of all tokens of a text; None where that and the kernel have to."""
 
 
 @runtime_checkable
@@ -96,7 +111,7 @@ class ScheduleBackend(ScheduleTexts):
     """A schedule; tokens are chosen where it runs unless their logits are asked for.
 
     slice: tokens of a launch, unless the engine has several under way. prompts: reads what is given before the last
-    token, where it does.
+    token, or all of it, where it does.
     """
 
     def __init__(self, engine: ScheduleEngine, slice: int = 1, prompts: PromptReader | None = None) -> None:
@@ -107,22 +122,40 @@ class ScheduleBackend(ScheduleTexts):
         self.cached = 0
 
     def logits(self, tokens: Sequence[Token]) -> F32:
-        self._begin(tokens, len(tokens) - 1)
+        given = self._keep(tokens)
+        if (told := self._told(given)) is not None:
+            self._read = list(tokens)
+            return told.logits()
+        self._begin(given)
         self._step(tokens, len(tokens))
         return self.engine.logits()
 
     def extend(self, tokens: Sequence[Token], most: int, sampling: Sampling, eos: Sequence[int]) -> list[int]:
         run = self._run
         if run is None or not run.goes_on(tokens, sampling, eos):
-            self._begin(tokens, len(tokens) - 1, tuple(eos), sampling)
-            self._step(tokens, len(tokens) - 1)
-            count = min(most, self.context - len(tokens) + 1)
-            self._run = run = Run(self._launches(count), tokens, sampling, eos)
+            given, count = self._keep(tokens, sampling), min(most, self.context - len(tokens) + 1)
+            launches: Launches
+            if (told := self._told(given)) is not None:
+                launches = self._behind(told.chosen(sampling), given, count, tuple(eos), sampling)
+            else:
+                self._begin(given, tuple(eos), sampling)
+                self._step(tokens, len(tokens) - 1)
+                launches = self._launches(count)
+            self._run = run = Run(launches, tokens, sampling, eos)
         found = run.next(most)
         self._read = [*tokens, *found[:-1]]
         if found[-1] in eos:
             self._stop()
         return found
+
+    def _behind(
+        self, first: int, given: list[int], count: int, eos: tuple[int, ...], sampling: Sampling
+    ) -> Generator[list[int]]:
+        """`count` tokens: the first, which is known, and what the schedule chooses behind it."""
+        yield [first]
+        if count > 1:
+            self.engine.request([*given, first], eos[: len(REQUEST) - 1], sampling, len(given))
+            yield from self._launches(count - 1)
 
     def _launches(self, count: int) -> Launches:
         """`count` tokens."""
@@ -154,19 +187,28 @@ class ScheduleBackend(ScheduleTexts):
             self.prompts.free()
         self.engine.free()
 
-    def _begin(
-        self, tokens: Sequence[Token], wanted: int, eos: tuple[int, ...] = (), sampling: Sampling = GREEDY
-    ) -> None:
-        """Start at the first token that the cache does not hold; AMK015 for a choice that the schedule cannot make."""
+    def _keep(self, tokens: Sequence[Token], sampling: Sampling = GREEDY) -> list[int]:
+        """The text; kept is what the cache holds of it before its last token. AMK015 for a choice that the schedule
+        cannot make."""
         self._stop()
         schedule = self.engine.schedule
         check_room(tokens, schedule.model.vocab, self.context)
         require(mode_of(schedule), sampling)
-        self.cached = min(common(self._read, tokens), wanted)
+        self.cached = min(common(self._read, tokens), len(tokens) - 1)
         self._read = self._read[: self.cached]
-        given = [int(token) for token in tokens]
-        if self.prompts is not None and self.prompts.read(given[self.cached : wanted], self.cached):
-            self._read = list(tokens[:wanted])
+        return [int(token) for token in tokens]
+
+    def _told(self, given: list[int]) -> Told | None:
+        """All that the cache does not hold is read, by a reader that tells what follows."""
+        if not isinstance(self.prompts, WholeReader):
+            return None
+        return self.prompts.read_all(given[self.cached :], self.cached)
+
+    def _begin(self, given: list[int], eos: tuple[int, ...] = (), sampling: Sampling = GREEDY) -> None:
+        """Start at the first token that the cache does not hold."""
+        last = len(given) - 1
+        if self.prompts is not None and self.prompts.read(given[self.cached : last], self.cached):
+            self._read = list(given[:last])
         self.engine.request(given, eos[: len(REQUEST) - 1], sampling, len(self._read))
 
     def _step(self, tokens: Sequence[Token], end: int) -> None:

@@ -1,17 +1,19 @@
-"""Prompts by a second schedule of the same model, which reads several rows of a text a step: without torch.
+"""Prompts by two more schedules of the same model, which read several rows of a text a step: without torch.
 
-It has no output head: the last token of a prompt is read by the schedule that goes on, which chooses.
+Steps without output head read all but the end of a prompt. Its last rows are read by a step that has one, which tells
+the logits behind the last token: the first token of an answer needs no step of one row.
 
-Both schedules are SAFE by themselves, and `validator.together` holds that their launches may take turns: caches and
-constants are one memory, packed weights too where they are the same bytes.
+Each schedule is SAFE by itself, and `validator.together` holds that their launches may take turns: caches and constants
+are one memory, packed weights too where they are the same bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from amk.engine.backends.choice import choose
 from amk.engine.backends.schedule_backend import ScheduleEngine
 from amk.interpreter.packing import pack_weights
 from amk.models.row_groups import TensorSource
@@ -19,9 +21,10 @@ from amk.planner.decode import plan
 from amk.planner.replan import formats_of
 from amk.planner.settings import FAST
 from amk.report.diagnostic import AmkError, Diagnostic
+from amk.schedule_ir.sampling import Sampling
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.together import OWN, apart, crowded, one_packing
-from amk.weights.bfloat import Bits
+from amk.weights.bfloat import F32, Bits
 from amk.weights.quantised import Quantiser
 
 if TYPE_CHECKING:
@@ -29,40 +32,83 @@ if TYPE_CHECKING:
 
 ROWS = (64, 32, 16, 8)
 """Of a step, as many as shared memory holds."""
-LEAST = 2
-"""Tokens that are worth a step: it costs a third more than one of one row."""
+
+
+def least(rows: int) -> int:
+    """Tokens that are worth a step of so many rows: of llama3-8b on an H200 it costs 1.2 (8), 2.1 (32) and 3.3 (64)
+    times one of one row."""
+    return 2 + rows // 32
+
+
+@dataclass(frozen=True)
+class Behind:
+    """What the model says behind the token at position `pos`, which was in a row of the engine's last step. largest:
+    the token with the largest logit. True until the engine runs again."""
+
+    engine: ScheduleEngine
+    row: int
+    pos: int
+    largest: int
+
+    def logits(self) -> F32:
+        return self.engine.logits(self.row)
+
+    def chosen(self, sampling: Sampling) -> int:
+        return choose(self.logits(), sampling, self.pos) if sampling.temperature else self.largest
 
 
 class StepPrompts:
-    """Reads prompts by steps of `engine`, whose caches are those of the engine that goes on.
+    """Reads prompts by steps of `engine`, whose caches are those of the engine that goes on, and their ends by steps of
+    `last`, which has an output head.
 
-    Rows of the last step that are behind the prompt write to the cache there; whatever comes there overwrites it.
+    Rows of a step that are behind the prompt write to the cache there; whatever comes there overwrites it.
     """
 
-    def __init__(self, engine: ScheduleEngine) -> None:
-        self.engine = engine
+    def __init__(self, engine: ScheduleEngine, last: ScheduleEngine | None = None) -> None:
+        self.engine, self.last = engine, last
 
     def read(self, tokens: Sequence[int], start: int, sequence: int = 0) -> bool:
         """Append tokens at position `start`; False where they are few, or the context ends before a step does."""
+        found = self._whole_steps(tokens, start)
+        if found is None:
+            return False
+        text, last = found
+        self.engine.request(text, start=last)
+        self.engine.step(1)
+        return True
+
+    def read_all(self, tokens: Sequence[int], start: int) -> Behind | None:
+        """Append all tokens of a text. None where `read` returns False, or where all but one fill steps: the schedule
+        of one row reads that one sooner."""
+        if self.last is None or len(tokens) % self.engine.schedule.rows == 1:
+            return None
+        found = self._whole_steps(tokens, start)
+        if found is None:
+            return None
+        text, last = found
+        self.last.request(text, start=last, given=last + 1)
+        row = len(text) - 1 - last
+        return Behind(self.last, row, len(text) - 1, int(self.last.step(1).reshape(-1)[row]))
+
+    def _whole_steps(self, tokens: Sequence[int], start: int) -> tuple[list[int], int] | None:
+        """Read all but what the last step reads: the text, as far as it is known, and where that step begins."""
         schedule = self.engine.schedule
         rows, steps = schedule.rows, -(-len(tokens) // schedule.rows)
         last = min(start + (steps - 1) * rows, schedule.kv.context - rows)  # one that begins earlier reads some again
-        if len(tokens) < LEAST or last < start:
-            return False
-        text = [*(0 for _ in range(start)), *map(int, tokens)]
-        self._steps(text, start, steps - 1)
-        self._steps(text, last, 1)
-        return True
-
-    def _steps(self, text: list[int], start: int, steps: int) -> None:
-        if steps:
+        if len(tokens) < least(rows) or last < start:
+            return None
+        text, left = [*(0 for _ in range(start)), *map(int, tokens)], steps - 1
+        if left:
             self.engine.request(text, start=start)
-        while steps:
-            count = min(steps, self.engine.schedule.launch.max_tokens)
+        while left:
+            count = min(left, schedule.launch.max_tokens)
             self.engine.step(count)
-            steps -= count
+            left -= count
+        return text, last
 
     def free(self) -> None:
+        if self.last is not None:
+            self.last.free()
         self.engine.free()
 
 
@@ -75,17 +121,10 @@ def in_steps(schedule: Schedule) -> Schedule:
     if schedule.vectors > 1:
         message = f"no steps of several rows read prompts where a step reads {schedule.vectors} tokens"
         raise AmkError(Diagnostic("AMK016", message))
-    settings = replace(FAST, kv_dtype=schedule.kv.dtype)
     choices = [rows for rows in ROWS if rows <= schedule.kv.context] or ROWS[-1:]
     for rows in choices:
         try:
-            found = plan(
-                schedule.model,
-                schedule.target,
-                settings=replace(settings, rows=rows, headless=True),
-                wanted=formats_of(schedule),
-                max_context=schedule.kv.context,
-            )
+            found = _planned(schedule, rows, headless=True)
         except AmkError as error:
             if error.diagnostics[0].code != "AMK401" or rows == choices[-1]:
                 raise
@@ -99,24 +138,66 @@ def in_steps(schedule: Schedule) -> Schedule:
     raise AssertionError("the last plan is found or raises")
 
 
+def last_step(schedule: Schedule, steps: Schedule) -> Schedule | None:
+    """The plan with output head that takes turns with both; None where memory has no room for it."""
+    try:
+        found = _planned(schedule, steps.rows, headless=False)
+    except AmkError as error:
+        if error.diagnostics[0].code != "AMK401":
+            raise
+        return None
+    if told := [*apart(found, schedule), *apart(found, steps)]:
+        raise AmkError(tuple(told))
+    return None if crowded((schedule, steps, found)) else found
+
+
+def _planned(schedule: Schedule, rows: int, headless: bool) -> Schedule:
+    settings = replace(FAST, kv_dtype=schedule.kv.dtype, rows=rows, headless=headless)
+    wanted, context = formats_of(schedule), schedule.kv.context
+    return plan(schedule.model, schedule.target, settings=settings, wanted=wanted, max_context=context)
+
+
+Pack = Callable[["CudaEngine"], None]
+"""Writes the packed weights of an engine, and those constants that it has for itself."""
+
+
 def step_prompts(engine: CudaEngine, source: TensorSource, quantise: Quantiser) -> StepPrompts:
     """A reader for an engine on a GPU, proved, compiled and packed; it uses the engine's caches and constants."""
+
+    def pack(made: CudaEngine) -> None:
+        (stream,) = made.schedule.streams
+
+        def upload(first: int, weights: Bits) -> None:
+            made.upload(stream.source, weights, first * stream.chunk_bytes)
+
+        scales = pack_weights(made.schedule, source, upload, None, quantise)
+        made.upload_constants({name: values for name, values in scales.items() if name not in engine.buffers})
+
+    return steps_beside(engine, pack)
+
+
+def steps_beside(engine: CudaEngine, pack: Pack) -> StepPrompts:
+    """As `step_prompts`, where somebody else packs."""
+    steps = in_steps(engine.schedule)
+    made = beside(steps, (engine,), pack)
+    last = last_step(engine.schedule, steps)
+    return StepPrompts(made, beside(last, (engine, made), pack) if last is not None else None)
+
+
+def beside(schedule: Schedule, others: Sequence[CudaEngine], pack: Pack) -> CudaEngine:
+    """An engine that uses caches, constants and, where they are the same bytes, packed weights of others."""
     from amk.engine.admission.admission import started
     from amk.engine.backends.cuda_engine import CudaEngine
 
-    schedule = in_steps(engine.schedule)
     (stream,) = schedule.streams
-    packed = one_packing(schedule, engine.schedule)
-    own = OWN | {"request", "prompt"} | (set() if packed else {stream.source})
+    own = OWN | {"request", "prompt", stream.source}
     names = {b.name for b in schedule.buffers if b.space == "global" and b.role != "scratch"} - own
-    shared = {name: engine.buffers[name] for name in names if name in engine.buffers}
-    made = CudaEngine(started(schedule), engine.device, buffers=shared)
-
-    def upload(first: int, weights: Bits) -> None:
-        made.upload(stream.source, weights, first * stream.chunk_bytes)
-
-    if not packed:
-        scales = pack_weights(schedule, source, upload, None, quantise)
-        made.upload_constants({name: values for name, values in scales.items() if name not in shared})
+    shared = {name: other.buffers[name] for other in reversed(others) for name in names if name in other.buffers}
+    lender = next((other for other in others if one_packing(schedule, other.schedule)), None)
+    if lender is not None:
+        shared[stream.source] = lender.buffers[stream.source]
+    made = CudaEngine(started(schedule), others[0].device, buffers=shared)
+    if lender is None:
+        pack(made)
     made.reset()
-    return StepPrompts(made)
+    return made
