@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from amk.adversary.neighbourhood.bases import TAGGED
+from amk.api.emulated import EmulatorEngine
 from amk.engine.backends.cpu_engine import CpuEngine
 from amk.engine.backends.schedule_backend import ScheduleBackend
 from amk.engine.backends.step_prompts import ROWS, Behind, StepPrompts, in_steps, last_step
@@ -22,8 +24,10 @@ from amk.schedule_ir.schedule import Schedule
 from amk.targets.target import load_target
 from amk.validator.together import OWN, apart, crowded, one_packing
 from amk.validator.verify import verify
+from tests.engine.guesses import SMALLEST, small_plan
 from tests.engine.tiny import RandomTensors, tiny_model, tiny_plan
 
+SMALLEST_LAYER = SMALLEST.model_copy(update={"layers": 1})
 MODEL, CONTEXT, ROWS_HERE = tiny_model(layers=1), 24, 5
 SETTINGS: dict[str, Any] = {
     "workers": 4, "context": CONTEXT, "warps": 2, "kv_block": 5, "kv_splits": 1, "max_tokens": 2,
@@ -108,6 +112,34 @@ def test_logits_and_draws_behind_a_prompt_are_those_of_a_schedule_that_reads_tok
     assert reader.ends == 2 * (length not in (6,))  # all but one token would fill the step
     follows = alone.extend([*prompt, *first], 1, drawn, ()) if length < CONTEXT else []
     assert not follows or several.extend([*prompt, *first], 1, drawn, ()) == follows
+
+
+@pytest.mark.turns(3)
+def test_the_kernels_of_all_three_take_turns() -> None:
+    """Compiled, in the emulator: a prompt of several steps, and a turn behind it."""
+    pytest.importorskip("numba")
+    caches: dict[str, np.ndarray[Any, Any]] = {}
+
+    class InTurn(EmulatorEngine):
+        """The caches are handed over, as every emulated kernel has memory of its own."""
+
+        def _run(self, tokens: int) -> None:
+            machine, count = self._engine.machine, self._engine.buffers["k_cache"].elements
+            self._engine.write(caches)
+            super()._run(tokens)
+            caches.update((name, machine.read(name, np.uint16, count)) for name in ("k_cache", "v_cache"))
+
+    kinds: tuple[dict[str, Any], ...] = ({"rows": 1}, {"rows": 4, "headless": True}, {"rows": 4})
+    one, steps, last = (InTurn(small_plan(TAGGED, **kind), RandomTensors(SMALLEST_LAYER)) for kind in kinds)
+    alone = EmulatorEngine(one.schedule, RandomTensors(SMALLEST_LAYER))
+    several, reader = ScheduleBackend(one, prompts=StepPrompts(steps, last)), ScheduleBackend(alone)
+    for length in (7, 10):
+        text = [(3 * n + 1) % SMALLEST_LAYER.vocab for n in range(length)]
+        expected = reader.logits(text)
+        found = several.logits(text)
+        assert np.abs(found - expected).max() <= 2.0**-7 * np.abs(expected).max()
+        several.forget()
+        assert several.extend(text, 2, GREEDY, ()) == [int(found.argmax())]
 
 
 def test_a_last_token_alone_is_left_to_the_schedule_of_one_row() -> None:
