@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from amk.agent.journal.store import Journal, read_state
+from amk.agent.journal.store import Journal, is_busy, read_state
 from amk.agent.report.kept import REPORT
 from amk.agent.run.interrupt import Interrupts
 from amk.commands.format_arguments import natural
@@ -98,7 +98,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--evals", type=int, help=f"limit of evaluations (default: {DEFAULT_EVALS} without --minutes)")
     parser.add_argument("--seed", type=natural, default=0, help="seed of the proposers (default: 0)")
     parser.add_argument(
-        "--resume", nargs="?", const=NEWEST, metavar="RUN", help="continue RUN, or the newest like this"
+        "--resume", nargs="?", const=NEWEST, metavar="RUN", help="continue RUN, or the newest unfinished like this"
     )
 
 
@@ -275,11 +275,53 @@ def _chosen(arguments: argparse.Namespace) -> Path | None:
     if arguments.resume != NEWEST:
         return runs.find(arguments.resume)
     load_model(arguments.model)
-    newest = runs.newest(arguments.model, load_target(arguments.gpu).name, arguments.seed)
-    if newest is None:
-        message = f"no run of {arguments.model} on {arguments.gpu} with seed {arguments.seed} to resume"
+    return _newest(arguments)
+
+
+def _newest(arguments: argparse.Namespace) -> Path:
+    """What is resumed where no run is named, of those about what was asked for: the newest that is unfinished and of
+    the kind that goes on here, which is measured where the card is and simulated elsewhere; else the newest. Without
+    the card a measured one comes last, and one that another process has open always does. Says what it takes."""
+    from amk.agent.run import runs, session
+
+    target = load_target(arguments.gpu)
+    every = runs.about(arguments.model, target.name)
+    if not every:
+        message = f"no run of {arguments.model} on {arguments.gpu} to resume"
         raise AmkError(Diagnostic("AMK701", message, help="`amk runs` lists the runs"))
-    return newest
+    same = [(folder, state) for folder, state in every if _is_asked_for(arguments, folder, state)]
+    if not same:
+        return every[0][0]  # how it differs is said where it is opened
+    measured = arguments.ray is not None or session.is_here(target)
+
+    def rank(found: tuple[Path, State]) -> tuple[bool, int]:
+        folder, state = found
+        assert state.run is not None
+        if state.run.simulated is not measured:
+            return is_busy(folder), int(state.finished is not None)
+        return is_busy(folder), 1 if measured else 2
+
+    folder, state = min(same, key=rank)
+    assert state.run is not None
+    kind, going = ("measured", "simulated")[state.run.simulated], "measured" if measured else "simulated"
+    if len(same) == 1:
+        why = "the only one that fits"
+    elif rank((folder, state))[1] == 0:
+        why = f"the newest that is unfinished and {going}, of {len(same)} that fit"
+    else:
+        why = f"of {len(same)} that fit none is unfinished and {going}"
+    words = f"{kind}, {runs.status(folder, state)}: {why}"
+    print(printable(f"--resume takes {folder.name}, {words}"), file=sys.stderr)
+    return folder
+
+
+def _is_asked_for(arguments: argparse.Namespace, folder: Path, state: State) -> bool:
+    assert state.run is not None
+    try:
+        _same_problem(arguments, folder.name, state.run)
+    except AmkError:
+        return False
+    return True
 
 
 def _moved(arguments: argparse.Namespace, folder: Path) -> Plan | None:

@@ -159,16 +159,14 @@ def find(name: str, root: Path | None = None) -> Path:
     raise AmkError(Diagnostic("AMK701", f"there is no run '{name[:80]}' in {base}", help=help_line))
 
 
-def newest(model: str, target: str, seed: int | None, root: Path | None = None) -> Path | None:
-    """The newest unfinished run of the same model, GPU and seed, else the newest finished one, else None."""
-    same: list[tuple[bool, Path]] = []
-    for folder, state in all_runs(root):
-        if isinstance(state, AmkError) or state.run is None:
-            continue
-        run = state.run
-        if (model_named(run.model), run.target) == (model_named(model), target) and (seed is None or run.seed == seed):
-            same.append((state.finished is not None, folder))
-    return min(same, key=lambda pair: pair[0])[1] if same else None
+def about(model: str, target: str, root: Path | None = None) -> list[tuple[Path, State]]:
+    """The runs of a model on a GPU, newest first; damaged ones are left out."""
+    return [
+        (folder, state)
+        for folder, state in all_runs(root)
+        if not isinstance(state, AmkError) and state.run is not None
+        and (model_named(state.run.model), state.run.target) == (model_named(model), target)
+    ]  # fmt: skip
 
 
 def status(folder: Path, state: State) -> str:
