@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -127,6 +128,25 @@ def test_memory_that_the_proof_is_not_about_is_refused(call: Any, name: str) -> 
     with pytest.raises(AmkError) as refused:
         call(**wrong(name))
     assert refused.value.diagnostics[0].code == "AMK005"
+
+
+@pytest.mark.parametrize("alone", [False, True], ids=["layers", "head"])
+def test_arguments_are_told_apart_by_their_names(call: Any, head: Any, alone: bool) -> None:
+    """Every other choice of arguments, though what is given in the place of another has its shape."""
+    taken = head if alone else call
+    every = memory()
+    if alone:
+        every |= {name: torch.zeros(MODEL.vocab) for name in ("out", "k_cache", "v_cache", "position")}
+    right = {"hidden_in", "out"} if alone else set(every)
+    for chosen in (set(each) for count in range(6) for each in combinations(every, count)):
+        given = {name: every[name] if name in chosen else None for name in every}
+        if chosen == right:
+            taken(**given)
+            continue
+        with pytest.raises(AmkError, match=r"AMK005.*and was given") as refused:
+            taken(**given)
+        told = str(refused.value).partition("was given ")[2]
+        assert all((name in told) == (name in chosen) for name in every if name != "out")
 
 
 @pytest.mark.turns(2)

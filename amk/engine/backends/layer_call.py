@@ -26,6 +26,8 @@ if TYPE_CHECKING:  # the driver's package is not there on machines without a GPU
 
 ALIGNED: Final = 16
 """Bytes: the kernel reads so many at once."""
+BEHIND: Final = ("k_cache", "v_cache", "position")
+"""Buffers of a caller that a slice with layers has."""
 _WORDS: Final[dict[str, np.dtype[Any]]] = {
     name: np.dtype(each) for name, each in (("f32", np.float32), ("i32", np.int32), ("bf16", np.uint16))
 }
@@ -58,17 +60,18 @@ class Layers(Protocol):
 
 def lent_buffers(model: ModelSpec) -> tuple[str, ...]:
     """Buffers that the caller owns, in the order of the call's arguments."""
-    behind = ("k_cache", "v_cache", "position") if model.layers else ()
-    return ("hidden_in", "logits" if model.has_head else "hidden_out", *behind)
+    return ("hidden_in", "logits" if model.has_head else "hidden_out", *(BEHIND if model.layers else ()))
 
 
 def lent(schedule: Schedule, tensors: tuple[Any, ...], device: tuple[int, int]) -> dict[str, Borrowed]:
-    """The caller's memory by buffer; AMK005 where it is not what the schedule has there."""
+    """The caller's memory by buffer; AMK005 where it is not what the schedule has there. tensors: the arguments of a
+    call, in its order."""
     names = lent_buffers(schedule.model)
-    given = tuple(tensor for tensor in tensors if tensor is not None)
-    if len(given) != len(names):
-        raise _refused(f"a call of {schedule.name} takes {', '.join(names)}, not {len(given)} tensors")
-    found = {name: borrow(tensor) for name, tensor in zip(names, given, strict=True)}
+    given = {name: tensor for name, tensor in zip((*names[:2], *BEHIND), tensors, strict=True) if tensor is not None}
+    if given.keys() != set(names):
+        told = ", ".join(given) or "nothing"
+        raise _refused(f"a call of {schedule.name} takes {', '.join(names)}, and was given {told}")
+    found = {name: borrow(tensor) for name, tensor in given.items()}
     buffers = {buffer.name: buffer for buffer in schedule.buffers}
     for name, memory in found.items():
         buffer = buffers[name]
