@@ -52,7 +52,7 @@ class PromptReader(Protocol):
         """Append tokens at position `start`; False, with nothing promised about the cache, where the kernel has to."""
 
 
-class Told(Protocol):
+class LogitsBehind(Protocol):
     """What the model says behind a token."""
 
     def logits(self) -> F32: ...
@@ -63,7 +63,7 @@ class Told(Protocol):
 class WholeReader(Protocol):
     """A reader that can tell what follows the last token."""
 
-    def read_all(self, tokens: Sequence[int], start: int) -> Told | None:
+    def read_all(self, tokens: Sequence[int], start: int) -> LogitsBehind | None:
         """As `read`, of all tokens of a text; None where that and the kernel have to."""
 
 
@@ -123,9 +123,9 @@ class ScheduleBackend(ScheduleTexts):
 
     def logits(self, tokens: Sequence[Token]) -> F32:
         given = self._keep(tokens)
-        if (told := self._told(given)) is not None:
+        if (behind := self._behind(given)) is not None:
             self._read = list(tokens)
-            return told.logits()
+            return behind.logits()
         self._begin(given)
         self._step(tokens, len(tokens))
         return self.engine.logits()
@@ -135,8 +135,8 @@ class ScheduleBackend(ScheduleTexts):
         if run is None or not run.goes_on(tokens, sampling, eos):
             given, count = self._keep(tokens, sampling), min(most, self.context - len(tokens) + 1)
             launches: Launches
-            if (told := self._told(given)) is not None:
-                launches = self._behind(told.chosen(sampling), given, count, tuple(eos), sampling)
+            if (behind := self._behind(given)) is not None:
+                launches = self._after(behind.chosen(sampling), given, count, tuple(eos), sampling)
             else:
                 self._begin(given, tuple(eos), sampling)
                 self._step(tokens, len(tokens) - 1)
@@ -148,7 +148,7 @@ class ScheduleBackend(ScheduleTexts):
             self._stop()
         return found
 
-    def _behind(
+    def _after(
         self, first: int, given: list[int], count: int, eos: tuple[int, ...], sampling: Sampling
     ) -> Generator[list[int]]:
         """`count` tokens: the first, which is known, and what the schedule chooses behind it."""
@@ -198,7 +198,7 @@ class ScheduleBackend(ScheduleTexts):
         self._read = self._read[: self.cached]
         return [int(token) for token in tokens]
 
-    def _told(self, given: list[int]) -> Told | None:
+    def _behind(self, given: list[int]) -> LogitsBehind | None:
         """All that the cache does not hold is read, by a reader that tells what follows."""
         if not isinstance(self.prompts, WholeReader):
             return None
