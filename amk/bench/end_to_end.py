@@ -5,7 +5,8 @@ same process with the same random weights: the time to the first token, all of i
 take turns, the first round does not count. All choose greedily; how many tokens they agree on from the start stands in
 the row, as with random weights two candidates may be closer than rounding. `--prompt` may name several lengths.
 `--prefill` says what reads prompts: torch, steps of several rows (`rows`), the kernel of one row. `--transformers
-compiled` is its static cache, whose decoding it compiles; without a word it is left out.
+compiled` is its static cache, whose decoding it compiles; without a word it is left out. `--launched` adds the tokens
+of the first way in few long launches, beside which streaming is held.
 """
 
 from __future__ import annotations
@@ -69,6 +70,11 @@ class Timed:
     most_ms: float
     tokens: int
     agrees: int
+
+    @property
+    def each_ms(self) -> float:
+        """Milliseconds a token behind the first."""
+        return (self.total_ms - self.first_ms) / max(self.tokens - 1, 1)
 
     @property
     def tokens_per_second(self) -> float:
@@ -190,6 +196,20 @@ def amk_text(backend: ScheduleBackend, prompt: Sequence[int], new: int) -> Itera
             yield token
 
 
+def launched_text(backend: ScheduleBackend, prompt: Sequence[int], new: int) -> Iterator[int]:
+    """The same with the host away: behind the first token as few launches as may be, each waited for to its end. What
+    streaming costs is the difference."""
+    backend.forget()
+    first = backend.extend(list(prompt), 1, GREEDY, ())[0]
+    yield first
+    engine, left = backend.engine, new - 1
+    engine.request([*prompt, first], start=len(prompt))
+    while left:
+        tokens = engine.step(min(left, engine.schedule.launch.max_tokens)).tolist()
+        yield from tokens
+        left -= len(tokens)
+
+
 def measured(arguments: argparse.Namespace) -> list[Timed]:
     """On this machine's GPU."""
     from amk.bench.ahead import kernel_of
@@ -233,6 +253,9 @@ def measured(arguments: argparse.Namespace) -> list[Timed]:
         texts: dict[str, Text] = {
             name: partial(amk_text, backend, prompt, arguments.new) for name, backend in backends.items()
         }
+        if arguments.launched:
+            name, backend = next(iter(backends.items()))
+            texts[f"{name}, launched"] = partial(launched_text, backend, prompt, arguments.new)
         theirs = partial(transformers_text, other, prompt, arguments.new)
         if other is not None and "plain" in arguments.transformers:
             texts["transformers bf16"] = theirs
@@ -263,6 +286,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--new", type=_positive, default=128, help="tokens (default: 128)")
     parser.add_argument("--prefill", choices=("torch", "rows", "kernel"), nargs="+", default=["torch"])
     parser.add_argument("--transformers", choices=("plain", "compiled"), nargs="*", default=["plain"])
+    parser.add_argument("--launched", action="store_true", help="the first also without streaming: few, long launches")
     parser.add_argument("--runs", type=_positive, default=5, help="that count (default: 5)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--record", type=Path, metavar="FILE", help="write the rows to this JSON file")
@@ -280,13 +304,15 @@ def main(argv: Sequence[str]) -> int:
         print(error, file=sys.stderr)
         return int(error.exit_code)
     print(
-        f"{'program':36} {'prompt':>6} {'first ms':>9} {'all ms':>9} {'least':>9} {'most':>9} {'tokens/s':>9}  agrees"
+        f"{'program':44} {'prompt':>6} {'first ms':>9} {'each ms':>9} {'all ms':>9} {'least':>9} {'most':>9} "
+        f"{'tokens/s':>9}  agrees"
     )
     for row in rows:
-        times = " ".join(f"{t:9.1f}" for t in (row.first_ms, row.total_ms, row.least_ms, row.most_ms))
-        print(f"{row.program:36} {row.prompt:6} {times} {row.tokens_per_second:9.1f}  {row.agrees} of {row.tokens}")
+        times = f"{row.first_ms:9.2f} {row.each_ms:9.4f} "
+        times += " ".join(f"{t:9.1f}" for t in (row.total_ms, row.least_ms, row.most_ms))
+        print(f"{row.program:44} {row.prompt:6} {times} {row.tokens_per_second:9.1f}  {row.agrees} of {row.tokens}")
     if arguments.record:
-        made = [asdict(row) | {"tokens_per_second": row.tokens_per_second} for row in rows]
+        made = [asdict(row) | {"each_ms": row.each_ms, "tokens_per_second": row.tokens_per_second} for row in rows]
         run = provenance(f"python -m amk.bench.end_to_end {shlex.join(argv)}", device)
         text = json.dumps({"new": arguments.new, "rows": made, "run": run}, indent=1)
         arguments.record.write_text(text + "\n", encoding="utf-8")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from amk.bench.end_to_end import amk_text, generation, in_turn
+from amk.bench.end_to_end import amk_text, generation, in_turn, launched_text
 from amk.engine.backends.cpu_engine import CpuEngine
 from amk.engine.backends.schedule_backend import ScheduleBackend
 from amk.models.model_spec import ModelSpec
@@ -47,7 +47,13 @@ def test_programs_take_turns_and_the_first_round_does_not_count() -> None:
     }
     own, other = in_turn(texts, 16, 3, clock)
     assert own.prompt == other.prompt == 16
-    assert (own.total_ms, own.first_ms, own.tokens_per_second, own.agrees) == (1000.0, 250.0, 4.0, 4)
+    assert (own.total_ms, own.first_ms, own.each_ms, own.tokens_per_second, own.agrees) == (
+        1000.0,
+        250.0,
+        250.0,
+        4.0,
+        4,
+    )
     assert (other.total_ms, other.least_ms, other.most_ms, other.agrees) == (2000.0, 1000.0, 3000.0, 2)
 
 
@@ -87,6 +93,7 @@ def test_every_text_is_read_from_its_first_token_on() -> None:
     backend = ScheduleBackend(CpuEngine(tiny_plan(model, context=16), RandomTensors(model)), 2)
     first = list(amk_text(backend, [3, 17, 5], 3))
     assert len(first) == 3 and list(amk_text(backend, [3, 17, 5], 3)) == first
+    assert list(launched_text(backend, [3, 17, 5], 3)) == list(amk_text(backend, [3, 17, 5], 3)) == first
     backend.forget()
     backend.extend([3, 17, 5], 1, GREEDY, ())
     assert backend.cached == 0
