@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 
 import amk
-from amk.engine.backends.choice import choose
 from amk.lowering.launch import Device
-from amk.schedule_ir.sampling import Sampling
 from amk.targets.target import Target
 from tests.engine import tiny_chat
 
@@ -43,9 +41,9 @@ def test_logits_behind_prompts_are_those_of_single_steps(
 def test_first_tokens_are_chosen_from_the_logits_behind_the_prompt(
     torch_gpu: Device, gpu: Target, tmp_path: Path
 ) -> None:
-    """By the step that reads the end of the prompt: the largest, one that is drawn, one that a bias makes the largest,
-    and behind a cache that is used again. What follows is what the schedule of one row says behind the same text."""
-    options: dict[str, Any] = {"gpu": gpu.name, "max_context": 128, "sampling": "temperature"}
+    """By the step that reads the end of the prompt: the largest, and one that a bias makes the largest, behind a cache
+    that is used again. What follows is what the schedule of one row says behind the same text."""
+    options: dict[str, Any] = {"gpu": gpu.name, "max_context": 128}
     directory = tiny_chat.write(tmp_path / "tiny")
     with (
         amk.load(directory, **options, prefill="kernel") as single,
@@ -55,10 +53,8 @@ def test_first_tokens_are_chosen_from_the_logits_behind_the_prompt(
         for length in (31, 33, 64, 65, 120):
             text = [*text, *((5 * n + length) % 60 for n in range(len(text), length))]
             logits = np.asarray(steps.logits(text, last=True)).reshape(-1)
-            drawn = Sampling(temperature=0.8, seed=length)
             ways: list[tuple[dict[str, Any], int]] = [
                 ({}, int(logits.argmax())),
-                ({"temperature": 0.8, "seed": length}, choose(logits, drawn, length - 1)),
                 ({"logit_bias": {7: 1000.0}}, 7),
             ]
             for words, first in ways:

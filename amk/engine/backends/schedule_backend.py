@@ -55,8 +55,9 @@ class PromptReader(Protocol):
 class LogitsBehind(Protocol):
     """What the model says behind a token."""
 
+    @property
+    def largest(self) -> int: ...
     def logits(self) -> F32: ...
-    def chosen(self, sampling: Sampling) -> int: ...
 
 
 @runtime_checkable
@@ -135,8 +136,9 @@ class ScheduleBackend(ScheduleTexts):
         if run is None or not run.goes_on(tokens, sampling, eos):
             given, count = self._keep(tokens, sampling), min(most, self.context - len(tokens) + 1)
             launches: Launches
-            if (behind := self._behind(given)) is not None:
-                launches = self._after(behind.chosen(sampling), given, count, tuple(eos), sampling)
+            # The host takes longer to draw a token than a step of one row does.
+            if not sampling.temperature and (behind := self._behind(given)) is not None:
+                launches = self._after(behind.largest, given, count, tuple(eos))
             else:
                 self._begin(given, tuple(eos), sampling)
                 self._step(tokens, len(tokens) - 1)
@@ -148,13 +150,11 @@ class ScheduleBackend(ScheduleTexts):
             self._stop()
         return found
 
-    def _after(
-        self, first: int, given: list[int], count: int, eos: tuple[int, ...], sampling: Sampling
-    ) -> Generator[list[int]]:
+    def _after(self, first: int, given: list[int], count: int, eos: tuple[int, ...]) -> Generator[list[int]]:
         """`count` tokens: the first, which is known, and what the schedule chooses behind it."""
         yield [first]
         if count > 1:
-            self.engine.request([*given, first], eos[: len(REQUEST) - 1], sampling, len(given))
+            self.engine.request([*given, first], eos[: len(REQUEST) - 1], GREEDY, len(given))
             yield from self._launches(count - 1)
 
     def _launches(self, count: int) -> Launches:

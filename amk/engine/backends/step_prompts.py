@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from amk.engine.backends.choice import choose
 from amk.engine.backends.schedule_backend import ScheduleEngine
 from amk.interpreter.packing import pack_weights
 from amk.models.row_groups import TensorSource
@@ -21,7 +20,6 @@ from amk.planner.decode import plan
 from amk.planner.replan import formats_of
 from amk.planner.settings import FAST
 from amk.report.diagnostic import AmkError, Diagnostic
-from amk.schedule_ir.sampling import Sampling
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.together import OWN, apart, crowded, one_packing
 from amk.weights.bfloat import F32, Bits
@@ -42,19 +40,15 @@ def least(rows: int) -> int:
 
 @dataclass(frozen=True)
 class Behind:
-    """What the model says behind the token at position `pos`, which was in a row of the engine's last step. largest:
-    the token with the largest logit. True until the engine runs again."""
+    """What the model says behind the token in a row of the engine's last step. largest: the token with the largest
+    logit. True until the engine runs again."""
 
     engine: ScheduleEngine
     row: int
-    pos: int
     largest: int
 
     def logits(self) -> F32:
         return self.engine.logits(self.row)
-
-    def chosen(self, sampling: Sampling) -> int:
-        return choose(self.logits(), sampling, self.pos) if sampling.temperature else self.largest
 
 
 class StepPrompts:
@@ -88,7 +82,7 @@ class StepPrompts:
         text, last = found
         self.last.request(text, start=last, given=last + 1)
         row = len(text) - 1 - last
-        return Behind(self.last, row, len(text) - 1, int(self.last.step(1).reshape(-1)[row]))
+        return Behind(self.last, row, int(self.last.step(1).reshape(-1)[row]))
 
     def _whole_steps(self, tokens: Sequence[int], start: int) -> tuple[list[int], int] | None:
         """Read all but what the last step reads: the text, as far as it is known, and where that step begins."""
