@@ -38,12 +38,14 @@ class ForwardPass:
     tensors: 'embed' and 'lm_head' [vocab, hidden], 'final_norm' [hidden], and for layer i 'l{i}.attn_norm',
     'l{i}.ffn_norm' [hidden], 'l{i}.wq|wk|wv|wo|w_gate|w_up|w_down' [out, in], and where the model has them
     'l{i}.bq|bk|bv' [out] and 'l{i}.q_norm|k_norm' [head_dim]; GPT-NeoX has shifts beside norms ('l{i}.attn_shift',
-    'final_shift'), 'l{i}.bo|b_up|b_down' [out] and no w_gate. kept: what the cache makes of keys and values.
+    'final_shift'), 'l{i}.bo|b_up|b_down' [out] and no w_gate. kept: what the cache makes of keys and values. read: what
+    becomes of a vector that a matrix is multiplied with.
     """
 
     model: ModelSpec
     tensors: Mapping[str, NDArray[Any]]
     kept: Callable[[Floats], Floats] = as_it_is
+    read: Callable[[Floats], Floats] = as_it_is
 
     def __post_init__(self) -> None:
         self._cache: list[list[tuple[Floats, Floats]]] = [[] for _ in range(self.model.layers)]
@@ -70,7 +72,7 @@ class ForwardPass:
         """The logits of the hidden state behind the last layer, f64 [vocab]."""
         neox = self.model.family == "gpt_neox"
         last = self._centred(stream, "final") if neox else self._normed(stream, "final_norm")
-        return np.asarray(self._get("lm_head") @ last)
+        return self._times("lm_head", last)
 
     def through(self, stream: Floats) -> Floats:
         """The hidden state behind the layers of one before them, at the next position."""
@@ -81,24 +83,28 @@ class ForwardPass:
 
     def _llama_block(self, layer: int, stream: Floats) -> Floats:
         get = self._get
-        stream = stream + get(f"l{layer}.wo") @ self._attention(layer, self._normed(stream, f"l{layer}.attn_norm"))
-        inner = self._normed(stream, f"l{layer}.ffn_norm")
+        attended = self._attention(layer, self._normed(stream, f"l{layer}.attn_norm"))
+        stream = stream + self._times(f"l{layer}.wo", attended)
+        inner = self.read(self._normed(stream, f"l{layer}.ffn_norm"))
         gate, up = get(f"l{layer}.w_gate") @ inner, get(f"l{layer}.w_up") @ inner
-        return np.asarray(stream + get(f"l{layer}.w_down") @ (gate / (1 + np.exp(-gate)) * up))
+        return stream + self._times(f"l{layer}.w_down", gate / (1 + np.exp(-gate)) * up)
 
     def _neox_block(self, layer: int, stream: Floats) -> Floats:
         """Attention and MLP of the same hidden state, or the MLP of the one with attention added."""
         get = self._get
-        attended = get(f"l{layer}.wo") @ self._attention(layer, self._centred(stream, f"l{layer}.attn"))
+        attended = self._times(f"l{layer}.wo", self._attention(layer, self._centred(stream, f"l{layer}.attn")))
         if self.model.qkv_bias:
             attended = attended + get(f"l{layer}.bo")
         inner = self._centred(stream if self.model.parallel else stream + attended, f"l{layer}.ffn")
-        wide = get(f"l{layer}.w_up") @ inner + get(f"l{layer}.b_up")
+        wide = self._times(f"l{layer}.w_up", inner) + get(f"l{layer}.b_up")
         if self.model.activation == "gelu":
             share = np.array([1 + math.erf(value / math.sqrt(2)) for value in wide.tolist()]) / 2
         else:
             share = (1 + np.tanh(math.sqrt(2 / math.pi) * (wide + 0.044715 * wide**3))) / 2
-        return np.asarray(stream + attended + get(f"l{layer}.w_down") @ (wide * share) + get(f"l{layer}.b_down"))
+        return stream + attended + self._times(f"l{layer}.w_down", wide * share) + get(f"l{layer}.b_down")
+
+    def _times(self, name: str, values: Floats) -> Floats:
+        return np.asarray(self._get(name) @ self.read(values))
 
     def _get(self, name: str) -> Floats:
         return np.asarray(self.tensors[name], np.float64)
@@ -129,7 +135,7 @@ class ForwardPass:
         return np.concatenate([pairs.real, pairs.imag])
 
     def _attention(self, layer: int, values: Floats) -> Floats:
-        model, position = self.model, len(self._cache[layer])
+        model, position, values = self.model, len(self._cache[layer]), self.read(values)
         keys = [self._turned(head, position) for head in self._heads(layer, "k", values)]
         row = self.kept(np.array(keys)), self.kept(np.array(self._heads(layer, "v", values)))
         self._cache[layer].append(row)

@@ -5,7 +5,7 @@ launch state or cached keys and values other than the model's. It can only refut
 about other interleavings, positions or lengths.
 
 Assumptions: the machine is the device's (numpy_run.py says where it is not). Tolerances: logits and cache agree to
-TOLERANCE of their largest magnitude, tokens exactly where the forward pass leaves no doubt about them.
+`Tolerance` of their largest magnitude, tokens exactly where the forward pass leaves no doubt about them.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 
 from amk.judges import sliced
 from amk.judges.choice import GREEDY, Drawing, chosen
-from amk.judges.forward import Floats, ForwardPass, Rows, as_it_is
+from amk.judges.forward import Floats, Rows, as_it_is
 from amk.judges.numpy_run import run
 from amk.judges.request import Broken, Refused, Request, Shown
+from amk.judges.rounding import Rounded, allowed
 from amk.judges.weights import RandomWeights, kept_in_fp8
 from amk.models.matrices import MatrixName
 from amk.models.model_spec import ModelSpec
@@ -30,11 +31,25 @@ from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.schedule import Schedule, mode_of, steps_of
 from amk.weights.weight_format import FormatName
 
-TOLERANCE = 2e-3
 FP8_TOLERANCE = 6e-2
 """With a cache of fp8, where a sum added in another order may round to the neighbour."""
-DEVICE_TOLERANCE = 5e-2
-"""Of a machine that keeps activations in bf16 and codes' operands in blocks, as the kernel does."""
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """What a machine's numbers may be off by, relative to the largest: `least`, and where it rounds numbers to `unit`
+    of themselves, what that makes of these answers (`rounding`)."""
+
+    least: float
+    unit: float = 0.0
+
+    def floor(self, fp8_cache: bool) -> float:
+        return FP8_TOLERANCE if fp8_cache and not self.unit else self.least
+
+
+TOLERANCE = Tolerance(2e-3)
+DEVICE_TOLERANCE = Tolerance(2e-3, 2.0**-8)
+"""Of a machine that keeps activations in bf16, and codes' operands in blocks of no fewer bits, as the kernel does."""
 NONE = -1
 """What is shown in place of a token behind a row that was no right guess."""
 MATRIX_OF: dict[str, MatrixName] = {
@@ -58,28 +73,39 @@ NOT_REFUTED = Ruling("not refuted")
 
 
 class Text:
-    """The model's logits, keys and values after any tokens; each prefix is computed once."""
+    """The model's logits, keys and values after any tokens, and what a machine's may be off by; each prefix is computed
+    once."""
 
-    def __init__(self, model: ModelSpec, forms: FormOf, fp8_cache: bool) -> None:
+    def __init__(self, model: ModelSpec, forms: FormOf, fp8_cache: bool, tolerance: Tolerance) -> None:
         tensors = RandomWeights(model).stored(dict(forms).__getitem__)
-        self._pass = ForwardPass(model, tensors, kept_in_fp8 if fp8_cache else as_it_is)
+        self._rounded = Rounded(model, tensors, kept_in_fp8 if fp8_cache else as_it_is, tolerance.unit)
+        self.least = tolerance.floor(fp8_cache)
         empty: Floats = np.zeros((0, model.kv_heads, model.head_dim))
-        self._known: dict[tuple[int, ...], tuple[Floats, Rows]] = {
-            (): (np.zeros(model.vocab), [(empty, empty)] * model.layers)
-        }
+        nothing = np.zeros(model.vocab), [(empty, empty)] * model.layers
+        self._known: dict[tuple[int, ...], list[tuple[Floats, Rows]]] = {(): [nothing] * len(self._rounded.passes)}
 
     def after(self, tokens: tuple[int, ...]) -> tuple[Floats, Rows]:
         """(logits, cache) once all of `tokens` have been read."""
+        return self._after(tokens)[0]
+
+    def slack(self, tokens: tuple[int, ...]) -> float:
+        """What the logits may be off by, relative to the largest."""
+        return allowed([logits for logits, _ in self._after(tokens)], self.least)
+
+    def _after(self, tokens: tuple[int, ...]) -> list[tuple[Floats, Rows]]:
         if tokens not in self._known:
-            self._pass.resume(self.after(tokens[:-1])[1])
-            logits = self._pass.feed(tokens[-1])
-            self._known[tokens] = logits, self._pass.cache()
+            before, found = self._after(tokens[:-1]), list[tuple[Floats, Rows]]()
+            self._rounded.draw(*tokens)
+            for one, (_, rows) in zip(self._rounded.passes, before, strict=True):
+                one.resume(rows)
+                found.append((one.feed(tokens[-1]), one.cache()))
+            self._known[tokens] = found
         return self._known[tokens]
 
 
 @lru_cache(maxsize=16)
-def _text(model: ModelSpec, forms: FormOf, fp8_cache: bool) -> Text:
-    return Text(model, forms, fp8_cache)
+def _text(model: ModelSpec, forms: FormOf, fp8_cache: bool, tolerance: Tolerance = TOLERANCE) -> Text:
+    return Text(model, forms, fp8_cache, tolerance)
 
 
 @lru_cache(maxsize=16)
@@ -96,13 +122,13 @@ class Machine(Protocol):
 
 
 def judged(
-    schedule: Schedule, request: Request, order: str, machine: Machine = run, tolerance: float = TOLERANCE
+    schedule: Schedule, request: Request, order: str, machine: Machine = run, tolerance: Tolerance = TOLERANCE
 ) -> Ruling:
-    """One request, in one order. tolerance: of the machine's logits, relative to the largest."""
+    """One request, in one order. tolerance: of the machine's logits."""
     if schedule.model.slice is not None:
         return _judged_slice(schedule, request, order, machine, tolerance)
     try:
-        text = _text(schedule.model, _forms(schedule), schedule.kv.dtype == "fp8")
+        text = _text(schedule.model, _forms(schedule), schedule.kv.dtype == "fp8", tolerance)
         weights = _weights(schedule.model)
         begun = any(request.starts) or request.start
         before = [text.after(t[: request.first(s)])[1] for s, t in enumerate(request.texts)] if begun else None
@@ -114,19 +140,19 @@ def judged(
         return Ruling("unrun", why=str(refused))
     except Broken as broken:
         return Ruling("refuted", broken.kind, f"{order}, {request.launches}: {broken.message}")
-    tolerance = max(tolerance, FP8_TOLERANCE) if schedule.kv.dtype == "fp8" else tolerance
     if request.parents:
-        return _compared_tree(text, request, order, shown, tolerance, schedule.rows)
+        return _compared_tree(text, request, order, shown, schedule.rows)
     last = schedule.kv.context - 1 if schedule.headless else None
-    return _compared(text, request, order, shown, tolerance, schedule.rows, schedule.accepts, last)
+    return _compared(text, request, order, shown, schedule.rows, schedule.accepts, last)
 
 
-def _judged_slice(schedule: Schedule, request: Request, order: str, machine: Machine, tolerance: float) -> Ruling:
+def _judged_slice(schedule: Schedule, request: Request, order: str, machine: Machine, tolerance: Tolerance) -> Ruling:
     """The same for layers, or an output head, that are called with a hidden state."""
     try:
         tensors = _weights(schedule.model).stored(dict(_forms(schedule)).__getitem__)
-        kept, slack = (kept_in_fp8, FP8_TOLERANCE) if schedule.kv.dtype == "fp8" else (as_it_is, 0.0)
-        expected = sliced.Expected(ForwardPass(schedule.model, tensors, kept), schedule, request)
+        fp8_cache = schedule.kv.dtype == "fp8"
+        rounded = Rounded(schedule.model, tensors, kept_in_fp8 if fp8_cache else as_it_is, tolerance.unit)
+        expected = sliced.Expected(rounded, schedule, request, tolerance.floor(fp8_cache))
     except (ValueError, KeyError, IndexError, MemoryError) as error:
         return Ruling("unrun", why=f"no forward pass: {error}")
     before = expected.before() if request.start and schedule.model.layers else None
@@ -136,7 +162,7 @@ def _judged_slice(schedule: Schedule, request: Request, order: str, machine: Mac
         return Ruling("unrun", why=str(refused))
     except Broken as broken:
         return Ruling("refuted", broken.kind, f"{order}, {request.calls}: {broken.message}")
-    found = sliced.wrong(expected, request, shown, lambda a, b: _differs(a, b, max(tolerance, slack)))
+    found = sliced.wrong(expected, request, shown, _differs)
     return NOT_REFUTED if found is None else Ruling("refuted", found[0], f"{order}, {found[1]}")
 
 
@@ -154,20 +180,25 @@ def _forms(schedule: Schedule) -> FormOf:
 
 
 def _compared(
-    text: Text, request: Request, order: str, shown: Shown, tolerance: float, rows: int = 1, accepts: bool = False,
+    text: Text,
+    request: Request,
+    order: str,
+    shown: Shown,
+    rows: int = 1,
+    accepts: bool = False,
     last: int | None = None,
-) -> Ruling:  # fmt: skip
+) -> Ruling:
     """rows: consecutive tokens of a sequence that a step reads. accepts: up to the first that is no right guess. last:
     of the places of the prompt, where nothing is chosen and there are no logits."""
     for sequence in range(len(request.texts)):
-        follower = _Follower(text, request, sequence, tolerance, accepts, last)
+        follower = _Follower(text, request, sequence, accepts, last)
         own = slice(sequence * rows, (sequence + 1) * rows)
         for launch, tokens in enumerate(shown.tokens):
             if (wrong := follower.follow(tokens[:, own])) is not None:
                 return _refuted("tokens", order, launch, sequence, wrong)
             logits = () if last is not None else zip(shown.logits[launch][own], follower.rows, strict=True)
             for found, read in logits:
-                if (wrong := _differs(found, text.after(read)[0], tolerance)) is not None:
+                if (wrong := _differs(found, text.after(read)[0], text.slack(read))) is not None:
                     return _refuted("logits", order, launch, sequence, wrong)
             if (wrong := follower.state(shown.state[launch])) is not None:
                 return _refuted("state", order, launch, sequence, wrong)
@@ -175,12 +206,12 @@ def _compared(
             assert shown.caches is not None
             kept = np.array([layer[place] for layer in text.after(tuple(follower.read))[1]]).transpose(0, 2, 1, 3)
             found = shown.caches[place][:, sequence, :, : kept.shape[2]]
-            if (wrong := _differs(found, kept, tolerance)) is not None:
+            if (wrong := _differs(found, kept, text.least)) is not None:
                 return _refuted("cache", order, len(shown.tokens) - 1, sequence, f"{'kv'[place]}: {wrong}")
     return NOT_REFUTED
 
 
-def _compared_tree(text: Text, request: Request, order: str, shown: Shown, tolerance: float, rows: int) -> Ruling:
+def _compared_tree(text: Text, request: Request, order: str, shown: Shown, rows: int) -> Ruling:
     """One step whose rows are nodes: each shows what the model says behind the tokens on the way to it, and its own key
     and value are those of the last of these."""
     start, tokens = request.start, request.written[0]
@@ -191,15 +222,15 @@ def _compared_tree(text: Text, request: Request, order: str, shown: Shown, toler
     (behind,) = shown.tokens[0].tolist()
     for row, (way, token) in enumerate(zip(ways, behind, strict=True)):
         logits, kept = text.after(way)
-        if (wrong := _differs(shown.logits[0][row], logits, tolerance)) is not None:
+        if (wrong := _differs(shown.logits[0][row], logits, text.slack(way))) is not None:
             return _refuted("logits", order, 0, 0, f"row {row}: {wrong}")
-        expected, sure = chosen(logits, len(way) - 1, GREEDY, tolerance)
+        expected, sure = chosen(logits, len(way) - 1, GREEDY, text.slack(way))
         if token != expected and (sure or not 0 <= token < len(logits)):
             return _refuted("tokens", order, 0, 0, f"token {token} behind row {row}, not {expected}")
         for place in (0, 1) if shown.caches is not None else ():
             assert shown.caches is not None
             own = np.array([layer[place][-1] for layer in kept])
-            if (wrong := _differs(shown.caches[place][:, 0, :, start + row], own, tolerance)) is not None:
+            if (wrong := _differs(shown.caches[place][:, 0, :, start + row], own, text.least)) is not None:
                 return _refuted("cache", order, 0, 0, f"{'kv'[place]} of row {row}: {wrong}")
     wanted, words = (behind[-1], start + rows, 1, 0), shown.state[0]
     found = (words["token"], words["position"], words["epoch"], words["done"])
@@ -215,10 +246,8 @@ def _refuted(kind: str, order: str, launch: int, sequence: int, what: str) -> Ru
 class _Follower:
     """One sequence of a request, token by token; where the model leaves doubt, what was taken is right."""
 
-    def __init__(
-        self, text: Text, request: Request, sequence: int, slack: float, accepts: bool, last: int | None
-    ) -> None:
-        self._text, self._request, self._slack, self._accepts, self._last = text, request, slack, accepts, last
+    def __init__(self, text: Text, request: Request, sequence: int, accepts: bool, last: int | None) -> None:
+        self._text, self._request, self._accepts, self._last = text, request, accepts, last
         self._sequence, self._given, self._steps = sequence, request.texts[sequence], 0
         start = request.first(sequence)
         self.read = list(self._given[:start])
@@ -266,8 +295,8 @@ class _Follower:
             return self._given[at], True
         if self._done:
             return self._next, True
-        drawing = self._request.drawings[self._sequence]
-        token, sure = chosen(self._text.after(tuple(self.read))[0], at - 1, drawing, self._slack)
+        drawing, read = self._request.drawings[self._sequence], tuple(self.read)
+        token, sure = chosen(self._text.after(read)[0], at - 1, drawing, self._text.slack(read))
         self._done = token in self._request.ends
         return token, sure
 

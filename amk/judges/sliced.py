@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from amk.judges.forward import Floats, ForwardPass, Rows
+from amk.judges.forward import Floats, Rows
 from amk.judges.request import Request, Shown, hidden_state
+from amk.judges.rounding import Rounded, allowed
 from amk.schedule_ir.schedule import Schedule
 
 HEAD_LAUNCHES = 12
@@ -42,28 +43,38 @@ def called(positions: tuple[int, ...]) -> Request:
 
 
 class Expected:
-    """What a slice leaves behind each call."""
+    """What a slice leaves behind each call, and what a machine's may be off by. rows: of each pass, of each layer."""
 
-    def __init__(self, forward: ForwardPass, schedule: Schedule, request: Request) -> None:
-        self._pass, self._hidden, self._context = forward, schedule.model.hidden, schedule.kv.context
-        self.logits = schedule.model.has_head
-        self.rows: list[list[tuple[Floats, Floats]]] = [[] for _ in range(schedule.model.layers)]
+    def __init__(self, rounded: Rounded, schedule: Schedule, request: Request, least: float) -> None:
+        self._rounded, self._hidden, self._context = rounded, schedule.model.hidden, schedule.kv.context
+        self._model, self.least, self.logits = schedule.model, least, schedule.model.has_head
+        self._rows: list[list[list[tuple[Floats, Floats]]]] = [
+            [[] for _ in range(schedule.model.layers)] for _ in rounded.passes
+        ]
         for place in range(min(request.start, self._context - 1)):
             self.call(place, -1 - place)
 
+    @property
+    def rows(self) -> list[list[tuple[Floats, Floats]]]:
+        return self._rows[0]
+
     def before(self) -> list[Rows]:
         """The cache as a launch finds it, of the one sequence."""
-        empty: Floats = np.zeros((0, self._pass.model.kv_heads, self._pass.model.head_dim))
+        empty: Floats = np.zeros((0, self._model.kv_heads, self._model.head_dim))
         return [[_both(layer) if layer else (empty, empty) for layer in self.rows]]
 
-    def call(self, position: int, number: int) -> Floats:
-        """The hidden state behind the layers, or its logits; the row at the position is the call's."""
-        at = min(max(position, 0), self._context - 1)
-        self._pass.resume([_both(layer[:at]) for layer in self.rows])
-        found = self._pass.through(hidden_state(self._hidden, number).astype(np.float64))
-        for layer, (keys, values) in zip(self.rows, self._pass.cache(), strict=True):
-            layer[at : at + 1] = [(keys[at], values[at])]
-        return self._pass.logits_of(found) if self.logits else found
+    def call(self, position: int, number: int) -> tuple[Floats, float]:
+        """(the hidden state behind the layers, or its logits; what it may be off by). The row at the position is the
+        call's."""
+        at, found = min(max(position, 0), self._context - 1), list[Floats]()
+        self._rounded.draw(at, number % (1 << 32))
+        for one, rows in zip(self._rounded.passes, self._rows, strict=True):
+            one.resume([_both(layer[:at]) for layer in rows])
+            stream = one.through(hidden_state(self._hidden, number).astype(np.float64))
+            for layer, (keys, values) in zip(rows, one.cache(), strict=True):
+                layer[at : at + 1] = [(keys[at], values[at])]
+            found.append(one.logits_of(stream) if self.logits else stream)
+        return found[0], allowed(found, self.least)
 
 
 def _both(layer: list[tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
@@ -71,17 +82,17 @@ def _both(layer: list[tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
 
 
 def wrong(
-    expected: Expected, request: Request, shown: Shown, differs: Callable[[Floats, Floats], str | None]
+    expected: Expected, request: Request, shown: Shown, differs: Callable[[Floats, Floats, float], str | None]
 ) -> tuple[str, str] | None:
     """(kind, what) of the first thing that is not the model's."""
     for number, position in enumerate(request.calls):
-        if (off := differs(shown.hidden[number], expected.call(position, number))) is not None:
+        if (off := differs(shown.hidden[number], *expected.call(position, number))) is not None:
             return "logits" if expected.logits else "hidden", f"call {number} at position {position}: {off}"
         if (epoch := shown.state[number]["epoch"]) != number + 1:
             return "state", f"epoch {epoch} behind call {number}"
     for place in (0, 1) if shown.caches is not None else ():
         assert shown.caches is not None
         kept = np.array([_both(layer)[place] for layer in expected.rows]).transpose(0, 2, 1, 3)
-        if (off := differs(shown.caches[place][:, 0, :, : kept.shape[2]], kept)) is not None:
+        if (off := differs(shown.caches[place][:, 0, :, : kept.shape[2]], kept, expected.least)) is not None:
             return "cache", f"{'kv'[place]}: {off}"
     return None

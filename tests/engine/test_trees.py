@@ -292,7 +292,7 @@ def test_its_kernel_stays_within_the_step_whatever_the_table_says() -> None:
         reference._machine.set("tree", junk.view(np.int32).reshape(-1))
         reference.step(1)
         wanted = reference.logits()
-        assert np.abs(logits[0] - wanted).max() < DEVICE_TOLERANCE * np.abs(wanted).max()
+        assert np.abs(logits[0] - wanted).max() < 5e-2 * np.abs(wanted).max()  # activations are bf16
 
 
 @pytest.mark.parametrize("changes", [{"rows": 1}, {"accepts": True}, {"sampling": "temperature"}], ids=str)
