@@ -158,15 +158,20 @@ class Values:
         return _LINEAR[code.opcode.split(".")[0]](self, [self.operand(code, n) for n in range(1, len(code.operands))])
 
     def _warp_bits(self, code: Code) -> Form | None:
-        """The thread with the bits of its lane cleared: 32 * its warp, which some instruction has computed before."""
-        thread, mask = self.operand(code, 1), constant(self.operand(code, 2))
-        if thread != {"%tid.x": 1} or mask is None or mask < 0 or mask % 32 or mask < self.kernel.threads - 32:
+        """The thread, shifted to the right or not, with the bits of its lane cleared: a multiple of its warp, which
+        some instruction has computed before."""
+        thread, mask, shift = self.operand(code, 1), constant(self.operand(code, 2)), 0
+        shifted = self.meaning.get(only_leaf(thread))
+        if shifted is not None and shifted.opcode == "shr.u32":
+            thread, shift = self.operand(shifted, 1), constant(self.operand(shifted, 2)) or 0
+        if thread != {"%tid.x": 1} or mask is None or not 0 <= shift < 5:
             return None
-        if (mask + 32) & mask:
-            return None  # bits between are left out
+        lowest = 32 >> shift
+        if mask < 0 or mask % lowest or mask < self.kernel.threads - 32 >> shift or (mask + lowest) & mask:
+            return None  # of a warp that there is some bits are left out
         for one in self.kernel.code:
             if one.opcode == "shr.u32" and [self.operand(one, n) for n in (1, 2)] == [thread, {"": 5}]:
-                return scaled(self.result(one.at, one.results[0]), 32)
+                return scaled(self.result(one.at, one.results[0]), lowest)
         return None
 
     def most(self, form: Form, within: frozenset[str] = frozenset()) -> int | None:

@@ -67,20 +67,20 @@ def conditions(reading: Reading, at: int) -> Iterator[Condition]:
         one = reading.kernel.code[before[0]]
         if one.guard and one.opcode.startswith("bra"):
             taken = reading.kernel.successors(before[0])[0] == at
-            yield from _compared(reading, one.guard.lstrip("!"), taken != one.guard.startswith("!"))
+            yield from compared(reading, one.guard.lstrip("!"), taken != one.guard.startswith("!"))
         at = before[0]
 
 
-def _compared(reading: Reading, register: str, true: bool) -> Iterator[Condition]:
+def compared(reading: Reading, register: str, true: bool) -> Iterator[Condition]:
     """Comparisons behind a predicate that is `true`; what is none stands for itself."""
     test = reading.definition(register)
     if test is not None and test.opcode == ("and.pred" if true else "or.pred"):
         for operand in test.operands[1:]:
-            yield from _compared(reading, operand, true)
+            yield from compared(reading, operand, true)
     elif test is not None and (kind := _COMPARES.match(test.opcode)):
         left, right = (reading.named(reading.values.operand(test, n)) for n in (1, 2))
         yield Condition(left, right, kind[1], kind[2] == "u", true)
     elif test is not None and test.opcode == "not.pred":
-        yield from _compared(reading, test.operands[1], not true)
+        yield from compared(reading, test.operands[1], not true)
     else:
         yield Condition({register: 1}, {}, "ne", False, true)

@@ -1,17 +1,19 @@
 """The operands of the compiled kernel's synchronisation against the schedule, step by step.
 
 Property, for what `skeleton` found in its place:
+    registers   none is read before it is written (`written`)
     masks       every warp-wide instruction of the kernel is for all 32 lanes
     constants   what is loaded through the non-coherent path lies in a buffer that nothing writes during the launch
     watchdog    its flags are its own variable in shared memory, its other accesses are to addresses that it keeps
     buffers     between two synchronising instructions memory of the launch is accessed in the buffers that the steps
-                there name, and no constant is stored to
+                there name, tagged ones by tagged words alone, and no constant is stored to
     wait        polls the counter of the schedule until it has reached its threshold, and goes on only then
                 (`wait_loops`)
     signal      adds the amount of the schedule to its counter, from one lane, the one that the emitter chose
     parts       see `part_loops`
     the ring    see `ring_operands`
     tags        see `tag_operands`
+    ways        that no branch steps over a barrier or a fence, and which lanes copy: see `ways`
 Assumptions: registers hold what `affine` says; ptxas keeps it.
 Not read here, and left to tests that execute the kernel: values, addresses within a buffer, and what decides whether a
     step's instructions are executed at all.
@@ -35,6 +37,8 @@ from amk.lowering.ring_operands import check_ring
 from amk.lowering.skeleton import Found, Part
 from amk.lowering.symbolic import Reading
 from amk.lowering.tag_operands import check_tags
+from amk.lowering.ways import check_ways
+from amk.lowering.written import check_written
 from amk.schedule_ir.schedule import Schedule, Signal, Step, Wait
 
 _MASKED = re.compile(r"(?:shfl|vote|redux|match|elect)(?:\.\w+)*\.?sync\b|bar\.warp\.sync|activemask")
@@ -61,7 +65,9 @@ def check_operands(schedule: Schedule, ptx: str, found: Found) -> None:
     check_part_loops(reading)
     check_ring(reading)
     check_tags(reading)
+    check_ways(reading)
     _buffers(reading)
+    check_written(reading.kernel, reading.stops)
 
 
 def _masks(reading: Reading) -> None:
@@ -131,13 +137,14 @@ def _counter(reading: Reading, part: Part, use: Wait | Signal) -> Form:
 def _buffers(reading: Reading) -> None:
     """Every access of the launch's memory in a buffer that the steps at its place name."""
     constants = {b.name for b in reading.schedule.buffers if b.role == "constant"}
+    tagged = {b.name for b in reading.schedule.buffers if b.tagged}
     gaps, allowed = Gaps(reading.kernel, reading.stops), _named_between(reading)
     for at, one in enumerate(reading.kernel.code):
         match = _MEMORY.match(one.opcode)
         if match is None or at in reading.stops:
             continue
         named = set[str].intersection(*(allowed[gap] for gap in gaps.around(at)))
-        there = named - (constants if match["access"] == "st" else set())
+        there = named - tagged - (constants if match["access"] == "st" else set())
         wrong = reading.roots.of_address(one) - _OWN - {member(name) for name in there}
         if wrong:
             names = ", ".join(sorted(reading.buffer_names.get(root, root) for root in wrong))

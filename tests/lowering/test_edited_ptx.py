@@ -11,7 +11,10 @@ import pytest
 from amk.lowering.emit import KERNEL
 from amk.lowering.kernel import read_back
 from amk.lowering.readback import Instruction, Kind, read_ptx
+from amk.lowering.skeleton import Found, check_synchronisation
 from amk.report.diagnostic import AmkError
+from amk.schedule_ir.ops.gemv import GemvOp
+from amk.schedule_ir.schedule import Step, Wait
 from tests.cases import cases
 from tests.lowering.edits.judge import original, subject
 
@@ -145,3 +148,124 @@ def test_a_copy_is_of_sixteen_bytes() -> None:
     for new in ("8,", "16, 8,"):
         edited = lines("copies")[one.line - 1].replace("16,", new)
         assert "16 a lane" in refusal("copies", one.line - 1, edited)
+
+
+@cache
+def parts(name: str) -> Found:
+    return check_synchronisation(subject(name), tuple(read_ptx(original(name) or "")[KERNEL]))
+
+
+def stepped_over(name: str, one: Instruction) -> str:
+    """What refuses the text with a branch over that instruction."""
+    at = one.line - 1
+    return refusal(name, at, f"@{early(name)} bra $over;", lines(name)[at], "$over:")
+
+
+@cache
+def early(name: str) -> str:
+    """A predicate that is set in the first block, so that every instruction behind it may read it."""
+    return next(found[1] for line in lines(name) if (found := re.match(r"\s*setp\.\S+\s+(%p\d+),", line)))
+
+
+def barriers(name: str) -> Iterator[tuple[Instruction, str]]:
+    """The barriers and fences that no branch may step over, with what is said of one that does."""
+    for part, instructions in parts(name):
+        gemv = isinstance(part.item, Step) and isinstance(part.item.op, GemvOp) and not part.signals
+        for before, one in zip((None, *instructions), instructions, strict=False):
+            if one.kind is Kind.CTA_BARRIER and part.item is not None:
+                yield one, "not followed by the next barrier"
+            if one.kind is Kind.PROXY_FENCE_SHARED and before is not None and before.kind is Kind.WARP_BARRIER:
+                yield one, "reached without"
+            if one.kind is Kind.WARP_BARRIER and (gemv or part.signals or isinstance(part.item, Wait)):
+                yield one, "reached without" if part.signals else "without"
+
+
+@pytest.mark.turns(3)
+@pytest.mark.parametrize("name", NAMES)
+def test_no_branch_steps_over_a_barrier(name: str) -> None:
+    """The text has it in its place, and nothing is wrong with it but that some warps pass by."""
+    found = list(barriers(name))
+    assert len(found) >= 30 and len({one.kind for one, _ in found}) >= (2 if name == "copies" else 3)
+    for one, why in found[:: max(1, len(found) // cases(10, 10_000))]:
+        assert why in (told := stepped_over(name, one)), (one, told)
+
+
+@pytest.mark.turns(3)
+@pytest.mark.parametrize("name", ["fenced", "tagged"])
+def test_copies_are_made_by_one_elected_lane_together_with_what_they_expect(name: str) -> None:
+    text = lines(name)
+    expects = [one for one in synchronising(name) if one.kind is Kind.MBARRIER_EXPECT]
+    for one in expects[:: max(1, len(expects) // cases(4, 10_000))]:
+        at = one.line - 1
+        branch = next(n for n in range(at, 0, -1) if re.match(r"\s*@%p\d+ bra", text[n]))
+        assert "elect.sync" in "".join(text[branch - 8 : branch])
+        turned = text[branch].replace("@%p", "@!%p")
+        for new in ((), (turned,)):
+            assert "not executed by one elected lane" in refusal(name, branch, *new), one
+        for fork in ((f"@{early(name)} bra $apart;", "$apart:"), ("$apart:",)):
+            assert "not executed together" in refusal(name, at + 1, *fork, instead_of=0), one
+
+
+@pytest.mark.parametrize("name", ["fenced", "tagged"])
+def test_mbarriers_are_initialised_by_one_lane(name: str) -> None:
+    text, one = lines(name), next(one for one in synchronising(name) if one.kind is Kind.MBARRIER_INIT)
+    branch = next(n for n in range(one.line - 1, 0, -1) if re.match(r"\s*@%p\d+ bra", text[n]))
+    for new in ((), (text[branch].replace("@%p", "@!%p"),)):
+        assert "by other lanes than lane 0" in refusal(name, branch, *new)
+
+
+@pytest.mark.turns(3)
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_loaded_is_not_read_before(name: str) -> None:
+    """A poll or a tagged load that stands behind what reads its result, or nowhere, as an address that is computed
+    behind what uses it."""
+    loads = (Kind.POLL_ACQUIRE, Kind.POLL_RELAXED, Kind.TAGGED_LOAD)
+    for one in [
+        one for kind in loads for one in [x for x in synchronising(name) if x.kind is kind][: cases(2, 10_000)]
+    ]:
+        at, text = one.line - 1, lines(name)
+        result = re.findall(r"%r?d?\d+", one.operands[0])[0]
+        behind = next(n for n in range(at + 1, at + 20) if re.search(rf"{re.escape(result)}\b", text[n]))
+        found = refusal(name, at, *text[at + 1 : behind + 1], text[at], instead_of=behind - at + 1)
+        said = "reads {} before it is written" if one.kind is Kind.TAGGED_LOAD else "goes on although"
+        assert said.format(result) in found, (one, found)
+        branch = next(n for n in range(at, at + 60) if re.match(r"\s*@!?%p\d+ bra", text[n]))
+        found = refusal(name, at, *text[at + 1 : branch + 1], text[at], instead_of=branch - at + 1)
+        assert found.startswith("AMK60"), one
+    for one in [one for one in synchronising(name) if one.kind is Kind.SIGNAL_RELEASE][: cases(2, 10_000)]:
+        at, text = one.line - 1, lines(name)
+        address = ADDRESS.search(text[at])
+        assert address is not None
+        made = next(n for n in range(at, 0, -1) if re.match(rf"\s*add\.s64\s+{re.escape(address[1])},", text[n]))
+        found = refusal(name, made, *text[made + 1 : at + 1], text[made], instead_of=at - made + 1)
+        assert f"reads {address[1]} before it is written" in found, (one, found)
+
+
+@pytest.mark.turns(2)
+@pytest.mark.parametrize("name", ["fenced", "tagged", "copies"])
+def test_a_wait_is_not_stepped_over(name: str) -> None:
+    """By a branch from before the poll of a counter, or of a slot, to the barrier behind it."""
+    polls = [Kind.POLL_ACQUIRE, Kind.POLL_RELAXED, Kind.MBARRIER_WAIT, Kind.COPY_WAIT]
+    for one in [
+        one for kind in polls for one in [x for x in synchronising(name) if x.kind is kind][: cases(2, 10_000)]
+    ]:
+        text = lines(name)
+        barrier = next(i for i in synchronising(name) if i.line > one.line and i.kind is Kind.WARP_BARRIER).line - 1
+        edited = [*text[: one.line - 1], f"@{early(name)} bra $over;", *text[one.line - 1 : barrier], "$over:"]
+        told = refusal(name, 0, *edited, instead_of=barrier)
+        assert "reached without" in told or "goes on although" in told, (one, told)
+
+
+@pytest.mark.turns(2)
+def test_words_of_tagged_buffers_are_accessed_as_such_alone() -> None:
+    """A weak load or store of one is no instruction of the skeleton, and says nothing to whoever polls."""
+    text = lines("tagged")
+    words = [one for one in synchronising("tagged") if one.kind in (Kind.TAGGED_LOAD, Kind.TAGGED_STORE)]
+    several = 0
+    for one in words[:: cases(6, 1)]:
+        weak = text[one.line - 1].replace(".relaxed.gpu", "")
+        found = refusal("tagged", one.line - 1, weak)
+        assert found, one
+        several += "which no step at its place names" in found
+        assert "which no step at its place names" in refusal("tagged", one.line - 1, text[one.line - 1], weak), one
+    assert several > 0

@@ -280,6 +280,31 @@ $L1:
 """
 
 
+@pytest.mark.parametrize(
+    ("shift", "mask", "factor"),
+    [(0, -32, None), (0, 0x7FFFFFE0, 32), (1, 0x7FFFFFF0, 16), (1, 0x70, 16), (3, 0x7FFFFFFC, 4), (4, 30, 2),
+     (1, 0x7FFFFFE0, None), (1, 0x7FFFFFF8, None), (3, 8, None), (0, 32, None), (6, 1, None)],
+)  # fmt: skip
+def test_threads_without_the_bits_of_their_lane_are_multiples_of_the_warp(
+    shift: int, mask: int, factor: int | None
+) -> None:
+    """Shifted or not. Of a block of 256 threads a mask that leaves out a bit of the warp, or has one of the lane, is no
+    such multiple."""
+    lines = f"shr.u32 %r8, %r1, 5; shr.u32 %r9, %r1, {shift}; and.b32 %r10, {'%r9' if shift else '%r1'}, {mask};"
+    text = BODY.replace("mov.u32 %r4, 0;", f"{lines} mov.u32 %r4, 0;").replace("\n)", "\n)\n.maxntid 256\n", 1)
+    kernel = read_kernel(text, KERNEL)
+    values = Values(kernel)
+    masked = next(one for one in kernel.code if one.opcode == "and.b32")
+    warp = values.result(next(one.at for one in kernel.code if one.opcode == "shr.u32"), "%r8")
+    found = values.result(masked.at, masked.results[0])
+    if factor is None:
+        assert not found.keys() <= warp.keys()
+        return
+    assert found == {leaf: factor for leaf in warp}
+    cleared = [(thread >> shift) & mask for thread in range(256)]
+    assert cleared == [factor * (thread // 32) for thread in range(256)]
+
+
 def test_registers_hold_what_reaches_them() -> None:
     """A variable of a loop means another value after it was counted on; names in braces are their own.
 
