@@ -2,7 +2,7 @@
 
 Property: from the poll of a wait every path either takes the branch that the value polled on that path decides for
     "satisfied", or sets a flag of the watchdog, or comes back to the poll, before it reaches any other instruction that
-    synchronises, or the end.
+    synchronises, or the end. None goes round without the poll: it would look at one value for ever.
 Algorithm: depth first from the poll; predicates that were set to a constant on the path decide their branches, and
     registers that were computed on it from the polled value are fresh. A loop with more than `_LIMIT` states fails.
 Cost: linear in the instructions of the loop, times the few sets of constants and fresh registers that there are.
@@ -64,17 +64,22 @@ class WaitLoop:
 
     def _reached(self) -> set[int]:
         """Instructions that a path from the poll comes to while neither satisfied nor tripped; with the poll where
-        they are too many to be followed."""
+        they are too many to be followed, or a path goes round without it."""
         start: State = (self.poll + 1, frozenset(), frozenset(self.kernel.code[self.poll].results))
-        seen, stack = {start}, [start]
+        seen, on_path, stack = {start}, {start}, [(start, iter(self._steps(*start)))]
         while stack:
-            if len(seen) > _LIMIT:
+            state, steps = stack[-1]
+            following = next((each for each in steps if each[0] != self.poll), None)
+            if following is None:
+                on_path.discard(state)
+                stack.pop()
+            elif following in on_path or len(seen) > _LIMIT:
                 return {self.poll}
-            for following in self._steps(*stack.pop()):
-                if following[0] != self.poll and following not in seen:
-                    seen.add(following)
-                    if following[0] not in self.stops:
-                        stack.append(following)
+            elif following not in seen:
+                seen.add(following)
+                if following[0] not in self.stops:
+                    on_path.add(following)
+                    stack.append((following, iter(self._steps(*following))))
         return {at for at, *_ in seen}
 
     def _steps(self, at: int, known: Known, fresh: frozenset[str]) -> list[State]:

@@ -92,9 +92,9 @@ class _Ways:
     def _from(self, at: int, lane: int | None) -> list[int]:
         """The instructions behind which the lane may execute that at a place."""
         before = self.kernel.predecessors[at]
-        return before if lane is None else [p for p in before if self._taken(p, at, lane)]
+        return before if lane is None else [p for p in before if self._may_take(p, at, lane)]
 
-    def _taken(self, branch: int, to: int, lane: int) -> bool:
+    def _may_take(self, branch: int, to: int, lane: int) -> bool:
         one, following = self.kernel.code[branch], self.kernel.successors(branch)
         if not one.opcode.startswith("bra") or not one.guard or len(set(following)) < 2:
             return True

@@ -20,7 +20,7 @@ from amk.lowering import refusal
 from amk.lowering.ptx_code import Code, Kernel
 from amk.report.diagnostic import shown
 
-_REGISTER = re.compile(r"(?<![\w$%#.])(?:%[a-z]+\d+|\w+#\d+)(?![\w$#.])")
+_REGISTER = re.compile(r"(?<![\w$%#.])(?:%(?:p|rs?|rd|rq|fd?|h+|b)\d+|\w+#\d+)(?![\w$#.])")
 
 
 def check_written(kernel: Kernel, stops: Container[int]) -> None:

@@ -109,6 +109,21 @@ def test_what_was_polled_before_does_not_end_a_wait(name: str, kind: Kind) -> No
         assert "goes on although" in found, (one, found)
 
 
+@pytest.mark.turns(3)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_poll_in_front_of_its_loop_is_refused(name: str) -> None:
+    """The loop looks at one value for ever, if it was not there at once."""
+    text, polls = (
+        lines(name),
+        [one for one in synchronising(name) if one.kind in (Kind.POLL_ACQUIRE, Kind.POLL_RELAXED)],
+    )
+    for one in polls[: cases(3, 10_000)]:
+        at = one.line - 1
+        label = next(n for n in range(at, 0, -1) if re.match(r"\$L\S+:", text[n]))
+        found = refusal(name, label, text[at], *text[label:at], instead_of=at - label + 1)
+        assert "goes on although" in found, (one, found)
+
+
 @pytest.mark.parametrize("table", ["t_hiddenZdcount", "t_attnZdgate", "stream_base"])
 def test_numbers_of_tables_are_those_of_the_schedule(table: str) -> None:
     at = next(n for n, line in enumerate(lines("fenced")) if line.startswith(".const") and f"{table}E[" in line)
