@@ -7,7 +7,8 @@ Property, with F the first mbarrier of the warp, S its first slot, b the bytes o
     drain       the wait goes on only when the copy has landed (`wait_loops`); what is waited for at F + 8 s is read at
                 S + b s before the warp's barrier, not behind it, and refilled, unless refills are owed by then
     cp.async    the pieces of a group, of 16 bytes a lane, are b bytes side by side, in shared memory and in the packed
-                weights; the slot that is refilled is the one that was read; groups: see `copy_groups`
+                weights; the slot that is refilled is the one that was read, behind the barrier at which lanes that have
+                waited for their own copies meet; groups: see `copy_groups`
 Not read: that s runs through the slots in turn, the parity, and which slot's turn it is where refills are owed.
 """
 
@@ -194,7 +195,11 @@ class _CopyRing(_Ring):
         copy = next(i for i in rest if i.kind is Kind.COPY)
         size, filled = self.stream.chunk_bytes, self.memory(copy, 0)
         slots = {leaf: 1 for leaf, factor in filled.items() if factor == size and leaf in self.reading.values.joined}
-        end = self.reading.kernel.by_line[copy.line]
+        place = self.reading.kernel.by_line
+        end = place[copy.line]
         if self.stream.slots > 1 and len(slots) != 1:
             raise self.reading.refused(part.label, copy, "fills no slot of the ring that can be told")
+        if slots and (early := self.reads(slots, place[wait.line], place[rest[1].line])):
+            code = self.reading.kernel.code[early[0]]
+            raise self.reading.refused(part.label, code, "reads a slot before all lanes have waited for their copies")
         self.drained(part, slots, wait, barrier, end)

@@ -158,6 +158,19 @@ def test_every_group_of_copies_is_committed_on_every_path() -> None:
         assert "group is open" in found or "fewer groups" in found, (one, found)
 
 
+@pytest.mark.turns(2)
+def test_slots_are_read_when_all_lanes_have_waited_for_their_copies() -> None:
+    """A lane waits for its own copies; those of others it sees behind the barrier."""
+    text, found = lines("copies"), synchronising("copies")
+    waits = [n for n, one in enumerate(found) if one.kind is Kind.COPY_WAIT]
+    for n in waits[:: cases(3, 1)]:
+        at = found[n + 1].line - 1
+        assert found[n + 1].kind is Kind.WARP_BARRIER
+        behind = next(line for line in range(at, at + 40) if "ld.shared.v4" in text[line])
+        told = refusal("copies", at, *text[at + 1 : behind + 1], text[at], instead_of=behind - at + 1)
+        assert "before all lanes have waited" in told, (found[n], told)
+
+
 def test_a_copy_is_of_sixteen_bytes() -> None:
     one = next(one for one in synchronising("copies") if one.kind is Kind.COPY)
     for new in ("8,", "16, 8,"):
