@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect
 from collections.abc import Sequence
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,13 @@ import pytest
 
 from amk.adversary.neighbourhood.bases import TAGGED
 from amk.api.emulated import EmulatorEngine
+from amk.engine.admission import admission
+from amk.engine.backends import cuda_engine
 from amk.engine.backends.cpu_engine import CpuEngine
+from amk.engine.backends.cuda_engine import CudaEngine
 from amk.engine.backends.schedule_backend import ScheduleBackend
-from amk.engine.backends.step_prompts import ROWS, Behind, StepPrompts, in_steps, last_step
+from amk.engine.backends.step_prompts import ROWS, Behind, StepPrompts, in_steps, last_step, step_prompts
+from amk.engine.load import gpu_engine
 from amk.models.model import load_model
 from amk.planner.decode import plan
 from amk.planner.formats import formats
@@ -24,6 +29,8 @@ from amk.schedule_ir.schedule import Schedule
 from amk.targets.target import load_target
 from amk.validator.together import OWN, apart, crowded, one_packing
 from amk.validator.verify import verify
+from amk.weights.quantised import nearest
+from tests.emulator.host_driver import HostDriver, host_device
 from tests.engine.guesses import SMALLEST, small_plan
 from tests.engine.tiny import RandomTensors, tiny_model, tiny_plan
 
@@ -194,6 +201,45 @@ def test_the_step_with_output_head_takes_turns_with_both_and_shares_what_the_oth
 def on(schedule: Schedule, room: int) -> Schedule:
     """On a GPU with so many bytes of memory."""
     return schedule.model_copy(update={"target": schedule.target.model_copy(update={"hbm_bytes": room})})
+
+
+@pytest.mark.turns(2)
+@pytest.mark.parametrize("form", ["bf16", "int8", "fp8"])
+def test_engines_beside_each_other_have_the_bytes_that_each_has_alone(
+    form: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver's memory is the host's, and nothing runs. Caches are one memory, weights are packed where their bytes
+    are others, and each has its own request, state and outputs."""
+    driver = HostDriver()
+    monkeypatch.setattr(admission, "started", lambda schedule: SimpleNamespace(schedule=schedule, loadable=bytes))
+    monkeypatch.setattr(cuda_engine, "Module", lambda *_: SimpleNamespace(kernel=lambda *_, **__: None))
+    monkeypatch.setattr(cuda_engine, "CooperativeLaunch", lambda *_: None)
+    monkeypatch.setattr(cuda_engine, "check_loaded", lambda *_: None)
+    monkeypatch.setattr("amk.lowering.launch.Device.open", lambda: host_device(driver))
+
+    def alone(schedule: Schedule) -> CudaEngine:
+        return gpu_engine(schedule, RandomTensors(MODEL), nearest)
+
+    chunk = {} if form == "bf16" else {"chunk_bytes": 1024}
+    one = alone(tiny_plan(MODEL, workers=4, wanted=formats(form), **chunk))
+    reader = step_prompts(one, RandomTensors(MODEL), nearest)
+    engines = [one, reader.engine, reader.last]
+    assert all(isinstance(engine, CudaEngine) for engine in engines)
+    for engine in engines[1:]:
+        assert isinstance(engine, CudaEngine)
+        own = alone(engine.schedule)
+        for buffer in engine.schedule.buffers:
+            if buffer.space == "global" and buffer.role == "constant" and buffer.name not in ("request", "prompt"):
+                here, wanted = (driver.content(each.buffers[buffer.name])[0] for each in (engine, own))
+                np.testing.assert_array_equal(here[: buffer.bytes], wanted[: buffer.bytes], err_msg=buffer.name)
+    places = {name: {id(e.buffers[name]) for e in engines if name in e.buffers} for e in engines for name in e.buffers}
+    shared = {name for name, found in places.items() if len(found) == 1}
+    assert {"k_cache", "v_cache", "embedding", "norm", "rope"} <= shared
+    assert all(len(places[name]) == 3 for name in ("request", "prompt", "state", "output"))
+    packings = len(places["weights"])
+    assert packings == 3 - one_packing(reader.engine.schedule, one.schedule) - any(
+        one_packing(reader.last.schedule, each.schedule) for each in (one, reader.engine)
+    )
 
 
 @pytest.mark.turns(2)
