@@ -8,14 +8,14 @@ Assumes: PTX with line information (`LINE_INFO`): an instruction belongs to the 
     weights and their mbarriers are not in `accesses`; only steps that drain or refill a ring, and what comes before
     all steps, may touch them. Prefetches are no reads.
 Algorithm: the steps of a warp, loops unrolled, in order; each touch goes to the occurrence of its step that is nearest
-    to the last one.
+    to the last one, of two to the later one: between parts of a product warps meet, so nothing is moved back.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal
@@ -26,11 +26,12 @@ from amk.emulator.machine.machine import Machine
 from amk.emulator.memory import state
 from amk.emulator.memory.touched import COPIED_TO, WRITE
 from amk.emulator.ptx.encode import GLOBAL_BASE
+from amk.lowering.printed import PartLoop, Printed, PrintedLoop, printed
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.ops import AnyOp, BarrierOp, SignalOp, WaitOp
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.ops.refill import RefillOp
-from amk.schedule_ir.schedule import Loop, Node, Schedule, Step
+from amk.schedule_ir.schedule import Node, Schedule, Step, steps_of
 
 LINE_INFO = "--generate-line-info"
 """The compiler's option; it changes no instruction."""
@@ -124,8 +125,9 @@ class _Comparison:
         self.offset = {b.name: b.offset or 0 for b in schedule.buffers if b.space == "shared"}
         self.roles = {role.name: role for role in schedule.roles}
         self.numbers: dict[int, int] = {}
-        for program in schedule.programs:
-            self._number(program.body)
+        self.calls = 0
+        for program, nodes in zip(schedule.programs, printed(schedule), strict=True):
+            self._number(nodes, iter(steps_of(program.body)))
         self.step_of = self._steps_of_instructions(text)
         names = {name for stream in schedule.streams for name in (stream.ring, stream.full)}
         self.ring = merged([self._absolute(b.name, 0, b.bytes)[1] for b in schedule.buffers if b.name in names])
@@ -139,13 +141,20 @@ class _Comparison:
         shown = self.machine.read("output", np.int32, self.tokens * rows).view(np.int32).reshape(-1, rows)
         return [first, *(first + np.cumsum((shown >= 0).sum(axis=1))).tolist()]
 
-    def _number(self, body: tuple[Node, ...]) -> None:
-        """Calls are numbered as they are printed."""
-        for node in body:
-            if isinstance(node, Loop):
-                self._number(node.body)
-            elif not isinstance(node.op, BarrierOp | WaitOp | SignalOp):
-                self.numbers[id(node)] = len(self.numbers)
+    def _number(self, nodes: Iterable[Printed], steps: Iterator[Step]) -> None:
+        """Calls are numbered as they are printed; a loop over parts has one call for a step of each of them."""
+        for node in nodes:
+            if isinstance(node, PrintedLoop):
+                self._number(node.body, steps)
+                continue
+            group, times = (node.body, node.count) if isinstance(node, PartLoop) else ((node,), 1)
+            first = self.calls
+            for _ in range(times):
+                self.calls = first
+                for step in (next(steps) for _ in group):
+                    if not isinstance(step.op, BarrierOp | WaitOp | SignalOp):
+                        self.numbers[id(step)] = self.calls
+                        self.calls += 1
 
     def _steps_of_instructions(self, text: str) -> list[int]:
         """The number of the call that each instruction belongs to, -1 for none; prefetches are -2."""
@@ -153,7 +162,7 @@ class _Comparison:
         for line, words in enumerate(text.splitlines(), 1):
             if call := _CALL.search(words):
                 lines[line] = int(call[2])
-        if sorted(lines.values()) != list(range(len(self.numbers))):
+        if sorted(lines.values()) != list(range(self.calls)):
             raise ValueError("the text has other calls than the schedule has steps")
         program = self.machine.program
         kernel = Counter(file for file in program.files if file).most_common(1)
@@ -220,7 +229,7 @@ class _Comparison:
                 continue
             into = outside
             if places[step]:
-                nearest = min(places[step], key=lambda index: (abs(index - now), index))
+                nearest = min(places[step], key=lambda index: (abs(index - now), -index))
                 now, into = max(now, nearest), touched[nearest]
             into[kind in (WRITE, COPIED_TO), buffer].append(span)
         for visit, found in zip(visits, touched, strict=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -11,14 +12,21 @@ from amk.emulator.footprints import LINE_INFO
 from amk.lowering.compile import DEFAULT_OPTIONS, compile_ptx
 from amk.lowering.emit import emit
 from amk.lowering.stamp import stamped
+from amk.planner.decode import plan
+from amk.planner.formats import BF16
+from amk.planner.settings import FAST
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.ops.base import Access, Geometry
+from amk.schedule_ir.ops.stage import StageOp
 from amk.schedule_ir.ops.stage_norm import StageNormOp
+from amk.schedule_ir.schedule import Schedule
+from amk.targets.target import load_target
 from tests.emulator.test_decode import scheduled
 from tests.engine.tiny import RandomTensors
+from tests.tiny import tiny
 
 TAGGED, NAIVE, ROWS = "bf16 sm_90a, tagged", "naive sm_80", "four rows across blocks, sm_90a"
-TREE = "six nodes of a tree, sm_90a"
+TREE, PARTS = "six nodes of a tree, sm_90a", "a batch, with parts in a loop"
 BY_DATA = {
     *(("select", name) for name in ("best_index", "best_value", "prompt", "request")), ("embed", "embedding"),
     ("rope_append", "rope"), ("rope_append", "tree"), ("argmax_rows", "shared"),
@@ -29,24 +37,36 @@ OF_ROWS = ("none", "prompt")
 
 
 @cache
+def in_parts() -> Schedule:
+    """Two products of six parts, four of which are one loop of the text."""
+    settings = replace(FAST, handoff="tagged", warps=2, batch=2, kv_block=16, k_parts=6, chunk_bytes=512)
+    return plan(tiny(ffn=384), load_target("h200"), settings=settings, wanted=BF16, max_context=64, workers=4)
+
+
+@cache
 def compiled(name: str) -> tuple[str, str]:
     """CUDA and PTX."""
-    schedule = scheduled(name)
+    schedule = named(name)
     text = stamped(emit(schedule), schedule)
     return text, compile_ptx(text, schedule.target.arch, options=(*DEFAULT_OPTIONS, LINE_INFO))
 
 
+def named(name: str) -> Schedule:
+    return in_parts() if name == PARTS else scheduled(name)
+
+
 def ran(name: str) -> Result:
-    schedule = scheduled(name)
+    schedule = named(name)
     text, ptx = compiled(name)
     prompt = [3, 17] if schedule.rows == 1 else [*range(3, 3 + 2 * schedule.rows)]
-    result = run(schedule, RandomTensors(schedule.model), ptx, prompts=[prompt], tokens=2, text=text)
+    prompts = [prompt] * schedule.batch
+    result = run(schedule, RandomTensors(schedule.model), ptx, prompts=prompts, tokens=2, text=text)
     assert result.ended and not result.faults
     return result
 
 
 @pytest.mark.turns(6)
-@pytest.mark.parametrize("name", [TAGGED, NAIVE, ROWS, TREE])
+@pytest.mark.parametrize("name", [TAGGED, NAIVE, ROWS, TREE, PARTS])
 def test_every_step_touches_what_its_op_declares(name: str) -> None:
     found = ran(name).mismatches
     assert [str(m) for m in found if m.kind != "unread" and (m.op, m.buffer) != OF_ROWS] == []
@@ -83,3 +103,23 @@ def test_a_wrong_declaration_is_told(
     monkeypatch.setattr(StageNormOp, "accesses", moved)
     told = {(m.kind, m.buffer) for m in ran(TAGGED).mismatches if m.op == "stage_norm"}
     assert told >= expected
+
+
+@pytest.mark.turns(2)
+@pytest.mark.parametrize("part", [2, 4])
+def test_a_wrong_declaration_of_one_part_of_a_loop_is_told(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All parts have one call in the text; what each of them reads is beside its own."""
+    declared = StageOp.accesses
+
+    def moved(self: StageOp, env: Env, geo: Geometry) -> list[Access]:
+        found = declared(self, env, geo)
+        return [a._replace(lo=a.lo + 8) if a.buffer == "act" and self.k_part == part else a for a in found]
+
+    assert "c.p" in compiled(PARTS)[0]
+    monkeypatch.setattr(StageOp, "accesses", moved)
+    wrong = [m for m in ran(PARTS).mismatches if m.op == "stage"]
+    size = max(m.hi for m in wrong) - min(m.lo for m in wrong)
+    assert {(m.kind, m.buffer) for m in wrong} == {("undeclared read", "act")}
+    act = next(b for b in in_parts().buffers if b.name == "act")
+    parts = {m.lo * 6 * act.shape[0] // act.bytes % 6 for m in wrong}
+    assert parts == {part} and size < act.bytes
