@@ -38,7 +38,7 @@ DISCOUNT = 0.88
 EXPLORE = 0.05
 REWARD = 20.0
 """Of a log gain over everything before: 5% earns all."""
-JUMP = 0.1
+JUMP = 0.15
 """A larger log gain earns nothing: it says that the plan before was no good one."""
 JUDGEMENT = 0.1
 SETTLES = 1 / 3
