@@ -15,9 +15,9 @@ from tests.engine import tiny_chat
 
 pytestmark = pytest.mark.gpu
 
-ROUNDING = {"bf16": 2.0**-7, "int8": 2.0**-5}
-"""Of logits, relative to the largest: one step of bf16, and where weights are codes four, because vectors of several
-rows are in bf16 and those of one have 16 bits."""
+ROUNDING = {"bf16": 2.0**-6, "int8": 2.0**-5}
+"""Of logits, relative to the largest: two steps of bf16, as each of two kernels is about one off, and where weights are
+codes four, because vectors of several rows are in bf16 and those of one have 16 bits."""
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "int8"])
