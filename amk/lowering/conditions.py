@@ -38,18 +38,27 @@ class Condition:
         """Nothing but the lane decides."""
         return (self.left.keys() | self.right.keys()) <= {"lane", ""}
 
+    @property
+    def of_thread(self) -> bool:
+        """Nothing but the thread decides."""
+        return (self.left.keys() | self.right.keys()) <= {"lane", "warp", "%tid.x", ""}
+
     def lanes(self) -> frozenset[int]:
         """The lanes for which it holds, of a condition that nothing else decides."""
-        compare = _RELATIONS[self.relation]
-        return frozenset(x for x in LANES if compare(self._at(self.left, x), self._at(self.right, x)) == self.true)
+        return frozenset(lane for lane in LANES if self.holds(lane))
+
+    def holds(self, thread: int) -> bool:
+        """Of a condition that nothing but the thread decides."""
+        return _RELATIONS[self.relation](self._at(self.left, thread), self._at(self.right, thread)) == self.true
 
     def not_zero(self) -> Form | None:
         """What is not zero where the condition holds; None of one that says something else."""
         unequal = {"eq": False, "ne": True}.get(self.relation) == self.true
         return added(self.left, self.right, -1) if unequal and self.relation in ("eq", "ne") else None
 
-    def _at(self, form: Form, lane: int) -> int:
-        value = (form.get("", 0) + form.get("lane", 0) * lane) % (1 << 32)
+    def _at(self, form: Form, thread: int) -> int:
+        of_thread = {"": 1, "lane": thread % 32, "warp": thread // 32, "%tid.x": thread}
+        value = sum(factor * of_thread[leaf] for leaf, factor in form.items()) % (1 << 32)
         return value if self.unsigned or value < 1 << 31 else value - (1 << 32)
 
 

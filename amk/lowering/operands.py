@@ -13,6 +13,7 @@ Property, for what `skeleton` found in its place:
     parts       see `part_loops`
     the ring    see `ring_operands`
     tags        see `tag_operands`
+    threads     signals and polls are executed in the warps of their role (`threads`)
     ways        that no branch steps over a barrier or a fence, and which lanes copy: see `ways`
 Assumptions: registers hold what `affine` says; ptxas keeps it.
 Not read here, and left to tests that execute the kernel: values, addresses within a buffer, and what decides whether a
@@ -37,6 +38,7 @@ from amk.lowering.ring_operands import check_ring
 from amk.lowering.skeleton import Found, Part
 from amk.lowering.symbolic import Reading
 from amk.lowering.tag_operands import check_tags
+from amk.lowering.threads import check_threads
 from amk.lowering.ways import check_ways
 from amk.lowering.written import check_written
 from amk.schedule_ir.schedule import Schedule, Signal, Step, Wait
@@ -66,6 +68,7 @@ def check_operands(schedule: Schedule, ptx: str, found: Found) -> None:
     check_ring(reading)
     check_tags(reading)
     check_ways(reading)
+    check_threads(reading)
     _buffers(reading)
     check_written(reading.kernel, reading.stops)
 

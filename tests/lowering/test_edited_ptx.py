@@ -297,3 +297,28 @@ def test_words_of_tagged_buffers_are_accessed_as_such_alone() -> None:
         several += "which no step at its place names" in found
         assert "which no step at its place names" in refusal("tagged", one.line - 1, text[one.line - 1], weak), one
     assert several > 0
+
+
+@pytest.mark.turns(3)
+@pytest.mark.parametrize("name", NAMES)
+def test_signals_and_polls_are_of_the_warps_of_their_role(name: str) -> None:
+    """A branch by which other warps pass by is turned, left out, or made to depend on something else."""
+    text, found = lines(name), 0
+    for n, line in enumerate(text):
+        branch = re.match(r"\s*@(%p\d+) bra", line)
+        test = branch and next((t for t in text if re.match(rf"\s*setp\.ne\.s32\s+{branch[1]},", t)), None)
+        behind = [one.kind for one in synchronising(name) if one.line > n + 1][:2]
+        signals = (
+            behind[:1] == [Kind.WARP_BARRIER]
+            and len(behind) > 1
+            and behind[1] in (Kind.SIGNAL_RELEASE, Kind.SIGNAL_RELAXED)
+        )
+        if test is None or not (signals or (behind[:1] and behind[0] in (Kind.POLL_ACQUIRE, Kind.POLL_RELAXED))):
+            continue
+        warp = re.search(r"(%r\d+), 0;", test)
+        if warp is None or not any(re.match(rf"\s*shr\.u32\s+{warp[1]}, %r\d+, 5;", t) for t in text):
+            continue
+        found += 1
+        for new in ((), (line.replace("@%p", "@!%p"),)):
+            assert refusal(name, n, *new).startswith("AMK60"), (n, new)
+    assert found > 0
