@@ -37,7 +37,7 @@ POSITIONS = (0, 7, 8, 9, 47)
 SELECTED = ("prompt", "best_value", "best_index", "draw_value", "draw_index")
 CHOSEN_BY_DATA = {
     *((op, "embedding") for op in ("embed", "embed_hidden", "embed_rows")),
-    ("begin", "prompt"),  # at the position that the state says
+    *((op, "prompt") for op in ("begin", "advance")),  # at the position that the state says
     *((op, b) for op in ("select", "select_draw") for b in SELECTED),
 }
 """(op, buffer) whose declared reads are every byte that some token could select."""
