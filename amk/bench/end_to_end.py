@@ -229,7 +229,7 @@ def measured(arguments: argparse.Namespace) -> list[Timed]:
     )
     if "rows" in arguments.prefill:
         steps = in_steps(schedule)
-        _seal([steps, *filter(None, [last_step(schedule, steps)])])
+        seal([steps, *filter(None, [last_step(schedule, steps)])])
     weights = TorchWeights.random(model, arguments.seed)
     subject = Subject.random(kernel_of(schedule), arguments.seed, weights)
     engine, label = subject.engine, schedule.weights_label
@@ -265,7 +265,7 @@ def measured(arguments: argparse.Namespace) -> list[Timed]:
     return found
 
 
-def _seal(schedules: Sequence[Schedule]) -> None:
+def seal(schedules: Sequence[Schedule]) -> None:
     """Prove and compile them at once, each in a process: a start finds what they sealed."""
     with ProcessPoolExecutor(len(schedules), mp_context=get_context("spawn")) as pool:
         list(pool.map(started, schedules))
