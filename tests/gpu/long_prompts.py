@@ -101,7 +101,8 @@ def lines(subject: Subject, backends: dict[str, ScheduleBackend], length: int, s
         logits = torch.from_numpy(np.asarray(backend.logits(tokens)).reshape(-1)[: model.vocab].copy()).cuda().double()
         held = torch.stack([view(subject.engine, each)[:, :, :length].clone() for each in ("k_cache", "v_cache")])
         backend.forget()
-        given, text = [], list(tokens)
+        given: list[int] = []
+        text = list(tokens)
         while len(given) < CONTINUED:
             given += backend.extend([*text, *given], CONTINUED - len(given), GREEDY, ())
         stated = given[0] == int(logits.argmax())
