@@ -17,7 +17,7 @@ import torch
 
 from amk.engine.backends.cuda_engine import CudaEngine
 from amk.lowering.compile import compile_cuda
-from amk.lowering.launch import Enqueue, Module
+from amk.lowering.launch import Enqueue, Kernel, Module
 from amk.models.matrices import MatrixName, matrix, scale_buffer
 from amk.prefill.forward import Matrices
 from amk.prefill.views import view
@@ -69,7 +69,8 @@ def layers_that_stay(layers: int, layer_bytes: int, free: int) -> int:
 class DeviceMatrices:
     """`PromptForward`'s matrices for an engine. Used on the stream that is current when a layer is asked for.
 
-    stay: first layers that are unpacked here and stay; None for as many as half of the GPU's free memory holds.
+    stay: first layers that are unpacked here and stay; None for as many as half of the GPU's free memory holds. head:
+    lm_head, unpacked once; None where it would take more than a quarter of that memory.
     """
 
     def __init__(self, engine: CudaEngine, stay: int | None = None) -> None:
@@ -81,9 +82,8 @@ class DeviceMatrices:
         self._side = torch.cuda.Stream(self._device)
         self._ready = [torch.cuda.Event() for _ in range(2)]
         places = matrix_places(self._schedule, self._schedule.streams[0])
-        self._places = {
-            key: torch.from_numpy(each).to(self._device) for key, each in places.items() if key[0] != "lm_head"
-        }
+        self._places = {key: torch.from_numpy(each).to(self._device) for key, each in places.items()}
+        self.head = self._unpacked_head(kernel)
         shapes = {name: matrix(self._schedule.model, name) for name, _ in self._places}
         layers = self._schedule.model.layers
         if stay is None:
@@ -100,7 +100,8 @@ class DeviceMatrices:
         self._launches: list[list[tuple[Enqueue, np.ndarray[Any, Any]]]] = [[] for _ in range(layers)]
         for (name, layer), each in self._places.items():
             launch = Enqueue(kernel, -(-len(each) // WARPS), 32 * WARPS)
-            self._launches[layer].append((launch, self._argument(name, layer)))
+            out = self._buffers[self._place(layer)][name]
+            self._launches[layer].append((launch, self._argument(name, layer, each, out)))
         for layer in range(stay):
             self._unpack(layer)
         self._side.synchronize()
@@ -125,13 +126,21 @@ class DeviceMatrices:
             launch(given, self._side.cuda_stream)
         self._ready[layer % 2].record(self._side)
 
-    def _argument(self, name: MatrixName, layer: int) -> np.ndarray[Any, Any]:
-        places, out = self._places[name, layer], self._buffers[self._place(layer)][name]
+    def _unpacked_head(self, kernel: Kernel) -> torch.Tensor | None:
+        name, layer = next(key for key in self._places if key[0] == "lm_head")
+        places, shape = self._places.pop((name, layer)), matrix(self._schedule.model, name)
+        if 2 * shape.rows * shape.k > torch.cuda.mem_get_info(self._device)[0] // 4:
+            return None
+        head = torch.empty((shape.rows, shape.k), dtype=torch.bfloat16, device=self._device)
+        launch = Enqueue(kernel, -(-len(places) // WARPS), 32 * WARPS)
+        launch(self._argument(name, layer, places, head), self._side.cuda_stream)
+        self._side.synchronize()
+        return head
+
+    def _argument(self, name: MatrixName, layer: int, places: torch.Tensor, out: torch.Tensor) -> np.ndarray[Any, Any]:
         (stream,) = self._schedule.streams
         apart = 0
         if stream.chunk(name, layer).apart:
             apart = view(self._engine, scale_buffer(name))[layer].data_ptr()
         chunks = self._engine.buffers[stream.source].address
-        return argument(
-            self._schedule, name, layer, len(places), chunks, places.data_ptr(), out.data_ptr(), apart
-        )  # fmt: skip
+        return argument(self._schedule, name, layer, len(places), chunks, places.data_ptr(), out.data_ptr(), apart)

@@ -33,7 +33,8 @@ class PromptForward:
     """Reads tokens into a cache.
 
     buffers: the schedule's, by name, in their shapes; the caches are written. matrices: those of a layer, in `dtype`;
-    asked for in order, and what was given for a layer may be overwritten when the next one is asked for.
+    asked for in order, and what was given for a layer may be overwritten when the next one is asked for. head: lm_head
+    [vocab, hidden] in `dtype`, for `behind`.
     """
 
     def __init__(
@@ -42,35 +43,64 @@ class PromptForward:
         buffers: Mapping[str, Tensor],
         matrices: Callable[[int], Matrices],
         dtype: torch.dtype = torch.bfloat16,
+        head: Tensor | None = None,
     ) -> None:
         self._schedule, self._model, self._buffers = schedule, schedule.model, buffers
-        self._matrices, self._dtype = matrices, dtype
+        self._matrices, self._dtype, self.head = matrices, dtype, head
         self.device = buffers["k_cache"].device
 
     def read(self, tokens: Sequence[int], start: int, sequence: int = 0) -> None:
         """Append tokens at position `start` of a sequence of the batch, whose cache has all positions before it."""
         for first in range(0, len(tokens), BLOCK):
-            ids = torch.tensor(tokens[first : first + BLOCK], dtype=torch.int64)
-            self.read_block(ids.to(self.device), start + first, sequence)
+            self.read_block(self._ids(tokens[first : first + BLOCK]), start + first, sequence)
+
+    def behind(self, tokens: Sequence[int], start: int) -> Tensor:
+        """Logits f32 [vocab] behind the last of the tokens, which are appended at `start` of the only sequence."""
+        first = (len(tokens) - 1) // BLOCK * BLOCK
+        self.read(tokens[:first], start)
+        return self.behind_block(self._ids(tokens[first:]), self._ids([len(tokens) - 1 - first]), start + first)
 
     def read_block(self, ids: Tensor, start: int, sequence: int = 0) -> None:
         """As `read`, tokens i64 [at most BLOCK] on the device; waits for nothing there."""
         with torch.inference_mode(), sdpa_kernel(BACKENDS):
-            x = F.embedding(ids, self._buffers["embedding"]).float()
-            for layer in range(self._model.layers):
-                x = self._layer(layer, x, start, sequence)
+            self._through(ids, start, sequence)
 
-    def _layer(self, layer: int, x: Tensor, start: int, sequence: int) -> Tensor:
-        """The hidden state [tokens, hidden], float32, behind a layer; of the last layer only its keys and values."""
+    def behind_block(self, ids: Tensor, row: Tensor, start: int) -> Tensor:
+        """As `read_block`; logits f32 [vocab] behind the token in a row, i64 [1] on the device."""
+        assert self.head is not None
+        with torch.inference_mode(), sdpa_kernel(BACKENDS):
+            given = self._normed(self._model.graph.head, self._model.layers, self._through(ids, start, 0, row))
+            if self._dtype is torch.float32:
+                return F.linear(given, self.head)[0]
+            return torch.mm(given, self.head.T, out_dtype=torch.float32)[0]
+
+    def _ids(self, tokens: Sequence[int]) -> Tensor:
+        return torch.tensor(tokens, dtype=torch.int64).to(self.device)
+
+    def _through(self, ids: Tensor, start: int, sequence: int, row: Tensor | None = None) -> Tensor:
+        x = F.embedding(ids, self._buffers["embedding"]).float()
+        for layer in range(self._model.layers):
+            x = self._layer(layer, x, start, sequence, row)
+        return x
+
+    def _layer(self, layer: int, x: Tensor, start: int, sequence: int, row: Tensor | None) -> Tensor:
+        """The hidden state [tokens, hidden], float32, behind a layer; of the last layer only its keys and values and,
+        if a row is asked for, the state of that one, [1, hidden]."""
         matrices, states, values = self._matrices(layer), [x], dict[str, Tensor]()
         for node in self._model.graph.nodes:
             if isinstance(node, Attention):
                 q, keys, kept = self._appended(node, layer, values["qkv"], start, sequence)
-                if layer + 1 == self._model.layers:
+                if layer + 1 < self._model.layers:
+                    values["attn"] = attended(q, keys, kept).to(self._dtype)
+                    continue
+                if row is None:
                     break
-                values["attn"] = attended(q, keys, kept).to(self._dtype)
+                states = [each.index_select(0, row) for each in states]
+                values = {name: each.index_select(0, row) for name, each in values.items()}
+                values["attn"] = attended_by(q.index_select(1, row), keys, kept, start + row).to(self._dtype)
                 continue
-            given = self._normed(node, layer, states) if isinstance(node.reads, Norm) else values[node.reads]
+            reads = node.reads
+            given = self._normed(node, layer, states[reads.reads]) if isinstance(reads, Norm) else values[reads]
             output = self._product(node, layer, given, matrices[node.matrix])
             if node.then == "residual":
                 states.append(states[-1] + output)
@@ -80,11 +110,11 @@ class PromptForward:
                 )
         return states[-1]
 
-    def _normed(self, node: Product, layer: int, states: Sequence[Tensor]) -> Tensor:
+    def _normed(self, node: Product, layer: int, x: Tensor) -> Tensor:
         assert isinstance(node.reads, Norm)
         model, buffers = self._model, self._buffers
         number = model.graph.norm_of(node.matrix, layer, model.layers)
-        x, weight = states[node.reads.reads], buffers["norm"][number]
+        weight = buffers["norm"][number]
         if node.reads.shift is not None:
             norm = F.layer_norm(x, (model.hidden,), weight, buffers["norm_shift"][number], model.rms_eps)
         else:
@@ -150,3 +180,10 @@ def attended(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     causal = causal_lower_right(q.shape[1], keys.shape[1])
     out = F.scaled_dot_product_attention(q[None], keys[None], values[None], causal, enable_gqa=True)
     return out[0].transpose(0, 1).reshape(q.shape[1], -1)
+
+
+def attended_by(q: Tensor, keys: Tensor, values: Tensor, at: Tensor) -> Tensor:
+    """The same of one token, q [heads, 1, head_dim], whose position is `at`, i64 [1]."""
+    seen = torch.arange(keys.shape[1], device=keys.device) <= at
+    out = F.scaled_dot_product_attention(q[None], keys[None], values[None], seen[None], enable_gqa=True)
+    return out[0].transpose(0, 1).reshape(1, -1)

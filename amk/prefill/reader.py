@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from threading import Thread
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from amk.report.diagnostic import AmkError, Diagnostic, Exit
+from amk.weights.bfloat import F32
 
 if TYPE_CHECKING:  # torch is imported when a reader is made for it, the others where a schedule runs
     from amk.engine.backends.cuda_engine import CudaEngine
@@ -25,8 +27,23 @@ kernel from 4 tokens of llama3-8b in bf16 and from 6 in int4."""
 NEEDED = ("embedding", "norm", "rope", "k_cache", "v_cache")
 """Buffers that a schedule must have under these names."""
 MOST_HEAD_DIM = 256
+Found = TypeVar("Found")
 ACTIVATIONS = ("swiglu", "gelu")
 """Ops whose arithmetic `PromptForward` has in torch."""
+
+
+@dataclass(frozen=True)
+class Behind:
+    """What the model says behind a token: logits f32 [vocab]."""
+
+    behind: F32
+
+    @property
+    def largest(self) -> int:
+        return int(self.behind.argmax())
+
+    def logits(self) -> F32:
+        return self.behind
 
 
 class TorchPrompts:
@@ -52,15 +69,38 @@ class TorchPrompts:
         """
         if len(tokens) < self.least:
             return False
+
+        def by(forward: PromptForward) -> bool:
+            if (start, sequence) != (0, 0) or not self._graphs.read(tokens):
+                forward.read(tokens, start, sequence)
+            return True
+
+        return self._by_torch(by) or False
+
+    def read_all(self, tokens: Sequence[int], start: int) -> Behind | None:
+        """Append all tokens of the only text. None where `read` returns False, where the last token alone is left for
+        the kernel, or where there is no room for lm_head in bf16."""
+        if len(tokens) <= self.least:
+            return None
+
+        def by(forward: PromptForward) -> Behind | None:
+            if forward.head is None:
+                return None
+            logits = self._graphs.behind(tokens) if start == 0 else None
+            found = forward.behind(tokens, start) if logits is None else logits
+            return Behind(found.cpu().numpy())
+
+        return self._by_torch(by)
+
+    def _by_torch(self, work: Callable[[PromptForward], Found]) -> Found | None:
+        """What comes of the work on the engine's stream; None where torch cannot do it."""
         self._preparing.join()
         if self._forward is not None:
             import torch
 
             try:
                 with torch.cuda.stream(self._stream):
-                    if (start, sequence) != (0, 0) or not self._graphs.read(tokens):
-                        self._forward.read(tokens, start, sequence)
-                return True
+                    return work(self._forward)
             except torch.OutOfMemoryError as error:
                 self._forward, self._failed = None, error
             except RuntimeError:
@@ -71,9 +111,9 @@ class TorchPrompts:
         if self.forced:
             raise unusable(str(self._failed)) from self._failed
         if self._failed is not None:
-            warnings.warn(f"the kernel reads prompts, as torch cannot: {self._failed}", RuntimeWarning, stacklevel=2)
+            warnings.warn(f"the kernel reads prompts, as torch cannot: {self._failed}", RuntimeWarning, stacklevel=3)
             self._failed = None
-        return False
+        return None
 
     def _require_device(self) -> None:
         """AMK603, as behind a kernel of the schedule, where an error has made the context useless."""
@@ -102,7 +142,8 @@ class TorchPrompts:
         (stream,) = engine.schedule.streams
         streamed = {stream.source, stream.ring, stream.full}
         names = [name for name in engine.buffers if name not in streamed and _is_read(name)]
-        forward = PromptForward(engine.schedule, {name: view(engine, name) for name in names}, DeviceMatrices(engine))
+        buffers, matrices = {name: view(engine, name) for name in names}, DeviceMatrices(engine)
+        forward = PromptForward(engine.schedule, buffers, matrices, head=matrices.head)
         self._graphs = PromptGraphs(forward, engine.schedule.kv.context)
         return forward
 

@@ -62,11 +62,16 @@ def test_cache_and_logits_are_as_close_to_fp64_as_token_by_token(subject: Any) -
     engine.request(tokens, start=end)
     engine.step(1)
     fast, fast_cache = torch.from_numpy(engine.logits()).cuda(), relative_error(caches(subject, end), keys)
+    engine.poison()
+    whole = [prompts.read_all(tokens, 0), prompts.read(tokens[:40], 0) and prompts.read_all(tokens[40:], 40)]
+    whole_cache = relative_error(caches(subject, end), keys)
     torch_error = relative_error(forced_logits(fresh_decoder(subject, torch.bfloat16, TOKENS), tokens)[-1], expected)
-    errors = [relative_error(each, expected) for each in (slow, fast)]
+    behind = [torch.from_numpy(each.logits()).cuda() for each in whole if each]
+    errors = [relative_error(each, expected) for each in (slow, fast, *behind)]
     print(f"{subject.schedule.model.name}: logits {errors}, torch {torch_error}, cache {slow_cache} {fast_cache}")
-    assert fast_cache < 2 * slow_cache
-    assert within_tolerance(errors[1], max(torch_error, errors[0]))
+    assert max(fast_cache, whole_cache) < 2 * slow_cache
+    assert len(behind) == 2 and all(within_tolerance(each, max(torch_error, errors[0])) for each in errors[1:])
+    assert [each.largest for each in whole if each] == [int(each.argmax()) for each in behind]
 
 
 def test_it_is_reproducible_and_leaves_the_rest_of_the_cache_alone(subject: Any) -> None:
@@ -96,7 +101,8 @@ def test_tokens_come_from_launches_ahead_as_from_one_launch(subject: Any) -> Non
     from amk.schedule_ir.sampling import GREEDY
 
     engine, tokens, count = subject.engine, text(subject), 40
-    backend = ScheduleBackend(engine, prompts=TorchPrompts(engine, least=1, forced=True))
+    prompts = TorchPrompts(engine, least=1, forced=True)
+    backend = ScheduleBackend(engine, prompts=prompts)
     found = []
     for most in (3, count, count):
         backend.forget()
@@ -104,8 +110,11 @@ def test_tokens_come_from_launches_ahead_as_from_one_launch(subject: Any) -> Non
         while len(answer) < most:
             answer += backend.extend([*tokens, *answer], count - len(answer), GREEDY, ())
         found.append(answer[:most])
-    engine.request(tokens, start=TOKENS - 1)
-    expected = engine.step(count).tolist()
+    behind = prompts.read_all(tokens, 0)
+    assert behind is not None
+    first = behind.largest
+    engine.request([*tokens, first], start=TOKENS)
+    expected = [first, *engine.step(count - 1).tolist()]
     assert found == [expected[:3], expected, expected]
     np.testing.assert_array_equal(backend.logits([*tokens, *expected[:-1]]), engine.logits())
 
@@ -127,3 +136,4 @@ def test_matrices_are_what_the_stream_stands_for(form: Any, torch_gpu: Device, g
                 found = matrices(layer)
                 for name, rows in found.items():
                     assert torch.equal(rows, subject.weights.matrices[name][layer]), f"{name} of layer {layer}, {stay}"
+            assert torch.equal(matrices.head, subject.weights.matrices["lm_head"][0])

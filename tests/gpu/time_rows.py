@@ -5,7 +5,7 @@ a prompt. Every plan has its own copy of the weights, so name those that fit in 
 are those of as many rows as the widest step has: beside the plan with the fewest rows, the first ones beside fp64. Of a
 plan without output head keys and values of as many rows are compared, bit by bit, with those of the plan with one.
 With "prepare" behind, kernels are only proved, compiled and sealed, so that the next start measures at once; with
-"ablate", a step of each plan is timed without its staging, its products, and all but its copies.
+"ablate", a step of each plan is timed without its staging, products, waits, attention, and all but its copies.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ MANY = 1000
 """Prompts of more tokens take too long token by token."""
 STEPS, ROUNDS, REPEATS = 4, 30, 6
 ABLATED_AT = 512
-ABLATED = (frozenset({"staging"}), frozenset({"product"}), frozenset({"staging", "product"}), frozenset(WORK))
+ABLATED = tuple(
+    frozenset(part) for part in (["staging"], ["product"], ["staging", "product"], ["waits"], ["attention"], WORK)
+)
 HEADLESS = " headless"
 EXACT = 2
 """Rows of a step that fp64 takes the time for."""

@@ -39,8 +39,8 @@ PACKED: dict[str, tuple[ModelSpec, Formats, dict[str, Any]]] = {
 
 def stored_rows(schedule: Schedule, source: Any, name: MatrixName, layer: int) -> NDArray[np.float32]:
     """f32 [rows, k], the tensors of a matrix below each other."""
-    tensors = schedule.model.graph.products[name].rows
-    rows = np.concatenate([source.tensor(f"l{layer}.{tensor.name}") for tensor in tensors])
+    tensors, of = schedule.model.graph.products[name].rows, "" if name == "lm_head" else f"l{layer}."
+    rows = np.concatenate([source.tensor(f"{of}{tensor.name}") for tensor in tensors])
     form = schedule.streams[0].chunk(name, layer).weights
     if form.codes == "bf16":
         return rows

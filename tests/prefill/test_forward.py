@@ -15,6 +15,7 @@ from amk.engine.backends.schedule_backend import ScheduleBackend  # noqa: E402
 from amk.engine.backends.session import Session  # noqa: E402
 from amk.models.model_spec import ModelSpec  # noqa: E402
 from amk.planner.formats import formats  # noqa: E402
+from amk.prefill import forward  # noqa: E402
 from amk.prefill.forward import PromptForward  # noqa: E402
 from amk.schedule_ir.sampling import GREEDY  # noqa: E402
 from amk.schedule_ir.schedule import Schedule  # noqa: E402
@@ -50,7 +51,8 @@ class Interpreted:
         def matrices(layer: int) -> Any:
             return {name: torch.from_numpy(stored_rows(schedule, source, name, layer)).to(dtype) for name in names}
 
-        self.prompt = PromptForward(schedule, buffers, matrices, dtype)
+        head = torch.from_numpy(stored_rows(schedule, source, "lm_head", 0)).to(dtype)
+        self.prompt = PromptForward(schedule, buffers, matrices, dtype, head)
 
     def rows(self, end: int) -> np.ndarray[Any, Any]:
         return np.stack([cache[:, :, :end] for cache in self.caches])
@@ -71,6 +73,28 @@ def test_the_cache_is_the_one_of_reading_token_by_token(name: str) -> None:
     assert np.isnan(both.caches[0][:, :, end:]).all(), "nothing is written behind the prompt"
     both.engine.request(PROMPT, start=end)
     assert both.engine.step(NEW).tolist() == expected[end:]
+
+
+@pytest.mark.turns(2)
+@pytest.mark.parametrize("name", CASES)
+def test_logits_behind_a_prompt_are_those_of_reading_token_by_token(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From position 0, behind what the cache holds, and where the prompt takes several blocks; the token that is asked
+    for may stand before others, whose keys it does not see."""
+    model, settings = CASES[name]
+    source, schedule = RandomTensors(model), tiny_plan(model, **settings)
+    alone, both, end = Interpreted(schedule, source), Interpreted(schedule, source), len(PROMPT) - 1
+    alone.engine.request(PROMPT)
+    alone.engine.step(len(PROMPT))
+    expected = alone.engine.logits()
+    step = 2**-5 if schedule.kv.dtype == "fp8" else 2e-5
+    limits = {"rtol": step, "atol": step * np.abs(expected).max()}
+    np.testing.assert_allclose(both.prompt.behind(PROMPT, 0).numpy(), expected, **limits)
+    both.prompt.read(PROMPT[:2], 0)
+    np.testing.assert_allclose(both.prompt.behind(PROMPT[2:], 2).numpy(), expected, **limits)
+    padded, row = torch.tensor([*PROMPT, 9, 11]), torch.tensor([end])
+    np.testing.assert_allclose(both.prompt.behind_block(padded, row, 0).numpy(), expected, **limits)
+    monkeypatch.setattr(forward, "BLOCK", 4)
+    np.testing.assert_allclose(both.prompt.behind(PROMPT, 0).numpy(), expected, **limits)
 
 
 class Reader:
