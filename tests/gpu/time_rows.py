@@ -1,9 +1,10 @@
 """Time of steps of several rows beside those of one row and of a batch, and of prompts read by them, on this GPU.
 
 python -m tests.gpu.time_rows MODEL [PLAN,..]   prints one JSON object a line: a plan's logits or step at a position, or
-a prompt. Every plan has its own copy of the weights, so name those that fit in memory together; by default all. Logits
-are those of as many rows as the widest step has: beside the plan with the fewest rows, the first ones beside fp64. Of a
-plan without output head keys and values of as many rows are compared, bit by bit, with those of the plan with one.
+a prompt. Every plan has its own copy of the weights, so name those that fit in memory together; by default all. A name
+may have settings behind it: "rows 8: kv_splits=8;hints=act". Logits are those of as many rows as the widest step has:
+beside the plan with the fewest rows, the first ones beside fp64. Of a plan without output head keys and values of as
+many rows are compared, bit by bit, with those of the plan with one.
 With "prepare" behind, kernels are only proved, compiled and sealed, so that the next start measures at once; with
 "ablate", a step of each plan is timed without its staging, products, waits, attention, and all but its copies.
 """
@@ -89,6 +90,13 @@ def plans(model: ModelSpec, target: Target) -> dict[str, Settings]:
     }
 
 
+def changed(name: str, settings: Settings, model: ModelSpec, target: Target) -> Settings:
+    """The plan before the colon with the settings behind it, `rows 8: kv_splits=8;pollers=all`."""
+    words = dict(word.split("=") for word in name.partition(": ")[2].split(";"))
+    base = tuned(settings, model, target, layered(model, BF16), target.sms, CONTEXT)
+    return replace(base, plan="search", **{key: int(v) if v.isdigit() else v for key, v in words.items()})
+
+
 def kernel(model: ModelSpec, target: Target, settings: Settings) -> AdmittedKernel:
     """Planned, proved, compiled and sealed, in a process of its own."""
     return started(plan(model, target, settings=settings, max_context=CONTEXT))
@@ -96,7 +104,11 @@ def kernel(model: ModelSpec, target: Target, settings: Settings) -> AdmittedKern
 
 def kernels(model: ModelSpec, target: Target, names: Sequence[str]) -> dict[str, AdmittedKernel]:
     """Those of the plans, made at once; all if none is named."""
-    wanted = {name: settings for name, settings in plans(model, target).items() if not names or name in names}
+    every = plans(model, target)
+    wanted = {name: settings for name, settings in every.items() if not names or name in names}
+    for name in names:
+        if ": " in name:
+            wanted[name] = changed(name, every[name.partition(": ")[0]], model, target)
     began = time.perf_counter()
     with ProcessPoolExecutor(len(wanted), mp_context=get_context("spawn")) as pool:
         made = {name: pool.submit(kernel, model, target, settings) for name, settings in wanted.items()}
