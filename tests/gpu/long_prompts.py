@@ -89,13 +89,20 @@ def described(logits: Tensor, caches: Tensor, exact: tuple[Tensor, Tensor]) -> d
     }  # fmt: skip
 
 
-def lines(subject: Subject, backends: dict[str, ScheduleBackend], length: int, seed: int) -> Iterator[dict[str, Any]]:
+def prompts(vocab: int, length: int) -> dict[str, list[int]]:
+    """By name: drawn tokens, and those that `amk.bench.end_to_end` gives."""
+    drawn = {f"drawn {seed}": np.random.default_rng(seed).integers(0, vocab, length).tolist() for seed in range(2)}
+    return drawn | {"17 i + 5": [(17 * i + 5) % vocab for i in range(length)]}
+
+
+def lines(
+    subject: Subject, backends: dict[str, ScheduleBackend], prompt: str, tokens: list[int]
+) -> Iterator[dict[str, Any]]:
     """What each way makes of one prompt. stated: whether the first token is that of the logits."""
-    model, weights = subject.engine.schedule.model, subject.weights
-    tokens = np.random.default_rng(seed).integers(0, model.vocab, length).tolist()
+    model, weights, length = subject.engine.schedule.model, subject.weights, len(tokens)
     exact = forward(weights, tokens, torch.float64)
     rounded = forward(weights, tokens, torch.bfloat16)
-    yield {"way": "torch in bf16", "prompt": length, "seed": seed, **described(*rounded, exact)}
+    yield {"way": "torch in bf16", "tokens": length, "prompt": prompt, **described(*rounded, exact)}
     for name, backend in backends.items():
         backend.forget()
         logits = torch.from_numpy(np.asarray(backend.logits(tokens)).reshape(-1)[: model.vocab].copy()).cuda().double()
@@ -107,7 +114,7 @@ def lines(subject: Subject, backends: dict[str, ScheduleBackend], length: int, s
             given += backend.extend([*text, *given], CONTINUED - len(given), GREEDY, ())
         stated = given[0] == int(logits.argmax())
         yield {
-            "way": name, "prompt": length, "seed": seed, **described(logits, held, exact), "tokens": given,
+            "way": name, "tokens": length, "prompt": prompt, **described(logits, held, exact), "given": given,
             "stated": stated, "exact": continued(weights, text, given),
         }  # fmt: skip
 
@@ -136,8 +143,8 @@ def measure(model_name: str, gpu: str, lengths: Sequence[int]) -> None:
     }  # fmt: skip
     backends = {name: ScheduleBackend(engine, prompts=reader) for name, reader in readers.items()}
     for length in lengths:
-        for seed in range(2):
-            for line in lines(subject, backends, length, seed):
+        for prompt, tokens in prompts(model.vocab, length).items():
+            for line in lines(subject, backends, prompt, tokens):
                 print(json.dumps({"model": model.name, **line}), flush=True)
 
 

@@ -30,7 +30,7 @@ from amk.bench.ablation import WORK
 from amk.bench.accuracy import relative_error
 from amk.bench.decode_bench import own
 from amk.bench.device_packing import streamed
-from amk.bench.subject import Subject, view
+from amk.bench.subject import Subject
 from amk.bench.timing import take_turns
 from amk.bench.torch_model import TorchDecoder, TorchWeights
 from amk.engine.admission.admission import AdmittedKernel, started
@@ -40,6 +40,7 @@ from amk.planner.decode import plan
 from amk.planner.formats import BF16, layered
 from amk.planner.settings import FAST, Settings
 from amk.planner.tuned import tuned
+from amk.prefill.views import view
 from amk.targets.target import Target, load_target
 
 CONTEXT, ROWS = 2560, 8
@@ -92,7 +93,7 @@ def plans(model: ModelSpec, target: Target) -> dict[str, Settings]:
 
 def changed(name: str, settings: Settings, model: ModelSpec, target: Target) -> Settings:
     """The plan before the colon with the settings behind it, `rows 8: kv_splits=8;pollers=all`."""
-    words = dict(word.split("=") for word in name.partition(": ")[2].split(";"))
+    words: dict[str, Any] = dict(word.split("=") for word in name.partition(": ")[2].split(";"))
     base = tuned(settings, model, target, layered(model, BF16), target.sms, CONTEXT)
     return replace(base, plan="search", **{key: int(v) if v.isdigit() else v for key, v in words.items()})
 
