@@ -93,9 +93,10 @@ def plans(model: ModelSpec, target: Target) -> dict[str, Settings]:
 
 def changed(name: str, settings: Settings, model: ModelSpec, target: Target) -> Settings:
     """The plan before the colon with the settings behind it, `rows 8: kv_splits=8;pollers=all`."""
-    words: dict[str, Any] = dict(word.split("=") for word in name.partition(": ")[2].split(";"))
+    words = dict(word.split("=") for word in name.partition(": ")[2].split(";"))
     base = tuned(settings, model, target, layered(model, BF16), target.sms, CONTEXT)
-    return replace(base, plan="search", **{key: int(v) if v.isdigit() else v for key, v in words.items()})
+    values: dict[str, Any] = {key: int(word) if word.isdigit() else word for key, word in words.items()}
+    return replace(base, plan="search", **values)
 
 
 def kernel(model: ModelSpec, target: Target, settings: Settings) -> AdmittedKernel:
