@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import warnings
 from types import SimpleNamespace
@@ -118,6 +119,33 @@ def test_few_tokens_are_left_to_the_kernel(schedule: Schedule, monkeypatch: pyte
     assert not found.read(LONG[1:], 0)
     with pytest.raises(AmkError, match="AMK019"):
         found.read(LONG, 0)
+
+
+def test_what_follows_is_told_by_torch_where_it_has_read_enough_and_lm_head_has_room(
+    schedule: Schedule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a graph from position 0, else by single launches; with one token behind a few that are left to the kernel."""
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(reader.TorchPrompts, "_prepare", lambda self: None)
+    monkeypatch.setattr(torch.cuda, "stream", lambda _: contextlib.nullcontext())
+    found = reader.TorchPrompts(engine(schedule))
+    found._preparing.join()
+    asked: list[Any] = []
+
+    def behind(tokens: list[int], *start: int) -> Any:
+        asked.append((tokens, *start))
+        return torch.tensor([1.0, 7.0, 7.0, 2.0])
+
+    forward = SimpleNamespace(head=object(), behind=behind)
+    for name, value in (("_stream", None), ("_forward", forward), ("_graphs", SimpleNamespace(behind=behind))):
+        monkeypatch.setattr(found, name, value, raising=False)
+    assert found.read_all(LONG, 0) is None and not asked
+    for start, wanted in ((0, ([*LONG, 3],)), (5, ([*LONG, 3], 5))):
+        told = found.read_all([*LONG, 3], start)
+        assert told is not None and told.largest == 1 and told.logits().tolist() == [1.0, 7.0, 7.0, 2.0]
+        assert asked.pop() == wanted
+    forward.head = None
+    assert found.read_all([*LONG, 3], 0) is None and not asked
 
 
 def test_layers_stay_unpacked_in_half_of_the_free_memory() -> None:
