@@ -95,7 +95,9 @@ def changed(name: str, settings: Settings, model: ModelSpec, target: Target) -> 
     """The plan before the colon with the settings behind it, `rows 8: kv_splits=8;pollers=all`."""
     words = dict(word.split("=") for word in name.partition(": ")[2].split(";"))
     base = tuned(settings, model, target, layered(model, BF16), target.sms, CONTEXT)
-    values: dict[str, Any] = {key: int(word) if word.isdigit() else word for key, word in words.items()}
+    values: dict[str, Any] = {}
+    for key, word in words.items():
+        values[key] = json.loads(word) if word[0].isdigit() else word
     return replace(base, plan="search", **values)
 
 
