@@ -18,11 +18,12 @@ from amk.adversary.means_recipes import MEANS
 from amk.adversary.order_recipes import ORDER
 from amk.adversary.outside_recipes import OUTSIDE, SAID
 from amk.adversary.recipe import BASES, Recipe, base_schedule
+from amk.adversary.row_recipes import ROWS
 from amk.adversary.tree_recipes import TREES
 from amk.schedule_ir.codec import CASE
 
 FORMAT = CASE
-RECIPES = [*ORDER, *MEANS, *FRAME, *FACTS, *OUTSIDE, *SAID, *LEGAL, *GUESSES, *TREES]
+RECIPES = [*ORDER, *MEANS, *FRAME, *FACTS, *OUTSIDE, *SAID, *LEGAL, *GUESSES, *TREES, *ROWS]
 
 
 def make_case(recipe: Recipe) -> Json:

@@ -49,13 +49,14 @@ BASES: dict[str, Settings] = {
     "single": replace(PHASED, warps=2, kv_block=8),
     "drawing": replace(PHASED, warps=2, kv_block=8, sampling="top-k-top-p"),
     "apart": replace(FAST, warps=1, kv_block=8, kv_splits=1, handoff="tagged", overlay=False),
+    "drawn batch": replace(PHASED, warps=2, kv_block=8, batch=2, sampling="top-k", head_sums="global"),
 }
 """Plans that cases start from: epilogues in one warp, in all warps, with per-head counters, with tagged words, with
 copies held back until a result is out, with steps of three rows, of three that accept guesses, of four that are a tree,
 of two sequences at positions of their own, of such with weights in codes and `down` in two parts, with weights in codes
 alone, with those and attention's outputs in one block, of three rows and parts of all columns, with one warp each, with
 four layers, of which an analysis may look at fewer, with one worker, with tokens that are drawn, with ops of its own
-for each of four warps."""
+for each of four warps, with two sequences that draw."""
 MODELS = {
     "coded": TINY.model_copy(update={"ffn": 640}), "block": TINY.model_copy(update={"heads": 2, "kv_heads": 1}),
     "deep": TINY.model_copy(update={"layers": 4}), "single": TINY.model_copy(update={"kv_heads": 1}),

@@ -26,6 +26,9 @@ ITEM_BYTES: dict[str, int] = {"f32": 4, "bf16": 2, "u32": 4, "i32": 4, "fp8": 1,
 
 Dim = Annotated[int, Field(ge=1, le=2**40)]
 
+MOST_AGENTS = 32
+"""Of a worker."""
+
 Descriptor = Literal["none", "modified"]
 """modified: copies by a tensor map that the kernel changes, without the fence for tensor maps (breaks M12)."""
 Wrapping = Literal["lag", "unsigned"]
@@ -285,6 +288,13 @@ class Geometry:
             out += self.span(kind, buffer, at + lo, at + hi, value, first + (at if width is None else s * width))
         return out
 
+    def slots(
+        self, kind: Literal["read", "write"], buffer: str, lo: int, hi: int, value: ValueKey, each: int = 1
+    ) -> list[Access]:
+        """`rows` of an array in which every agent has `each` elements. An element of the value is named by its row and
+        its agent, however long the rows of the array are: arrays of other lengths may lie in the same bytes."""
+        return self.rows(kind, buffer, lo, hi, value, MOST_AGENTS * each)
+
     def text_row(self, buffer: str, vector: int) -> int:
         """First element of the row of a vector's sequence, in a buffer with one for each sequence."""
         return vector // self.rows_each * (self.buffers[buffer].elements // self.batch)
@@ -297,7 +307,7 @@ class Geometry:
 
     def squares(self, ssq: str | None, agents: int, norm: int) -> list[Access]:
         """The reads of the sums of squares of norm number `norm`; none where the norm was applied as a whole."""
-        return [] if ssq is None else self.rows("read", ssq, 0, agents, ("ssq", norm))
+        return [] if ssq is None else self.slots("read", ssq, 0, agents, ("ssq", norm))
 
     def span(
         self,

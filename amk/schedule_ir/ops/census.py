@@ -10,7 +10,7 @@ from amk.schedule_ir.expr import Env
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.argmax_rows import head_rows
 from amk.schedule_ir.ops.base import Access, Count, Geometry, Memory, Op
-from amk.schedule_ir.ops.precondition import ROUND, Need, untagged
+from amk.schedule_ir.ops.precondition import ROUND, Need, untagged, whole_sums
 from amk.schedule_ir.ranking import (
     GOAL,
     PEAK,
@@ -35,6 +35,7 @@ class CensusOp(Op):
     needs: ClassVar[tuple[Need, ...]] = (
         ROUND,
         Need("logits", untagged("logits"), "logits have no tags"),
+        whole_sums("tally"),
     )
     leaves: ClassVar[str | None] = "tally_agents"
     op: Literal["census"] = "census"
@@ -50,11 +51,11 @@ class CensusOp(Op):
         # a weight is relative to the largest logit
         by_weight = self.round >= ROUNDS and lo < hi
         return [
-            *geo.rows("read", self.pick, at, at + GOAL, ("pick", self.round)),
-            *geo.rows("read", self.pick, at + PEAK, at + PEAK + int(by_weight), ("peak", 0)),
+            *geo.slots("read", self.pick, at, at + GOAL, ("pick", self.round), len(PICK)),
+            *geo.slots("read", self.pick, at + PEAK, at + PEAK + int(by_weight), ("peak", 0), len(PICK)),
             *geo.texts(self.sampling, 0, int(by_weight)),
             *geo.rows("read", self.logits, lo, hi, ("logits", 0)),
-            *geo.rows("write", self.tally, agent * TALLY, (agent + 1) * TALLY, ("tally", self.round)),
+            *geo.slots("write", self.tally, agent * TALLY, (agent + 1) * TALLY, ("tally", self.round), TALLY),
         ]
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:

@@ -37,8 +37,8 @@ class DrawOp(Op):
         at = int(env.agent) * len(PICK)
         _, lo, hi, slot = head_rows(env, geo, self.role)
         return [
-            *geo.rows("read", self.pick, at, at + 1, ("pick", self.round)),
-            *geo.rows("read", self.pick, at + PEAK, at + len(PICK), ("peak", 0)),
+            *geo.slots("read", self.pick, at, at + 1, ("pick", self.round), len(PICK)),
+            *geo.slots("read", self.pick, at + PEAK, at + len(PICK), ("peak", 0), len(PICK)),
             *geo.texts(self.sampling, 0, len(PARAMETERS)),
             *geo.rows("read", self.logits, lo, hi, ("logits", 0)),
             *geo.rows("write", self.draw_value, slot, slot + 1, ("draw_value", 0)),

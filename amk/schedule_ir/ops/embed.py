@@ -45,7 +45,7 @@ class EmbedOp(Staging):
             *geo.span("read", self.table, 0, geo.model.vocab * hidden, None),
             *geo.span("read", self.norm, lo, hi, None),
             *self._staged(geo, lo, hi, ("xn", 0), hidden),
-            *geo.rows("write", self.ssq, agent, agent + 1, ("ssq", 0)),
+            *geo.slots("write", self.ssq, agent, agent + 1, ("ssq", 0)),
             *geo.rows("write", self.residual, r0, r1, ("h", 0), hidden, first + r0),
         ]
 

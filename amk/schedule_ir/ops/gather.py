@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import Access, Count, Geometry, Memory, Op, split
-from amk.schedule_ir.ops.precondition import ROUND, Need, untagged
+from amk.schedule_ir.ops.precondition import ROUND, Need, untagged, whole_sums
 from amk.schedule_ir.ranking import TALLY, joined_sums, split_sums
 
 
@@ -18,6 +18,8 @@ class GatherOp(Op):
     needs: ClassVar[tuple[Need, ...]] = (
         ROUND,
         Need("counts", untagged("counted"), "counts have no tags"),
+        whole_sums("counted"),
+        whole_sums("gathered"),
     )
     leaves: ClassVar[str | None] = "gather_agents"
     op: Literal["gather"] = "gather"
@@ -34,7 +36,7 @@ class GatherOp(Op):
         at = int(env.agent) * TALLY
         return [
             *geo.rows("read", self.counted, *self._span(env, geo), ("counted", self.round)),
-            *geo.rows("write", self.gathered, at, at + TALLY, ("gathered", self.round)),
+            *geo.slots("write", self.gathered, at, at + TALLY, ("gathered", self.round), TALLY),
         ]
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:

@@ -30,7 +30,7 @@ class Hidden(Op):
     def _writes(self, geo: Geometry, agent: int, lo: int, hi: int, state: int) -> list[Access]:
         return [
             *geo.rows("write", self.hidden, lo, hi, ("hidden", state), geo.model.hidden),
-            *geo.rows("write", self.moments, 2 * agent, 2 * agent + 2, ("moments", state)),
+            *geo.slots("write", self.moments, 2 * agent, 2 * agent + 2, ("moments", state), 2),
         ]
 
     def _leave(self, geo: Geometry, mem: Memory, agent: int, lo: int, h: NDArray[Any], sequence: int) -> None:

@@ -57,7 +57,7 @@ class LayerNormOp(Staging):
         state = geo.model.graph.state_of(number)
         return [
             *geo.rows("read", self.hidden, lo, hi, ("hidden", state), hidden),
-            *geo.rows("read", self.moments, 0, 2 * self.moment_agents, ("moments", state)),
+            *geo.slots("read", self.moments, 0, 2 * self.moment_agents, ("moments", state), 2),
             *geo.span("read", self.norm, number * hidden + lo, number * hidden + hi, None),
             *geo.span("read", self.shift, number * hidden + lo, number * hidden + hi, None),
             *self._staged(geo, lo, hi, ("xn", number), hidden),

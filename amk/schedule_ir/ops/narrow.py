@@ -9,7 +9,7 @@ import numpy as np
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import Access, Count, Geometry, Memory, Op
-from amk.schedule_ir.ops.precondition import ROUND, Need
+from amk.schedule_ir.ops.precondition import ROUND, Need, whole_sums
 from amk.schedule_ir.ranking import GOAL, HALF, PEAK, PICK, ROUNDS, SHIFTS, TALLY, goal_of, joined_sums, signed
 
 
@@ -21,7 +21,7 @@ class NarrowOp(Op):
     """
 
     meets: ClassVar[int] = 1
-    needs: ClassVar[tuple[Need, ...]] = (ROUND,)
+    needs: ClassVar[tuple[Need, ...]] = (ROUND, whole_sums("gathered"))
     op: Literal["narrow"] = "narrow"
     round: Count
     gather_agents: Count
@@ -41,10 +41,10 @@ class NarrowOp(Op):
     def accesses(self, env: Env, geo: Geometry) -> list[Access]:
         at = int(env.agent) * len(PICK)
         return [
-            *geo.rows("read", self.gathered, 0, self.gather_agents * TALLY, ("gathered", self.round)),
+            *geo.slots("read", self.gathered, 0, self.gather_agents * TALLY, ("gathered", self.round), TALLY),
             *geo.texts(self.sampling, *self._parameter()),
-            *geo.rows("read", self.pick, at, at + self._start_words(), ("pick", self.round)),
-            *geo.rows("write", self.pick, at, at + PEAK, ("pick", self.round + 1)),
+            *geo.slots("read", self.pick, at, at + self._start_words(), ("pick", self.round), len(PICK)),
+            *geo.slots("write", self.pick, at, at + PEAK, ("pick", self.round + 1), len(PICK)),
         ]
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:

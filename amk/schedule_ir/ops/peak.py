@@ -35,8 +35,8 @@ class PeakOp(Op):
         at = int(env.agent) * len(PICK)
         return [
             *geo.rows("read", self.best_value, 0, self.candidates, ("best_value", 0)),
-            *geo.rows("write", self.pick, at, at + PEAK, ("pick", self.round)),
-            *geo.rows("write", self.pick, at + PEAK, at + len(PICK), ("peak", 0)),
+            *geo.slots("write", self.pick, at, at + PEAK, ("pick", self.round), len(PICK)),
+            *geo.slots("write", self.pick, at + PEAK, at + len(PICK), ("peak", 0), len(PICK)),
         ]
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:

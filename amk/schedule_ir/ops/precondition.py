@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from amk.models.matrices import MatrixName, scale_buffer, share_table
+from amk.models.matrices import ROWS_PER_GROUP, MatrixName, scale_buffer, share_table
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.memory import Buffer, Geometry
 from amk.schedule_ir.ranking import LAST
@@ -324,18 +324,22 @@ def staged_as() -> Term:
 
 
 def sliced(field: str) -> Term:
-    """Whether a global buffer is equal slices, one for each worker."""
+    """Whether a global buffer is equal slices of whole row groups, one for each worker."""
 
     def holds(site: Site) -> bool:
-        buffer = site.buffer(field)
-        return buffer is None or buffer.space == "shared" or buffer.elements % site.geo.workers == 0
+        buffer, group = site.buffer(field), ROWS_PER_GROUP * site.geo.vectors
+        return buffer is None or buffer.space == "shared" or buffer.elements % (site.geo.workers * group) == 0
 
     return Term(holds)
 
 
 SUMS: tuple[Need, ...] = (
     Need("stream", only_stream(), "the kernel has one stream"),
-    Need("slices", sliced("part") & untagged("part"), "sums in global memory are equal slices without tags"),
+    Need(
+        "slices",
+        sliced("part") & untagged("part"),
+        "sums in global memory are equal slices of whole row groups, without tags",
+    ),
     # floor((m + 1/2) / chunks) is computed in float32, whose error must stay below 1 / (2 chunks)
     Need(
         "quotients", owned_chunks() * STREAM_AGENTS <= 2**20, "a worker has few enough chunks to divide by in float32"
@@ -356,4 +360,11 @@ RESCALED = Need(
 MAX_PARTS = 32
 """Steps that a product is done in, at most."""
 PARTS = Need("parts", K_CHUNKS.multiple_of(own("k_parts")), "the parts are equal numbers of chunks")
+
+
+def whole_sums(field: str) -> Need:
+    """What an op relies on that reads or writes sums of two words (ranking.split_sums)."""
+    return Need(f"{field}-rows", ALONE | row(field).multiple_of(2), "every sequence's row is whole sums of two words")
+
+
 ROUND = Need("round", own("round") < LAST, "the round is one of a search")

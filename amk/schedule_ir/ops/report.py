@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 from amk.schedule_ir.expr import WORKER, Env
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import Access, Count, Geometry, Memory, Op
-from amk.schedule_ir.ops.precondition import AGENTS, ROUND, Need, untagged
+from amk.schedule_ir.ops.precondition import AGENTS, ROUND, Need, untagged, whole_sums
 from amk.schedule_ir.ranking import TALLY, joined_sums, split_sums
 
 
@@ -17,6 +17,8 @@ class ReportOp(Op):
     needs: ClassVar[tuple[Need, ...]] = (
         ROUND,
         Need("counts", untagged("counted"), "counts have no tags"),
+        whole_sums("tally"),
+        whole_sums("counted"),
         Need("one-warp", AGENTS.equals(1), "one warp reports"),
     )
     op: Literal["report"] = "report"
@@ -28,7 +30,7 @@ class ReportOp(Op):
     def accesses(self, env: Env, geo: Geometry) -> list[Access]:
         at = (self.round * geo.workers + env.number(WORKER)) * TALLY
         return [
-            *geo.rows("read", self.tally, 0, self.tally_agents * TALLY, ("tally", self.round)),
+            *geo.slots("read", self.tally, 0, self.tally_agents * TALLY, ("tally", self.round), TALLY),
             *geo.rows("write", self.counted, at, at + TALLY, ("counted", self.round)),
         ]
 

@@ -46,8 +46,8 @@ class StageNormOp(RunStaging):
             *geo.rows("read", self.h, begin, end, ("h", geo.model.graph.state_of(index))),
             *geo.span("read", self.norm, index * hidden + begin, index * hidden + end, None),
             *self._staged(geo, lo, hi, ("xn", index), hidden, begin),
-            *(geo.rows("read", self.ssq, agent, agent + 1, self._squares(index, part - 1)) if part else ()),
-            *geo.rows("write", self.ssq, agent, agent + 1, self._squares(index, part)),
+            *(geo.slots("read", self.ssq, agent, agent + 1, self._squares(index, part - 1)) if part else ()),
+            *geo.slots("write", self.ssq, agent, agent + 1, self._squares(index, part)),
         ]
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:

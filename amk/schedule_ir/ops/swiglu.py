@@ -68,7 +68,7 @@ class SwigluOp(Op):
         value = partial_value("gate_up", layer)
         return [
             *partial_spans(env, geo, self.part, "gate_up", self.stream, groups, value, self.k_parts),
-            *geo.rows("read", self.ssq, 0, self.ssq_agents, ("ssq", geo.norm_of("gate_up", layer))),
+            *geo.squares(self.ssq, self.ssq_agents, geo.norm_of("gate_up", layer)),
             *geo.rows("write", self.act, lo, hi, ("act", layer)),
         ]
 

@@ -58,7 +58,7 @@ class TakeHiddenOp(Staging):
             *read,
             *geo.span("read", self.norm, lo, hi, None),
             *self._staged(geo, lo, hi, ("xn", 0), hidden),
-            *geo.rows("write", self.ssq, agent, agent + 1, ("ssq", 0)),
+            *geo.slots("write", self.ssq, agent, agent + 1, ("ssq", 0)),
             *written,
         ]
 

@@ -1,0 +1,78 @@
+"""Mistakes about the rows of arrays that hold one for each sequence: how long one is, where the next one begins."""
+
+from __future__ import annotations
+
+from math import prod
+
+from amk.adversary.edits import Edit, Json, at, named, steps
+from amk.adversary.recipe import Make, Recipe
+
+
+def _shorter_rows(s: Json) -> list[Edit]:
+    """What one warp counts for each sequence begins from cuts that it reads under another name, in rows of one warp."""
+    place = named(s, "buffers", "pick")
+    array = at(s, place)
+    shape = [array["shape"][0], 1, array["shape"][2]]
+    barrier = at(s, next(path for path, step in steps(s) if step["op"]["op"] == "barrier"))
+    counts = [path for path, step in steps(s) if step["op"]["op"] == "census"]
+    reports = [path for path, step in steps(s) if step["op"]["op"] == "report"]
+    role = at(s, reports[0])["op"]["role"]
+    alone = {"role": role, "pick": "pick_of_one"}
+    return [
+        Edit("insert", (*place[:-1], len(s["buffers"])), array | {"name": "pick_of_one", "shape": shape}),
+        *(Edit("replace", (*path, "op", "tally_agents"), 1) for path in reports),
+        *(Edit("replace", (*path, "op"), at(s, path)["op"] | alone) for path in counts),
+        *(Edit("insert", path, barrier) for path in reversed(counts)),
+    ]
+
+
+def _odd_rows(s: Json) -> list[Edit]:
+    """The rows of the sums are a word longer, behind all other arrays."""
+    place, end = named(s, "buffers", "tally"), s["launch"]["shared_bytes"]
+    array = at(s, place)
+    rows, words = array["shape"][0], prod(array["shape"][1:]) + 1
+    at_end = -(-end // 128) * 128
+    return [
+        Edit("replace", place, array | {"shape": [rows, words], "offset": at_end}),
+        Edit("replace", ("launch", "shared_bytes"), at_end + 4 * rows * words),
+    ]
+
+
+def _longer(name: str, by: int) -> Make:
+    """Each worker's slice of an array has so many elements more."""
+
+    def make(s: Json) -> list[Edit]:
+        place = (*named(s, "buffers", name), "shape")
+        shape = at(s, place)
+        return [Edit("replace", place, [shape[0], prod(shape[1:]) + by])]
+
+    return make
+
+
+ROWS = [
+    Recipe(
+        "cut-of-another-sequence",
+        "rows of a step in the same bytes",
+        "drawn batch",
+        "AMK104",
+        "the cuts of a search are read in rows of one warp, and lie in rows of two: the second sequence's counts begin "
+        "from the cut that the first one's second warp has",
+        _shorter_rows,
+    ),
+    Recipe(
+        "row-of-odd-words",
+        "rows of a step in the same bytes",
+        "drawn batch",
+        "AMK407",
+        "the second sequence's sums of two words begin at an odd word, and the device stores both words at once",
+        _odd_rows,
+    ),
+    Recipe(
+        "slice-of-odd-words",
+        "small buffer",
+        "drawn batch",
+        "AMK407",
+        "the second worker's sums of lm_head begin at an odd word, where the device may store two words at once",
+        _longer("head_part", 1),
+    ),
+]
