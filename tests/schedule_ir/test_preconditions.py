@@ -114,6 +114,7 @@ def other_geometries(op: Op, geo: Geometry) -> Iterator[Geometry]:
     for stream in geo.streams.values():
         yield from (replace(geo, streams={stream.name: stream.model_copy(update={"role": r})}) for r in geo.role_size)
         yield replace(geo, streams={stream.name: stream.model_copy(update={"chunk_rows": 16})})
+        yield replace(geo, streams={stream.name: stream.model_copy(update={"engine": "cp_async"})})
         yield replace(geo, streams={"before": stream.model_copy(update={"name": "before"}), **geo.streams})
         for chunk in (Chunk(format=f, columns=n, apart=a) for f in FORMATS for n in (32, 96) for a in (False, True)):
             changed = stream.model_copy(update={"chunks": dict.fromkeys(MATRICES, chunk)})

@@ -8,7 +8,7 @@ from amk.schedule_ir.expr import Env
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import Access, Geometry, Memory, Op
 from amk.schedule_ir.ops.begin import given_rows
-from amk.schedule_ir.ops.precondition import GIVEN, Need
+from amk.schedule_ir.ops.precondition import GIVEN, PER_TOKEN, Need
 
 
 class AdvanceOp(Op):
@@ -20,6 +20,7 @@ class AdvanceOp(Op):
 
     registers: ClassVar[tuple[str, ...]] = ("pos", "epoch")
     needs: ClassVar[tuple[Need, ...]] = (
+        PER_TOKEN,
         Need("given", GIVEN, "a step goes on without choosing where it has no output head, and its rows are given"),
     )
     op: Literal["advance"] = "advance"

@@ -305,6 +305,11 @@ def only_stream() -> Term:
     return Term(lambda site: getattr(site.op, "stream") == next(iter(site.geo.streams)))  # noqa: B009
 
 
+def bulk_copies() -> Term:
+    """Whether the stream's chunks come by bulk copies."""
+    return Term(lambda site: site.geo.streams[getattr(site.op, "stream")].engine == "bulk")  # noqa: B009
+
+
 def own_scales() -> Term:
     """Whether the scales of rows, where they stand apart, are those of the op's matrix."""
     return Term(lambda site: getattr(site.op, "row_scales") in (None, scale_buffer(site.matrix)))  # noqa: B009

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import Op
-from amk.schedule_ir.ops.precondition import Need, only_stream, owners_of_ring
+from amk.schedule_ir.ops.precondition import Need, bulk_copies, only_stream, owners_of_ring
 
 
 class RefillOp(Op):
@@ -22,6 +22,7 @@ class RefillOp(Op):
     needs: ClassVar[tuple[Need, ...]] = (
         Need("stream", only_stream(), "the kernel has one stream"),
         Need("ring", owners_of_ring(), "the warps that refill a ring are those that own it"),
+        Need("engine", bulk_copies(), "only bulk copies are held back"),
     )
     op: Literal["refill"] = "refill"
     stream: Name
