@@ -522,6 +522,7 @@ struct S21 {
   static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
   static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7936); }
   static_assert((kRound < 14), "the round is one of a search");
+  static_assert(((Plan::kBatch == 1) || ((512 % 2) == 0)), "every sequence's row is whole sums of two words");
 };
 struct S22 {
   static constexpr int kFirst = 0, kAgents = 1;
@@ -530,6 +531,8 @@ struct S22 {
   static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7936); }
   static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
   static_assert((kRound < 14), "the round is one of a search");
+  static_assert(((Plan::kBatch == 1) || ((512 % 2) == 0)), "every sequence's row is whole sums of two words");
+  static_assert(((Plan::kBatch == 1) || ((2688 % 2) == 0)), "every sequence's row is whole sums of two words");
   static_assert((kAgents == 1), "one warp reports");
 };
 struct S23 {
@@ -538,6 +541,8 @@ struct S23 {
   static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
   static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
   static_assert((kRound < 14), "the round is one of a search");
+  static_assert(((Plan::kBatch == 1) || ((2688 % 2) == 0)), "every sequence's row is whole sums of two words");
+  static_assert(((Plan::kBatch == 1) || ((512 % 2) == 0)), "every sequence's row is whole sums of two words");
 };
 struct S24 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -547,6 +552,7 @@ struct S24 {
   static __device__ __forceinline__ amk::Plain<int> sampling(const Ctx& c) { return {c.globals.b_sampling}; }
   static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
   static_assert((kRound < 14), "the round is one of a search");
+  static_assert(((Plan::kBatch == 1) || ((512 % 2) == 0)), "every sequence's row is whole sums of two words");
 };
 struct S25 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -556,6 +562,7 @@ struct S25 {
   static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
   static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7936); }
   static_assert((kRound < 14), "the round is one of a search");
+  static_assert(((Plan::kBatch == 1) || ((512 % 2) == 0)), "every sequence's row is whole sums of two words");
 };
 struct S26 {
   static constexpr int kFirst = 0, kAgents = 1;
@@ -564,6 +571,8 @@ struct S26 {
   static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7936); }
   static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
   static_assert((kRound < 14), "the round is one of a search");
+  static_assert(((Plan::kBatch == 1) || ((512 % 2) == 0)), "every sequence's row is whole sums of two words");
+  static_assert(((Plan::kBatch == 1) || ((2688 % 2) == 0)), "every sequence's row is whole sums of two words");
   static_assert((kAgents == 1), "one warp reports");
 };
 struct S27 {
@@ -572,6 +581,8 @@ struct S27 {
   static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
   static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
   static_assert((kRound < 14), "the round is one of a search");
+  static_assert(((Plan::kBatch == 1) || ((2688 % 2) == 0)), "every sequence's row is whole sums of two words");
+  static_assert(((Plan::kBatch == 1) || ((512 % 2) == 0)), "every sequence's row is whole sums of two words");
 };
 struct S28 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -581,6 +592,7 @@ struct S28 {
   static __device__ __forceinline__ amk::Plain<int> sampling(const Ctx& c) { return {c.globals.b_sampling}; }
   static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
   static_assert((kRound < 14), "the round is one of a search");
+  static_assert(((Plan::kBatch == 1) || ((512 % 2) == 0)), "every sequence's row is whole sums of two words");
 };
 struct S29 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -590,6 +602,7 @@ struct S29 {
   static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
   static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7936); }
   static_assert((kRound < 14), "the round is one of a search");
+  static_assert(((Plan::kBatch == 1) || ((512 % 2) == 0)), "every sequence's row is whole sums of two words");
 };
 struct S30 {
   static constexpr int kFirst = 0, kAgents = 1;
@@ -598,6 +611,8 @@ struct S30 {
   static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7936); }
   static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
   static_assert((kRound < 14), "the round is one of a search");
+  static_assert(((Plan::kBatch == 1) || ((512 % 2) == 0)), "every sequence's row is whole sums of two words");
+  static_assert(((Plan::kBatch == 1) || ((2688 % 2) == 0)), "every sequence's row is whole sums of two words");
   static_assert((kAgents == 1), "one warp reports");
 };
 struct S31 {
@@ -606,6 +621,8 @@ struct S31 {
   static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
   static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
   static_assert((kRound < 14), "the round is one of a search");
+  static_assert(((Plan::kBatch == 1) || ((2688 % 2) == 0)), "every sequence's row is whole sums of two words");
+  static_assert(((Plan::kBatch == 1) || ((512 % 2) == 0)), "every sequence's row is whole sums of two words");
 };
 struct S32 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -615,6 +632,7 @@ struct S32 {
   static __device__ __forceinline__ amk::Plain<int> sampling(const Ctx& c) { return {c.globals.b_sampling}; }
   static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
   static_assert((kRound < 14), "the round is one of a search");
+  static_assert(((Plan::kBatch == 1) || ((512 % 2) == 0)), "every sequence's row is whole sums of two words");
 };
 struct S33 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -624,6 +642,7 @@ struct S33 {
   static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
   static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7936); }
   static_assert((kRound < 14), "the round is one of a search");
+  static_assert(((Plan::kBatch == 1) || ((512 % 2) == 0)), "every sequence's row is whole sums of two words");
 };
 struct S34 {
   static constexpr int kFirst = 0, kAgents = 1;
@@ -632,6 +651,8 @@ struct S34 {
   static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7936); }
   static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
   static_assert((kRound < 14), "the round is one of a search");
+  static_assert(((Plan::kBatch == 1) || ((512 % 2) == 0)), "every sequence's row is whole sums of two words");
+  static_assert(((Plan::kBatch == 1) || ((2688 % 2) == 0)), "every sequence's row is whole sums of two words");
   static_assert((kAgents == 1), "one warp reports");
 };
 struct S35 {
@@ -640,6 +661,8 @@ struct S35 {
   static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
   static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
   static_assert((kRound < 14), "the round is one of a search");
+  static_assert(((Plan::kBatch == 1) || ((2688 % 2) == 0)), "every sequence's row is whole sums of two words");
+  static_assert(((Plan::kBatch == 1) || ((512 % 2) == 0)), "every sequence's row is whole sums of two words");
 };
 struct S36 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -649,6 +672,7 @@ struct S36 {
   static __device__ __forceinline__ amk::Plain<int> sampling(const Ctx& c) { return {c.globals.b_sampling}; }
   static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
   static_assert((kRound < 14), "the round is one of a search");
+  static_assert(((Plan::kBatch == 1) || ((512 % 2) == 0)), "every sequence's row is whole sums of two words");
 };
 struct S37 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -658,6 +682,7 @@ struct S37 {
   static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
   static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7936); }
   static_assert((kRound < 14), "the round is one of a search");
+  static_assert(((Plan::kBatch == 1) || ((512 % 2) == 0)), "every sequence's row is whole sums of two words");
 };
 struct S38 {
   static constexpr int kFirst = 0, kAgents = 1;
@@ -666,6 +691,8 @@ struct S38 {
   static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7936); }
   static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
   static_assert((kRound < 14), "the round is one of a search");
+  static_assert(((Plan::kBatch == 1) || ((512 % 2) == 0)), "every sequence's row is whole sums of two words");
+  static_assert(((Plan::kBatch == 1) || ((2688 % 2) == 0)), "every sequence's row is whole sums of two words");
   static_assert((kAgents == 1), "one warp reports");
 };
 struct S39 {
@@ -674,6 +701,8 @@ struct S39 {
   static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
   static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
   static_assert((kRound < 14), "the round is one of a search");
+  static_assert(((Plan::kBatch == 1) || ((2688 % 2) == 0)), "every sequence's row is whole sums of two words");
+  static_assert(((Plan::kBatch == 1) || ((512 % 2) == 0)), "every sequence's row is whole sums of two words");
 };
 struct S40 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -683,6 +712,7 @@ struct S40 {
   static __device__ __forceinline__ amk::Plain<int> sampling(const Ctx& c) { return {c.globals.b_sampling}; }
   static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
   static_assert((kRound < 14), "the round is one of a search");
+  static_assert(((Plan::kBatch == 1) || ((512 % 2) == 0)), "every sequence's row is whole sums of two words");
 };
 struct S41 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -692,6 +722,7 @@ struct S41 {
   static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
   static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7936); }
   static_assert((kRound < 14), "the round is one of a search");
+  static_assert(((Plan::kBatch == 1) || ((512 % 2) == 0)), "every sequence's row is whole sums of two words");
 };
 struct S42 {
   static constexpr int kFirst = 0, kAgents = 1;
@@ -700,6 +731,8 @@ struct S42 {
   static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7936); }
   static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
   static_assert((kRound < 14), "the round is one of a search");
+  static_assert(((Plan::kBatch == 1) || ((512 % 2) == 0)), "every sequence's row is whole sums of two words");
+  static_assert(((Plan::kBatch == 1) || ((2688 % 2) == 0)), "every sequence's row is whole sums of two words");
   static_assert((kAgents == 1), "one warp reports");
 };
 struct S43 {
@@ -708,6 +741,8 @@ struct S43 {
   static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
   static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
   static_assert((kRound < 14), "the round is one of a search");
+  static_assert(((Plan::kBatch == 1) || ((2688 % 2) == 0)), "every sequence's row is whole sums of two words");
+  static_assert(((Plan::kBatch == 1) || ((512 % 2) == 0)), "every sequence's row is whole sums of two words");
 };
 struct S44 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -717,6 +752,7 @@ struct S44 {
   static __device__ __forceinline__ amk::Plain<int> sampling(const Ctx& c) { return {c.globals.b_sampling}; }
   static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
   static_assert((kRound < 14), "the round is one of a search");
+  static_assert(((Plan::kBatch == 1) || ((512 % 2) == 0)), "every sequence's row is whole sums of two words");
 };
 struct S45 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -726,6 +762,7 @@ struct S45 {
   static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
   static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7936); }
   static_assert((kRound < 14), "the round is one of a search");
+  static_assert(((Plan::kBatch == 1) || ((512 % 2) == 0)), "every sequence's row is whole sums of two words");
 };
 struct S46 {
   static constexpr int kFirst = 0, kAgents = 1;
@@ -734,6 +771,8 @@ struct S46 {
   static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7936); }
   static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
   static_assert((kRound < 14), "the round is one of a search");
+  static_assert(((Plan::kBatch == 1) || ((512 % 2) == 0)), "every sequence's row is whole sums of two words");
+  static_assert(((Plan::kBatch == 1) || ((2688 % 2) == 0)), "every sequence's row is whole sums of two words");
   static_assert((kAgents == 1), "one warp reports");
 };
 struct S47 {
@@ -742,6 +781,8 @@ struct S47 {
   static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
   static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
   static_assert((kRound < 14), "the round is one of a search");
+  static_assert(((Plan::kBatch == 1) || ((2688 % 2) == 0)), "every sequence's row is whole sums of two words");
+  static_assert(((Plan::kBatch == 1) || ((512 % 2) == 0)), "every sequence's row is whole sums of two words");
 };
 struct S48 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -751,6 +792,7 @@ struct S48 {
   static __device__ __forceinline__ amk::Plain<int> sampling(const Ctx& c) { return {c.globals.b_sampling}; }
   static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
   static_assert((kRound < 14), "the round is one of a search");
+  static_assert(((Plan::kBatch == 1) || ((512 % 2) == 0)), "every sequence's row is whole sums of two words");
 };
 struct S49 {
   static constexpr int kFirst = 0, kAgents = 8;
