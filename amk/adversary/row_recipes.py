@@ -1,4 +1,4 @@
-"""Mistakes about the rows of arrays that hold one for each sequence: how long one is, where the next one begins."""
+"""Mistakes about how long a row or a vector in an array is, and where the next one begins."""
 
 from __future__ import annotations
 
@@ -49,6 +49,13 @@ def _longer(name: str, by: int) -> Make:
     return make
 
 
+def _behind_the_vector(s: Json) -> list[Edit]:
+    """The sums of squares lie where the vector's elements end, within its last block."""
+    vector, squares = named(s, "buffers", "x_head"), named(s, "buffers", "ssq")
+    end = at(s, vector)["offset"] + 2 * s["model"]["hidden"]
+    return [Edit("replace", squares, at(s, squares) | {"offset": end, "align": 16})]
+
+
 ROWS = [
     Recipe(
         "cut-of-another-sequence",
@@ -74,5 +81,14 @@ ROWS = [
         "AMK407",
         "the second worker's sums of lm_head begin at an odd word, where the device may store two words at once",
         _longer("head_part", 1),
+    ),
+    Recipe(
+        "squares-behind-second-layout",
+        "22 aliased shared memory",
+        "layouts",
+        "AMK301",
+        "the sums of squares lie behind the elements of a vector in bf16, which is staged beside one in blocks and "
+        "filled up with zeros to the end of its last block",
+        _behind_the_vector,
     ),
 ]

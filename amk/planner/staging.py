@@ -3,7 +3,7 @@
 Every layout of a vector has an array of its own; they lie on the same bytes, since a product's vector is gone when the
 next one is staged. Only what QKV and lm_head multiply may be staged in two layouts at once: for the next layer and for
 lm_head, or for the next layer of either of two runs of layers. Where there are two, lm_head's has an array behind the
-other, which QKV of the same layout reads too.
+other, which QKV of the same layout reads too, and all are whole blocks.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def staged_arrays(
     for (_, forms), name in product(runs, matrices_of(model)):
         read = read_by(name, forms, head, vectors)
         k = -(-matrix(model, name).k // (k_parts if name == "down" else x_parts))
-        count = k if read["scales"] is None else whole_blocks(k) * BLOCK
+        count = k if read["scales"] is None and head is None else whole_blocks(k) * BLOCK
         sizes[read["x"]] = layout(name, forms, vectors), max(count, sizes.get(read["x"], ("bf16", 0))[1])
         blocks = max(blocks, whole_blocks(k) if read["scales"] else 0)
         sums = max(sums, whole_blocks(k) if read["sums"] else 0)

@@ -13,7 +13,7 @@ from amk.lowering.compile import DEFAULT_OPTIONS, compile_ptx
 from amk.lowering.emit import emit
 from amk.lowering.stamp import stamped
 from amk.planner.decode import plan
-from amk.planner.formats import BF16
+from amk.planner.formats import BF16, formats
 from amk.planner.settings import FAST
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.ops.base import Access, Geometry
@@ -27,6 +27,7 @@ from tests.tiny import tiny
 
 TAGGED, NAIVE, ROWS = "bf16 sm_90a, tagged", "naive sm_80", "four rows across blocks, sm_90a"
 TREE, PARTS = "six nodes of a tree, sm_90a", "a batch, with parts in a loop"
+LAYOUTS = "two layouts of one and a half blocks"
 BY_DATA = {
     *(("select", name) for name in ("best_index", "best_value", "prompt", "request")), ("embed", "embedding"),
     ("rope_append", "rope"), ("rope_append", "tree"), ("argmax_rows", "shared"),
@@ -44,6 +45,14 @@ def in_parts() -> Schedule:
 
 
 @cache
+def in_two_layouts() -> Schedule:
+    """Codes in the layers and bf16 in lm_head: the last norm is staged for both."""
+    settings = replace(FAST, warps=2, kv_block=16)
+    wanted = formats("int8", "bf16")
+    return plan(tiny(hidden=96), load_target("h200"), settings=settings, wanted=wanted, max_context=64, workers=4)
+
+
+@cache
 def compiled(name: str) -> tuple[str, str]:
     """CUDA and PTX."""
     schedule = named(name)
@@ -52,7 +61,8 @@ def compiled(name: str) -> tuple[str, str]:
 
 
 def named(name: str) -> Schedule:
-    return in_parts() if name == PARTS else scheduled(name)
+    own = {PARTS: in_parts, LAYOUTS: in_two_layouts}
+    return own[name]() if name in own else scheduled(name)
 
 
 def ran(name: str) -> Result:
@@ -66,7 +76,7 @@ def ran(name: str) -> Result:
 
 
 @pytest.mark.turns(6)
-@pytest.mark.parametrize("name", [TAGGED, NAIVE, ROWS, TREE, PARTS])
+@pytest.mark.parametrize("name", [TAGGED, NAIVE, ROWS, TREE, PARTS, LAYOUTS])
 def test_every_step_touches_what_its_op_declares(name: str) -> None:
     found = ran(name).mismatches
     assert [str(m) for m in found if m.kind != "unread" and (m.op, m.buffer) != OF_ROWS] == []

@@ -76,7 +76,8 @@ class Staging(Op):
     """An op that writes x, a row for each sequence of the batch, and the same in the layout of `also`.
 
     scales, f32 [blocks]: the power of two of each block, where x or also is in blocks. sums, f32 [blocks]: the sum of a
-    block's elements, where a reader needs it. Blocks are those of a single sequence.
+    block's elements, where a reader needs it. Blocks are those of a single sequence. Both are whole blocks then: the
+    elements beyond the vector's are zeros.
     """
 
     needs: ClassVar[tuple[Need, ...]] = (
@@ -130,6 +131,9 @@ class Staging(Op):
                 plain = geo.buffers[name].dtype == "bf16"
                 for a, b in x_places(lo, hi) if plain else [(lo, whole_blocks(hi) * BLOCK)]:
                     out += geo.rows("write", name, a, b, value, width, before + a)
+                if plain and self.scales is not None:  # beside a vector in blocks it is filled up with zeros
+                    for a, b in x_places(hi, whole_blocks(hi) * BLOCK):
+                        out += geo.span("write", name, a, b, None)
         for name, kind in ((self.scales, "scales"), (self.sums, "sums")):
             if name is not None:
                 out += geo.span("write", name, lo // BLOCK, whole_blocks(hi), (f"{value[0]}.{kind}", value[1]))
@@ -146,8 +150,9 @@ class Staging(Op):
             if name is not None and geo.buffers[name].dtype != "bf16":
                 mem.write(name, geo.row(name, sequence) + lo, filled, run)
             elif name is not None:
-                for a, b in x_places(lo, lo + values.size):
-                    mem.write(name, geo.row(name, sequence) + a, values[x_place(np.arange(a, b)) - lo])
+                written = values if self.scales is None else filled
+                for a, b in x_places(lo, lo + written.size):
+                    mem.write(name, geo.row(name, sequence) + a, written[x_place(np.arange(a, b)) - lo])
         from amk.weights.block_point import block_scales, block_sums  # no footprint needs their numbers
 
         if self.scales is not None:
