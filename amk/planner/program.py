@@ -182,7 +182,7 @@ class Author(Writer):
         if self.splits is None:
             return self.paced(held, 1, *self.publish(merge, (self.signal(self.own("attn"), (LAYER,)),)))
         own: tuple[Expr, ...] = (LAYER, {"attn.gate": 1})
-        role = "all" if self.settings.vectors > NARROW_STEP else "w0"
+        role = "all" if self.settings.rows > 1 or self.settings.vectors > NARROW_STEP else "w0"
         reduce = ReduceSplitsOp(role=role, layer=self.layer, attn=self.own("attn"), **self.splits_at())
         return [
             *self.paced(held, 1, *self.publish(merge, (self.signal(self.own("split"), own, {"attn.serves": 1}),))),
