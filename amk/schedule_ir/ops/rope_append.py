@@ -32,9 +32,9 @@ class RopeAppendOp(Op):
     Unit u (query heads, then key, then value) is done by agent u % n. norm is the per-head RMSNorm of Qwen3, when the
     schedule names q_norm and k_norm. rope is f32 [max_context, head_dim]: cosines, then sines, of head_dim/2 angles.
 
-    Where a step reads several rows of a sequence, row r is at pos + r and its query heads are q[r * group + g]; the
-    units are the query heads of all rows, then the keys and the values that the worker owns: a cache has one writer.
-    If they are a tree, row r is rotated as at the position behind the rows before it that it sees, which `tree` names
+    Where a step reads several rows of a sequence, row r is at pos + r and its query heads are q[r * group + g]. Agent 0
+    has the keys that the worker owns, agent 1 the values: a cache has one writer. Query vector i is done by agent
+    2 + i % (n - 2); two agents and fewer share the query vectors as well. If they are a tree, row r is rotated as at the position behind the rows before it that it sees, which `tree` names
     (i32 [rows, 2], bits).
     """
 
@@ -71,11 +71,12 @@ class RopeAppendOp(Op):
         sequence, head = divmod(served, model.kv_heads)
         rows = range(geo.rows_each)
         firsts = [geo.row(self.qkv, sequence * len(rows) + r) for r in rows]
-        units = [("q", r * group + g, r, firsts[r] + (head * group + g) * dim) for r in rows for g in range(group)]
         agents = geo.role_size[self.role]
-        mine = [unit for i, unit in enumerate(units) if i % agents == env.agent]
-        for kind, row, number in (("k", model.heads, len(units)), ("v", model.heads + model.kv_heads, len(units) + 1)):
-            if number % agents == env.agent:
+        units = [("q", r * group + g, r, firsts[r] + (head * group + g) * dim) for r in rows for g in range(group)]
+        first, writers = (0, (len(units), len(units) + 1)) if len(rows) == 1 else (2 * (agents > 2), (0, 1))
+        mine = [unit for i, unit in enumerate(units) if first + i % (agents - first) == env.agent]
+        for kind, row, writer in (("k", model.heads, writers[0]), ("v", model.heads + model.kv_heads, writers[1])):
+            if writer % agents == env.agent:
                 owned = [r for r in rows if owns_position(env.pos + r, part, geo)]
                 mine += [(kind, 0, r, firsts[r] + (row + head) * dim) for r in owned]
         return mine

@@ -1,10 +1,10 @@
 // q[g] = rope(norm(query head)) / sqrt(head_dim) of the worker's kv head; the owner of the position appends key and value.
 //
 // Threads: unit u (query heads, key, value) is done by agent u mod n; a lane takes pairs (i, i + head_dim / 2). In a step of
-// several rows the units are the query heads of all rows, then the keys and the values that the worker owns; a warp has several
-// of its unit's heads in flight; if they are a tree, a row is rotated as at the position behind the rows that it sees. Reads global qkv (f32 hand-off), rope, norms (f32); writes shared q (each pair of f32
-// as a pair of bf16 and the pair of bf16 that it leaves), global caches (bf16 or
-// fp8, private to the worker's split).
+// several rows agent 0 has the keys that the worker owns, agent 1 the values, and the others share the query vectors of all
+// rows; a warp has several heads in flight; if the rows are a tree, a row is rotated as at the position behind the rows that it
+// sees. Reads global qkv (f32 hand-off), rope, norms (f32); writes shared q (each pair of f32 as a pair of bf16 and the pair of
+// bf16 that it leaves), global caches (bf16 or fp8, private to the worker's split).
 #pragma once
 #include "amk/cache.cuh"
 #include "amk/cells.cuh"
@@ -108,21 +108,36 @@ template <class S, class C>
 __device__ __forceinline__ void rope_append_rows(C& c, int head, int agent) {
   using P = typename C::P;
   constexpr int kDim = P::kHeadDim, kHalf = kDim / 2, kPairs = (kHalf + 31) / 32, kGroup = P::kHeads / P::kKvHeads;
-  constexpr int kQueries = P::kRows * kGroup, kTogether = 4;
+  constexpr int kQueries = P::kRows * kGroup, kTogether = 8, kWriters = S::kAgents > 2 ? 2 : 0;
   const auto qkv = S::qkv(c);
   const long long base = static_cast<long long>(S::layer(c) * P::kCaches + head) * P::kContext;
 #pragma unroll 1
   for (int kind = 0; kind < 3; ++kind) {
     const bool query = kind == 0;
-    if (!query && (kQueries + kind - 1) % S::kAgents != agent) continue;
-    const int stride = query ? S::kAgents : 1, end = query ? kQueries : P::kRows;
+    if (query ? agent < kWriters : (kind - 1) % S::kAgents != agent) continue;
+    const int stride = query ? S::kAgents - kWriters : 1, end = query ? kQueries : P::kRows;
     const auto row_of = [&](int item) { return query ? item / kGroup : item; };
     const auto live = [&](int item) {
       const int pos = c.pos + item;
       return item < end && (query || pos / P::kKvBlock % P::kKvSplits == c.shares.attn_split);
     };
 #pragma unroll 1
-    for (int first = query ? agent : 0; first < end; first += kTogether * stride) {
+    for (int first = query ? agent - kWriters : 0; first < end; first += kTogether * stride) {
+      // The rotations, too, are loaded before anything is stored, which a compiler may not reorder.
+      float cosine[kTogether][kPairs] = {}, sine[kTogether][kPairs] = {};
+#pragma unroll
+      for (int j = 0; j < kTogether; ++j) {
+        const int item = first + j * stride;
+        if (!live(item)) continue;
+        long long turn = c.pos + row_of(item);
+        if constexpr (S::kHasTree) turn = c.pos + __popcll(seen_before<S>(c, row_of(item)));
+        const float* table = S::rope(c).data + turn * kDim;
+#pragma unroll
+        for (int k = 0; k < kPairs; ++k) {
+          const int i = min(c.lane + 32 * k, kHalf - 1);
+          cosine[j][k] = table[i], sine[j][k] = table[kHalf + i];
+        }
+      }
       typename decltype(qkv)::One a_raw[kTogether][kPairs] = {}, b_raw[kTogether][kPairs] = {};
       until_fresh(c, qkv.tag, [&] {
         bool fresh = true;
@@ -152,18 +167,13 @@ __device__ __forceinline__ void rope_append_rows(C& c, int head, int agent) {
         const int item = first + j * stride;
         if (!live(item)) continue;
         const long long pos = c.pos + row_of(item);
-        long long turn = pos;
-        if constexpr (S::kHasTree) turn = c.pos + __popcll(seen_before<S>(c, row_of(item)));
-        const float* table = S::rope(c).data + turn * kDim;
-        float a[kPairs], b[kPairs], cosine[kPairs], sine[kPairs], squares = 0.f;
+        float a[kPairs], b[kPairs], squares = 0.f;
 #pragma unroll
         for (int k = 0; k < kPairs; ++k) {
-          const int i = min(c.lane + 32 * k, kHalf - 1);
-          cosine[k] = table[i], sine[k] = table[kHalf + i];
           a[k] = qkv.value_one(a_raw[j][k]), b[k] = qkv.value_one(b_raw[j][k]);
           if (c.lane + 32 * k < kHalf) squares += fmaf(a[k], a[k], b[k] * b[k]);
         }
-        rotate_store<S>(c, {query, kind == 1, item, (base + pos) * kDim}, a, b, cosine, sine, squares);
+        rotate_store<S>(c, {query, kind == 1, item, (base + pos) * kDim}, a, b, cosine[j], sine[j], squares);
       }
     }
   }
