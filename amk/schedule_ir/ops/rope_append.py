@@ -34,8 +34,8 @@ class RopeAppendOp(Op):
 
     Where a step reads several rows of a sequence, row r is at pos + r and its query heads are q[r * group + g]. Agent 0
     has the keys that the worker owns, agent 1 the values: a cache has one writer. Query vector i is done by agent
-    2 + i % (n - 2); two agents and fewer share the query vectors as well. If they are a tree, row r is rotated as at the position behind the rows before it that it sees, which `tree` names
-    (i32 [rows, 2], bits).
+    2 + i % (n - 2); two agents and fewer share the query vectors as well. If they are a tree, row r is rotated as at
+    the position behind the rows before it that it sees, which `tree` names (i32 [rows, 2], bits).
     """
 
     registers: ClassVar[tuple[str, ...]] = ("pos",)
