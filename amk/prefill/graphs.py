@@ -61,13 +61,13 @@ class PromptGraphs:
         ids = torch.tensor([*tokens, *[0] * (length - len(tokens))], dtype=torch.int64)
         row = torch.tensor([len(tokens) - 1], dtype=torch.int64)
         if (made := self._graphs.get((length, behind))) is None:
-            made = self._graphs[length, behind] = self._made(ids, row, behind)
+            made = self._graphs[length, behind] = self._record(ids, row, behind)
         made.ids.copy_(ids)
         made.row.copy_(row)
         made.graph.replay()
         return made.logits
 
-    def _made(self, ids: torch.Tensor, row: torch.Tensor, behind: bool) -> _Graph:
+    def _record(self, ids: torch.Tensor, row: torch.Tensor, behind: bool) -> _Graph:
         """Reading the tokens once chooses the kernels of products; then the same is recorded."""
         ids, row = ids.to(self._forward.device), row.to(self._forward.device)
         self._read(ids, row, behind)

@@ -79,7 +79,7 @@ def bands(found: Tensor, exact: Tensor) -> list[float]:
     return [float(each[at : at + BAND].max()) for at in range(0, len(each), BAND)]
 
 
-def described(logits: Tensor, caches: Tensor, exact: tuple[Tensor, Tensor]) -> dict[str, Any]:
+def summary(logits: Tensor, caches: Tensor, exact: tuple[Tensor, Tensor]) -> dict[str, Any]:
     wanted = exact[0]
     best = int(logits.argmax())
     return {
@@ -102,7 +102,7 @@ def lines(
     model, weights, length = subject.engine.schedule.model, subject.weights, len(tokens)
     exact = forward(weights, tokens, torch.float64)
     rounded = forward(weights, tokens, torch.bfloat16)
-    yield {"way": "torch in bf16", "tokens": length, "prompt": prompt, **described(*rounded, exact)}
+    yield {"way": "torch in bf16", "tokens": length, "prompt": prompt, **summary(*rounded, exact)}
     for name, backend in backends.items():
         backend.forget()
         logits = torch.from_numpy(np.asarray(backend.logits(tokens)).reshape(-1)[: model.vocab].copy()).cuda().double()
@@ -114,12 +114,12 @@ def lines(
             given += backend.extend([*text, *given], CONTINUED - len(given), GREEDY, ())
         stated = given[0] == int(logits.argmax())
         yield {
-            "way": name, "tokens": length, "prompt": prompt, **described(logits, held, exact), "given": given,
-            "stated": stated, "exact": continued(weights, text, given),
+            "way": name, "tokens": length, "prompt": prompt, **summary(logits, held, exact), "given": given,
+            "stated": stated, "exact": logit_gaps(weights, text, given),
         }  # fmt: skip
 
 
-def continued(weights: TorchWeights, text: Sequence[int], given: Sequence[int]) -> list[float]:
+def logit_gaps(weights: TorchWeights, text: Sequence[int], given: Sequence[int]) -> list[float]:
     """How far the logit of each given token is below the largest, behind the text and the tokens before it, in
     standard deviations of the logits, in fp64."""
     found = []

@@ -91,7 +91,7 @@ def plans(model: ModelSpec, target: Target) -> dict[str, Settings]:
     }
 
 
-def changed(name: str, settings: Settings, model: ModelSpec, target: Target) -> Settings:
+def settings_of(name: str, settings: Settings, model: ModelSpec, target: Target) -> Settings:
     """The plan before the colon with the settings behind it, `rows 8: kv_splits=8;pollers=all`."""
     words = dict(word.split("=") for word in name.partition(": ")[2].split(";"))
     base = tuned(settings, model, target, layered(model, BF16), target.sms, CONTEXT)
@@ -112,7 +112,7 @@ def kernels(model: ModelSpec, target: Target, names: Sequence[str]) -> dict[str,
     wanted = {name: settings for name, settings in every.items() if not names or name in names}
     for name in names:
         if ": " in name:
-            wanted[name] = changed(name, every[name.partition(": ")[0]], model, target)
+            wanted[name] = settings_of(name, every[name.partition(": ")[0]], model, target)
     began = time.perf_counter()
     with ProcessPoolExecutor(len(wanted), mp_context=get_context("spawn")) as pool:
         made = {name: pool.submit(kernel, model, target, settings) for name, settings in wanted.items()}
