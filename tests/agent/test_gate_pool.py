@@ -155,6 +155,7 @@ def test_a_child_has_no_key_and_imports_nothing_from_the_working_directory(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["", *filter(None, sys.path)]))
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-secret")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     for command in (PROCESS, WORKER, python_module("amk.tell")):
         done = subprocess.run(
             command, env=worker_environment(os.environ), capture_output=True, text=True, check=False, timeout=300
@@ -163,6 +164,7 @@ def test_a_child_has_no_key_and_imports_nothing_from_the_working_directory(
     script = "import os; print(sorted(os.environ))"
     told = subprocess.run([sys.executable, "-c", script], env=worker_environment(os.environ), capture_output=True)
     assert b"ANTHROPIC" not in told.stdout and b"PATH" in told.stdout
+    assert b"OMP_NUM_THREADS" in told.stdout, "many children would load all cores"
 
 
 def test_what_a_process_is_started_with_fits_in_a_pipe() -> None:

@@ -30,6 +30,8 @@ from tests.adversarial.whole_neighbourhood import (
 from tests.long_run import Run
 from tests.lowering.edits.lane_barriers import SLICES as LANES
 from tests.lowering.edits.lane_barriers import lanes_slice
+from tests.lowering.edits.ptx_run import SLICES as PTX
+from tests.lowering.edits.ptx_run import ptx_slice
 from tests.lowering.edits.run import SLICES as LOWERING
 from tests.lowering.edits.run import edits_slice as lowering_slice
 from tests.systems import long_forgeries, long_loops, long_rules
@@ -162,6 +164,7 @@ WHAT: dict[str, Check] = {
     "edits": Check(edits_slice, "validator-mutants.json", len(mutants()), 25.0),
     "forgeries": Check(forgeries_slice, "forgeries.json", 200, 10.0),
     "lowering": Check(lowering_slice, "lowering-edits.json", LOWERING, 20.0),
+    "ptx": Check(ptx_slice, "ptx-edits.json", PTX, 40.0),
     "lanes": Check(lanes_slice, "lane-barriers.json", LANES, 20.0),
     "neighbourhood": Check(neighbourhood_slice, "neighbourhood.json", SLICES, 30.0),
     "abstractions": Check(abstract_slice, "neighbourhood-abstractions.json", ABSTRACT_SLICES, 20.0),
