@@ -19,7 +19,7 @@ from amk.validator.verify import Verdict, obligations_of, verify
 if TYPE_CHECKING:
     from amk.repair.search import Repair
 
-OFFERED_S = 3.0
+OFFERED_S = 6.0
 SOUGHT_S = 60.0
 """Seconds that a fix is looked for: while saying what is wrong, and when asked to repair."""
 EXITS = {"SAFE": Exit.SAFE, "UNSAFE": Exit.UNSAFE, "UNKNOWN": Exit.UNKNOWN}
