@@ -1,4 +1,4 @@
-"""Block fixed point: vectors whose blocks of 64 elements share a power of two, staged so by block_point.cuh.
+"""Block fixed point: vectors whose blocks of 64 elements share a power of two, staged so by vector_layouts.cuh.
 
 A block's scale is the least 2^e of which its elements are at most 32,512: digits are the nearest integers, of 16 bits,
 halves the nearest numbers of 11 bits. The scale is at most 2^-13.9 of the largest element. A run of neighbouring blocks

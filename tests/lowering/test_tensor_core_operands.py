@@ -71,7 +71,7 @@ def staged_digits(x: Floats) -> tuple[Bytes, Floats]:
 
 
 def test_digits_come_out_of_the_bits_of_a_float() -> None:
-    """digit_bits of block_point.cuh: one fma, whose low bytes are the digits but for a flipped bit."""
+    """digit_bits of vector_layouts.cuh: one fma, whose low bytes are the digits but for a flipped bit."""
     draw = np.random.default_rng(8)
     x = np.asarray(draw.standard_t(2, 64 * BLOCK), np.float32)
     staged, scales = staged_digits(x)

@@ -1,6 +1,6 @@
 // The matrix-vector product of gemv for weights that are codes with scales.
 //
-// Threads, shared memory and the slots of part as in gemv; reads x, scales and sums as block_point.cuh writes them. A chunk holds
+// Threads, shared memory and the slots of part as in gemv; reads x, scales and sums as vector_layouts.cuh writes them. A chunk holds
 // the codes in 512-byte tiles, then fp16 scales [8 rows][groups], then zero points [8][groups] (u8). The tensor cores sum
 // blocks of 64 columns from zero; lane 4 r (and 4 r + 1, for the second digit of x) scales and adds up row r in fp32, lanes 4 r + 2 and
 // 4 r + 3 that of another half of a chunk's columns where blocks come in pairs.

@@ -1,8 +1,8 @@
 // The vector that a product reads, in shared memory: how the ops that stage it share it out and write it, in the layouts of
-// block_point.cuh.
+// vector_layouts.cuh.
 #pragma once
-#include "amk/block_point.cuh"
 #include "amk/fetches.cuh"
+#include "amk/vector_layouts.cuh"
 
 namespace amk {
 

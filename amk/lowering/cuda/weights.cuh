@@ -11,8 +11,8 @@
 #pragma once
 #include <cuda_fp16.h>
 
-#include "amk/block_point.cuh"
 #include "amk/tensor_core.cuh"
+#include "amk/vector_layouts.cuh"
 
 namespace amk {
 

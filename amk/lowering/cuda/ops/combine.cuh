@@ -2,7 +2,7 @@
 //
 // Threads: each warp its contiguous share of the q_dim outputs, 16 bytes of each split a lane. The loads of kBatch splits of
 // all its outputs and of all its scales are in flight at once, a (head, split) pair a lane for the scales. Reads global
-// split_partial, split_scale (hand-offs); writes shared x, scales, sums as block_point.cuh has it, and mix (f32 pairs, private to
+// split_partial, split_scale (hand-offs); writes shared x, scales, sums as vector_layouts.cuh has it, and mix (f32 pairs, private to
 // the warp): the weight of each of the share's pairs.
 #pragma once
 #include "amk/staged.cuh"

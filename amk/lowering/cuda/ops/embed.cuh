@@ -1,7 +1,7 @@
 // x = table[token] * norm[0], ssq[a] = sum of squares of the warp's share, residual = the worker's rows of table[token];
 // for each sequence of the batch.
 //
-// Threads: each warp its contiguous share. Reads global table (bf16), norm (f32); writes shared x, scales, sums as block_point.cuh
+// Threads: each warp its contiguous share. Reads global table (bf16), norm (f32); writes shared x, scales, sums as vector_layouts.cuh
 // has it, ssq, residual (f32).
 #pragma once
 #include "amk/token_rows.cuh"

@@ -1,7 +1,7 @@
 // x = (hidden - mean) / sqrt(variance + eps) * norm[n] + shift[n] of norm n, for each sequence.
 //
 // Threads: each warp its contiguous share of x. Reads shared hidden, moments (f32) of all warps, global norm, shift (f32);
-// writes shared x, also, scales, sums as block_point.cuh has it.
+// writes shared x, also, scales, sums as vector_layouts.cuh has it.
 #pragma once
 #include "amk/rows.cuh"
 

@@ -1,7 +1,7 @@
 // x = act for the warp's share of the MLP activation, or of a part of it, for each sequence.
 //
 // Threads: each warp its contiguous share, 16 bytes of act a lane. Reads global act (hand-off); writes
-// shared x, scales, sums as block_point.cuh has it.
+// shared x, scales, sums as vector_layouts.cuh has it.
 #pragma once
 #include "amk/rows.cuh"
 

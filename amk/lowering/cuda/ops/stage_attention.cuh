@@ -1,7 +1,7 @@
 // x = attn for the warp's share of the attention output, or of a part of it, for each sequence.
 //
 // Threads: each warp its contiguous share, 16 bytes of attn a lane. Reads global attn (hand-off); writes shared x, scales, sums
-// as block_point.cuh has it.
+// as vector_layouts.cuh has it.
 #pragma once
 #include "amk/rows.cuh"
 

@@ -2,7 +2,7 @@
 // the sums of those before. The consumer of x divides by rms.
 //
 // Threads: each warp its contiguous share, 16 bytes of h a lane. Reads global h (hand-off), norm (f32);
-// writes shared x, also, scales, sums as block_point.cuh has it, ssq (f32).
+// writes shared x, also, scales, sums as vector_layouts.cuh has it, ssq (f32).
 #pragma once
 #include "amk/rows.cuh"
 

@@ -2,7 +2,7 @@
 // worker's rows of hidden_in.
 //
 // Threads: as stage_norm, so that sums are added in its order; of the rows a contiguous share a warp. Reads global hidden_in, norm
-// (f32), which nobody writes in the launch; writes shared x, also, scales, sums as block_point.cuh has it, ssq, residual (f32).
+// (f32), which nobody writes in the launch; writes shared x, also, scales, sums as vector_layouts.cuh has it, ssq, residual (f32).
 #pragma once
 #include "amk/ops/stage_norm.cuh"
 
