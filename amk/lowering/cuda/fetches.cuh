@@ -23,6 +23,15 @@ __device__ constexpr int rows_together() {
   return kFit < 1 ? 1 : kFit < kBatch ? kFit : kBatch;
 }
 
+// Rows that have code of their own, of so many in registers with so many fetches each: a divisor, about four fetches. The others
+// are moved to where these were, and the code is a loop: the layers of a step of several rows do not fit in the cache for
+// instructions otherwise.
+__device__ constexpr int group_of_rows(int rows, int pieces) {
+  int group = rows;
+  while (group > 1 && (rows % group != 0 || group * pieces > 4)) --group;
+  return group;
+}
+
 // A lane's fetches of one batch: raw[row][piece] are elements base + piece * kStride and the next ones of the row where
 // live(row, piece), zero elsewhere. Shares have kLeast to kMost elements; kAllRows: as many rows as there is room for.
 template <int kMost, int kLeast, int kRows, bool kAllRows, class Cell>

@@ -107,6 +107,7 @@ template <class S, int kCount, int kBatch, bool kAdds, class C, class From>
 __device__ __forceinline__ void norm_rows(const C& c, From from, const float* norm) {
   using Share = RowShare<kCount / S::kAgents, kBatch>;
   constexpr int kLanes = Share::kLanes, kStride = kLanes * kUnit;
+  constexpr int kGroup = group_of_rows(Share::kTogether, Share::kPieces);
   const int agent = c.warp - S::kFirst, first = share_begin(kCount, S::kAgents, agent);
   const int row = kLanes == 32 ? 0 : c.lane / kLanes, lane = kLanes == 32 ? c.lane : c.lane % kLanes;
   float weight[Share::kPieces][kUnit];
@@ -120,32 +121,41 @@ __device__ __forceinline__ void norm_rows(const C& c, From from, const float* no
   }
   for_rows<Share>(
       c.lane, [&](int s) { return from(s) + first; },
-      [&](int turn, const typename Share::Raw& raw, int at) {
-        bf16* to = S::x(c) + (turn * Share::kRows + row) * S::kXRow + first + at;
-        float squares[Share::kTogether] = {};
+      [&](int turn, typename Share::Raw& raw, int at) {
+#pragma unroll 1
+        for (int t0 = 0; t0 < Share::kTogether; t0 += kGroup) {
+          const int at_row = (turn + t0) * Share::kRows + row;
+          bf16* to = S::x(c) + at_row * S::kXRow + first + at;
+          float squares[kGroup] = {};
 #pragma unroll
-        for (int t = 0; t < Share::kTogether; ++t) {
+          for (int t = 0; t < kGroup; ++t) {
 #pragma unroll
-          for (int p = 0; p < Share::kPieces; ++p) {
-            const u32 pairs[4] = {raw[t][p].x, raw[t][p].y, raw[t][p].z, raw[t][p].w};
-            u32 out[4];
+            for (int p = 0; p < Share::kPieces; ++p) {
+              const u32 pairs[4] = {raw[t][p].x, raw[t][p].y, raw[t][p].z, raw[t][p].w};
+              u32 out[4];
 #pragma unroll
-            for (int k = 0; k < 4; ++k) {
-              const float2 v = unpack_bf16(pairs[k]);
-              squares[t] += fmaf(v.x, v.x, v.y * v.y);
-              out[k] = pack_bf16(v.x * weight[p][2 * k], v.y * weight[p][2 * k + 1]);
+              for (int k = 0; k < 4; ++k) {
+                const float2 v = unpack_bf16(pairs[k]);
+                squares[t] += fmaf(v.x, v.x, v.y * v.y);
+                out[k] = pack_bf16(v.x * weight[p][2 * k], v.y * weight[p][2 * k + 1]);
+              }
+              write_run(to + t * Share::kRows * S::kXRow + p * kStride, make_uint4(out[0], out[1], out[2], out[3]));
             }
-            write_run(to + t * Share::kRows * S::kXRow + p * kStride, make_uint4(out[0], out[1], out[2], out[3]));
           }
-        }
 #pragma unroll
-        for (int t = 0; t < Share::kTogether; ++t) {
+          for (int t = 0; t < kGroup; ++t) {
 #pragma unroll
-          for (int offset = kLanes / 2; offset > 0; offset /= 2) {
-            squares[t] += __shfl_xor_sync(0xffffffffu, squares[t], offset);
+            for (int offset = kLanes / 2; offset > 0; offset /= 2) {
+              squares[t] += __shfl_xor_sync(0xffffffffu, squares[t], offset);
+            }
+            float* sum = S::ssq(c) + (at_row + t * Share::kRows) * S::kSsqRow + agent;
+            if (lane == 0) *sum = kAdds ? *sum + squares[t] : squares[t];
           }
-          float* sum = S::ssq(c) + ((turn + t) * Share::kRows + row) * S::kSsqRow + agent;
-          if (lane == 0) *sum = kAdds ? *sum + squares[t] : squares[t];
+#pragma unroll
+          for (int t = 0; t + kGroup < Share::kTogether; ++t) {
+#pragma unroll
+            for (int p = 0; p < Share::kPieces; ++p) raw[t][p] = raw[t + kGroup][p];  // group_of_rows
+          }
         }
       });
 }

@@ -78,12 +78,12 @@ __device__ __forceinline__ void plain_gemv(C& c) {
       }
     }
     c.ring.template release<S::kDeferred>(c.lane, hi - chunk - 1);
-    if (++column == kChunks) {
+    // One place for both ends: sums are stored where a row group ends, and where the warp's share does.
+    if (++column == kChunks || chunk + 1 == hi) {
       flush();
       column = 0, ++group;
     }
   }
-  if (column != 0 && lo < hi) flush();
 }
 
 // Of more than 8 sequences. What is read of x is multiplied with every row group of a chunk.
@@ -156,12 +156,12 @@ __device__ __forceinline__ void wide_gemv(C& c) {
       }
     }
     c.ring.template release<S::kDeferred>(c.lane, hi - chunk - 1);
-    if (++column == kChunks) {
+    // One place for both ends: sums are stored where a row of chunks ends, and where the warp's share does.
+    if (++column == kChunks || chunk + 1 == hi) {
       flush();
       column = 0, ++row;
     }
   }
-  if (column != 0 && lo < hi) flush();
 }
 
 template <class S, class C>

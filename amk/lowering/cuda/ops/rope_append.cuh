@@ -162,18 +162,28 @@ __device__ __forceinline__ void rope_append_rows(C& c, int head, int agent) {
         }
         return fresh;
       });
+      // A loop, whose head is always the first in registers: as code of its own for each head this was 20 KB more of the
+      // instruction cache.
+#pragma unroll 1
+      for (int item = first; item < min(end, first + kTogether * stride); item += stride) {
+        if (live(item)) {
+          const long long pos = c.pos + row_of(item);
+          float a[kPairs], b[kPairs], squares = 0.f;
 #pragma unroll
-      for (int j = 0; j < kTogether; ++j) {
-        const int item = first + j * stride;
-        if (!live(item)) continue;
-        const long long pos = c.pos + row_of(item);
-        float a[kPairs], b[kPairs], squares = 0.f;
-#pragma unroll
-        for (int k = 0; k < kPairs; ++k) {
-          a[k] = qkv.value_one(a_raw[j][k]), b[k] = qkv.value_one(b_raw[j][k]);
-          if (c.lane + 32 * k < kHalf) squares += fmaf(a[k], a[k], b[k] * b[k]);
+          for (int k = 0; k < kPairs; ++k) {
+            a[k] = qkv.value_one(a_raw[0][k]), b[k] = qkv.value_one(b_raw[0][k]);
+            if (c.lane + 32 * k < kHalf) squares += fmaf(a[k], a[k], b[k] * b[k]);
+          }
+          rotate_store<S>(c, {query, kind == 1, item, (base + pos) * kDim}, a, b, cosine[0], sine[0], squares);
         }
-        rotate_store<S>(c, {query, kind == 1, item, (base + pos) * kDim}, a, b, cosine[j], sine[j], squares);
+#pragma unroll
+        for (int j = 0; j + 1 < kTogether; ++j) {
+#pragma unroll
+          for (int k = 0; k < kPairs; ++k) {
+            a_raw[j][k] = a_raw[j + 1][k], b_raw[j][k] = b_raw[j + 1][k];
+            cosine[j][k] = cosine[j + 1][k], sine[j][k] = sine[j + 1][k];
+          }
+        }
       }
     }
   }

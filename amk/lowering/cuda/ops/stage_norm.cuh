@@ -75,29 +75,38 @@ __device__ __forceinline__ void stage_norm_cells(C& c) {
 #pragma unroll 1
     for (int s = 0; s < P::kBatch; s += kTogether) {
       bf16* x = S::x(c) + s * S::kXRow;
-      float squares[kTogether] = {};
       using Batch = Fetched<kMost, kMost, kTogether, P::kBatch % kTogether == 0, Cell>;
-      for_each_batch<Batch, S::kHRow>(c, h.from(s * S::kHRow), P::kBatch - s, lo, hi, [&](const Batch& batch) {
+      for_each_batch<Batch, S::kHRow>(c, h.from(s * S::kHRow), P::kBatch - s, lo, hi, [&](Batch& batch) {
+        constexpr int kGroup = group_of_rows(kTogether, kPieces);
+#pragma unroll 1
+        for (int first_row = 0; first_row < kTogether; first_row += kGroup) {
+          float squares[kGroup] = {};
 #pragma unroll
-        for (int row = 0; row < kTogether; ++row) {
+          for (int row = 0; row < kGroup; ++row) {
 #pragma unroll
-          for (int piece = 0; piece < kPieces; ++piece) {
-            if (!batch.live(row, piece)) continue;
-            float v[kWide];
-            h.values(batch.raw[row][piece], v);
-            add_squares(v, squares[row]);
+            for (int piece = 0; piece < kPieces; ++piece) {
+              if (!batch.live(first_row + row, piece)) continue;
+              float v[kWide];
+              h.values(batch.raw[row][piece], v);
+              add_squares(v, squares[row]);
 #pragma unroll
-            for (int k = 0; k < kWide; ++k) v[k] *= weight[piece][k];
-            write_block(x + row * S::kXRow + piece * kStride, batch.base, v, 1.f);
+              for (int k = 0; k < kWide; ++k) v[k] *= weight[piece][k];
+              write_block(x + (first_row + row) * S::kXRow + piece * kStride, batch.base, v, 1.f);
+            }
+          }
+#pragma unroll
+          for (int row = 0; row < kGroup; ++row) {
+            squares[row] = warp_sum(squares[row]);
+            float* sum = S::ssq(c) + (s + first_row + row) * S::kSsqRow + agent;
+            if (c.lane == 0 && s + first_row + row < P::kBatch) *sum = S::kKPart > 0 ? *sum + squares[row] : squares[row];
+          }
+#pragma unroll
+          for (int row = 0; row + kGroup < kTogether; ++row) {
+#pragma unroll
+            for (int piece = 0; piece < kPieces; ++piece) batch.raw[row][piece] = batch.raw[row + kGroup][piece];
           }
         }
       });
-#pragma unroll
-      for (int row = 0; row < kTogether; ++row) {
-        squares[row] = warp_sum(squares[row]);
-        float* sum = S::ssq(c) + (s + row) * S::kSsqRow + agent;
-        if (c.lane == 0 && s + row < P::kBatch) *sum = S::kKPart > 0 ? *sum + squares[row] : squares[row];
-      }
     }
   }
 }

@@ -1,0 +1,106 @@
+"""Where the warps of a step stall, by op, from samples of the program counter.
+
+    ncu --profile-from-start off --clock-control none --cache-control none --sampling-interval 0 \
+        --metrics group:smsp__pcsamp_warp_stall_reasons -o FOLDER/samples \
+        python -m tests.gpu.stalls run MODEL PLAN FOLDER
+    ncu --import FOLDER/samples.ncu-rep --page source --csv > FOLDER/samples.csv
+    python -m tests.gpu.stalls table FOLDER      # needs nvdisasm
+
+`run` launches the kernel of a plan of `tests.gpu.time_rows` with line numbers in its machine code, a few tokens at
+position 512, on a GPU. Nsight Compute samples the launch; no other program may use the GPU. `table` gives each
+instruction to the outermost op from which it was inlined, and prints, of all samples, the share of each op and of its
+reasons, in percent.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+import shutil
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+POSITION, TOKENS, WARM = 512, 4, 3
+LEAST = 0.5
+"""Percent of the samples of an op that has a row, and of a reason that is named."""
+_FILE = re.compile(r'//## File "([^"]*)", line (\d+)')
+_INSTRUCTION = re.compile(r"^\s*/\*([0-9a-f]{4,6})\*/\s")
+
+
+def run(model: str, plan: str, folder: Path) -> None:
+    import torch
+
+    from amk.api.devices import target_here
+    from amk.bench.ablated import AblatedKernel
+    from amk.bench.ablation import SYMBOL
+    from amk.lowering.compile import DEFAULT_OPTIONS, compile_cuda
+    from amk.lowering.emit import KERNEL, emit
+    from amk.models.model import load_model
+    from amk.targets.target import load_target
+    from tests.gpu.time_rows import subjects
+
+    (subject,) = subjects(load_model(model), load_target(target_here()), (plan,)).values()
+    schedule, options = subject.schedule, (*DEFAULT_OPTIONS, "--generate-line-info")
+    source = f"#define {KERNEL} {SYMBOL}\n{emit(schedule)}"
+    cubin = compile_cuda(source, schedule.target.arch, options=options).cubin
+    (folder / "kernel.cubin").write_bytes(cubin)
+    subject.load_cache()
+    contestant = AblatedKernel(subject.engine, "lines", cubin).contestant(POSITION, TOKENS)
+    for turn in range(WARM + 1):
+        contestant.prepare()
+        torch.cuda.synchronize()
+        if turn == WARM:
+            torch.cuda.cudart().cudaProfilerStart()
+        contestant.run()
+        subject.engine.stream.synchronise()
+    torch.cuda.cudart().cudaProfilerStop()
+    subject.engine.check()
+
+
+def places(cubin: Path) -> Iterator[str]:
+    """Of each instruction, in order, the file of ops/ from which it was inlined, outermost first; else its file."""
+    tool = shutil.which("nvdisasm")
+    if tool is None:
+        sys.exit("nvdisasm is not on PATH")
+    text = subprocess.run([tool, "-gi", "-c", str(cubin)], capture_output=True, text=True, check=True).stdout
+    chain: list[str] = []
+    fresh = True
+    for line in text.splitlines():
+        if found := _FILE.search(line):
+            chain = [*([] if fresh else chain), found[1]]
+            fresh = False
+        elif _INSTRUCTION.match(line):
+            ops = [name for name in chain if "/ops/" in name]
+            yield Path((ops or chain or ["?"])[-1]).stem
+            fresh = True
+
+
+def table(folder: Path) -> None:
+    rows = list(csv.DictReader((folder / "samples.csv").read_text().splitlines()))
+    reasons = [name for name in rows[0] if name.startswith("stall_") and "not_issued" not in name.lower()]
+    found: dict[str, Counter[str]] = defaultdict(Counter)
+    for row, place in zip(rows, places(folder / "kernel.cubin"), strict=True):
+        for reason in reasons:
+            found[place][reason.removeprefix("stall_")] += int(row[reason] or 0)
+    total = sum(sum(counts.values()) for counts in found.values())
+    print("| op | samples, % | of them |\n|---|---|---|")
+    for place, counts in sorted(found.items(), key=lambda each: -sum(each[1].values())):
+        share = 100 * sum(counts.values()) / total
+        parts = ", ".join(
+            f"{name} {100 * n / total:.1f}" for name, n in counts.most_common() if 100 * n / total >= LEAST
+        )
+        if share >= LEAST:
+            print(f"| {place} | {share:.1f} | {parts} |")
+
+
+if __name__ == "__main__":
+    match sys.argv[1:]:
+        case ["run", model, plan, folder]:
+            run(model, plan, Path(folder))
+        case ["table", folder]:
+            table(Path(folder))
+        case _:
+            sys.exit(__doc__)
