@@ -1,6 +1,6 @@
 """Where the warps of a step stall, by op, from samples of the program counter.
 
-    ncu --profile-from-start off --clock-control none --cache-control none --sampling-interval 0 \
+    ncu --profile-from-start off --clock-control none --cache-control none --warp-sampling-interval 0 \
         --metrics group:smsp__pcsamp_warp_stall_reasons -o FOLDER/samples \
         python -m tests.gpu.stalls run MODEL PLAN FOLDER
     ncu --import FOLDER/samples.ncu-rep --page source --csv > FOLDER/samples.csv
