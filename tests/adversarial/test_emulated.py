@@ -33,7 +33,7 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(run_folder.NAME, str(tmp_path))
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.usefixtures("_folder")
 def test_runs_are_shared_where_the_host_prepares_the_same() -> None:
     """Another name changes nothing; another theta changes the table of angles, and not the kernel."""

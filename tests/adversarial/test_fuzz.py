@@ -61,7 +61,7 @@ def lists(value: Json, path: Path = ()) -> Iterator[Path]:
         yield from lists(entry, (*path, key))
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", ["fenced", "rows"])
 def test_every_array_may_be_empty_without_an_internal_error(name: str) -> None:
     document, seen = base(name), Counter[str]()

@@ -50,7 +50,7 @@ def small(kind: str = "fenced") -> Json:
     return subject(kind, 2, 2, 1).document
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize(
     ("number", "seed", "status"),
     [

@@ -210,7 +210,7 @@ def walk(rng: Random) -> list[tuple[str, str]]:
     return found
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 def test_random_layouts_have_no_hole_and_would_tell_one(monkeypatch: pytest.MonkeyPatch) -> None:
     found = [one for seed in SEEDS for one in walk(Random(seed))]
     assert {verdict for verdict, _ in found} >= {"SAFE", "UNSAFE"}

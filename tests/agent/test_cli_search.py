@@ -295,7 +295,7 @@ def test_a_search_in_slices_on_two_cards(
     assert found["live_model_calls"] == 0 and found["prior"] is False
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_a_search_for_a_batch(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Every plan, the one that it is compared with too, decodes as many sequences; a resumed run keeps their number. By
     knobs, as above."""

@@ -95,7 +95,7 @@ def fit_two(runs: Sequence[Run], start: Constants, told: Callable[[str], None]) 
     return fit(runs, start, ("hop_us", "l2_us"), told, spread=3.0)  # all of them take half a minute
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_from_a_card_elsewhere_to_a_search_without_one(
     runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -128,7 +128,7 @@ def test_from_a_card_elsewhere_to_a_search_without_one(
     assert pilot.candidate_ms != pytest.approx(times(state, None, 2), rel=0.04)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_a_run_keeps_its_constants(
     runs: Path, given: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -144,7 +144,7 @@ def test_closing_ends_every_process_at_once(workshop: Workshop) -> None:
     assert all(p is not None and p.wait(30) == -signal.SIGKILL for p in processes) and time.monotonic() - began < 30
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_a_child_has_no_key_and_imports_nothing_from_the_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

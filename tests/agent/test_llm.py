@@ -272,7 +272,7 @@ def test_a_search_with_nothing_else_to_do_waits_for_the_model(make_loop: MakeLoo
     assert [t.proposed.proposer for t in loop.state.trials] == ["llm"] and loop.state.evals == 1
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_a_replayed_search_is_the_same_twice_and_calls_nobody(make_loop: MakeLoop, tmp_path: Path) -> None:
     tape = tmp_path / "tape.jsonl"
     search(make_loop, played, 6, cassette=Cassette(tape, replay=False))

@@ -77,7 +77,7 @@ def test_killed_at_random_moments_the_run_ends_with_all_evaluations_and_loses_no
     assert len(keys) == len(set(keys))
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_driver_supervisor_and_worker_are_killed_and_nothing_is_lost() -> None:
     """The short form of `python -m tests.agent.kills`."""
     each, evals = cases(1, 2), cases(5, 8)

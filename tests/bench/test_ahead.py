@@ -24,7 +24,7 @@ def few_registers() -> Schedule:
     return schedule.model_copy(update={"launch": Launch(**schedule.launch.model_dump() | {"registers": 40})})
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_a_kernel_made_ahead_is_the_same_and_a_refusal_arrives_whole() -> None:
     one, refused = small(), few_registers()
     with Ahead((one, refused)) as ahead:

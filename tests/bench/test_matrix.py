@@ -22,7 +22,7 @@ UNRECORDED = {f"pythia-{size}" for size in ("70m", "160m", "410m", "1b", "1.4b",
 """Models that are newer than the record."""
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize("gpu", [target.name for target in targets()])
 def test_one_model_runs_on_every_target(gpu: str) -> None:
     cell = examine("smollm2-135m", gpu, "bf16", use_cache=True)

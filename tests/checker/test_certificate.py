@@ -89,7 +89,7 @@ def test_launches_of_one_token_are_proved_as_launches_of_two() -> None:
         certify_schedule(wrong)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("recipe", UNSOUND, ids=lambda recipe: recipe.name)
 def test_no_certificate_for_unsafe_or_open_cases(recipe: Recipe) -> None:
     """Also not from the certificate of the safe twin, re-hashed."""

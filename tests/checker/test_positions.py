@@ -93,6 +93,7 @@ def _pairs(readings: Readings) -> set[tuple[int, ...]]:
     }
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(("rows", "splits", "context"), SHAPES)
 def test_words_are_read_wherever_a_row_is_of_a_split(rows: int, splits: int, context: int) -> None:
     schedule = scheduled(rows, splits, context)

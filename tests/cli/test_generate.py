@@ -30,7 +30,7 @@ def test_the_question_is_answered_in_words(smollm2_path: Path, capsys: pytest.Ca
     assert capsys.readouterr().out == "The capital of France is Paris.\n"
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_a_question_is_answered_by_the_schedule(smollm2_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A short text: the interpreter takes a second for a token. All of the model's layers are in it."""
     asked = "The capital of France is"
@@ -120,7 +120,7 @@ def test_sampling_outside_its_range_is_refused(
     assert "AMK015" in capsys.readouterr().err
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_a_drawn_text_is_a_function_of_its_seed(smollm2_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = [
         "generate",
@@ -187,7 +187,7 @@ def test_without_a_gpu_cuda_is_refused(smollm2_path: Path, capsys: pytest.Captur
     assert "AMK602" in capsys.readouterr().err
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_several_prompts_are_answered_in_one_batch(
     smollm2_path: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -101,7 +101,7 @@ def scheduled(name: str) -> Schedule:
     )  # fmt: skip
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("name", CASES)
 def test_the_kernel_gives_the_interpreters_tokens_in_any_order(name: str) -> None:
     schedule = scheduled(name)

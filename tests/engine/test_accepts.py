@@ -91,7 +91,7 @@ def tokens_of(shown: NDArray[np.int32]) -> list[list[int]]:
     return found
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("name", CASES)
 def test_every_way_of_accepting_gives_the_text_of_one_token_at_a_time(name: str) -> None:
     model, rows, _ = CASES[name]
@@ -110,7 +110,7 @@ def test_every_way_of_accepting_gives_the_text_of_one_token_at_a_time(name: str)
         assert sampling.temperature or [int(token) for token in logits.argmax(axis=1)] == found[-1]
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", CASES)
 def test_a_launch_reads_a_prompt_and_goes_on_until_the_text_ends(name: str) -> None:
     """Given tokens are never compared, and none of them ends the text, wherever the last one lies in its step."""
@@ -195,7 +195,7 @@ def without_a_barrier(schedule: Schedule) -> Iterator[tuple[str, Schedule]]:
             yield path, from_document(apply(document, [Edit("remove", path)])[0])
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("settings", [PHASED, TAGGED], ids=["fenced", "tagged"])
 def test_without_any_one_barrier_validator_and_oracle_say_the_same(settings: Settings) -> None:
     verdicts = {}
@@ -218,7 +218,7 @@ def test_guesses_need_rows(rows: int) -> None:
     assert check_certificate(one, schedule_hash(one), certificate).reason != ""
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize(
     "settings", [PHASED, TAGGED, replace(TAGGED, sampling="top-k-top-p")], ids=["fenced", "tagged", "drawn"]
 )

@@ -83,7 +83,7 @@ def test_a_second_start_checks_and_builds_nothing(starts: Starts) -> None:
     assert starts.checks == 1 and starts.builds >= 1, "another schedule"
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize(
     "spoil", ["cubin", "seal", "letters", "deep", "pipe", "cut", "certificate", "other schedule", "other key"]
 )

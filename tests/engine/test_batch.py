@@ -65,7 +65,7 @@ def texts(engine: CpuEngine, prompts: list[list[int]], eos: tuple[int, ...] = ()
     return found
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("name", CASES)
 def test_a_batch_is_its_sequences(name: str) -> None:
     model, batch, settings = CASES[name]
@@ -90,7 +90,7 @@ def test_a_batch_is_its_sequences(name: str) -> None:
         assert len(logits) == 1, "timing changed the result"
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("splits", [1, 2])
 def test_logits_of_a_batch_are_bitwise_those_of_its_sequences(splits: int) -> None:
     model, settings = tiny_model(), {"workers": 8, "kv_splits": splits, "reduce_from": 1}

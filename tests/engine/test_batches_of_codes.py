@@ -109,7 +109,7 @@ def test_a_sequence_is_bitwise_the_same_beside_any_others(name: str) -> None:
         assert not np.array_equal(mine[0], same[0])
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 def test_one_text_leaves_the_same_bits_in_every_place_of_a_batch() -> None:
     """In all that sequences have a row of. The second part of a product was contracted for the first eight alone."""
     settings = replace(PHASED, warps=2, batch=16, live=True, scales_apart=True, k_parts=2)

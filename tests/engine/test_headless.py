@@ -70,7 +70,7 @@ def refused_by_both(wrong: Schedule, certificate: dict[str, Any]) -> bool:
     return bool(told) and check_certificate(wrong, digest, certificate | {"schedule": digest}).reason != ""
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("name", CASES)
 def test_plans_are_safe_certified_and_read_what_the_model_reads(name: str) -> None:
     schedule = planned(name)
@@ -81,7 +81,7 @@ def test_plans_are_safe_certified_and_read_what_the_model_reads(name: str) -> No
     assert ruling.status == "not refuted", ruling
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("name", CASES)
 def test_caches_are_those_of_steps_with_output_head(name: str) -> None:
     """Byte for byte, over two launches; and so are tokens and state, where the text goes on."""
@@ -123,7 +123,7 @@ def test_packed_weights_of_both_are_the_same(name: str) -> None:
         np.testing.assert_array_equal(*(each._machine.get(cache).view(np.uint32) for each in (engine, other)))
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("settings", [PHASED, TAGGED], ids=["fenced", "tagged"])
 def test_its_kernel_reads_the_same(settings: Settings) -> None:
     """The compiled kernel in the emulator, with races, up to the last position."""

@@ -143,7 +143,7 @@ def engine(schedule: Schedule, source: RandomTensors, order: str, copies: Copies
     return CpuEngine(schedule, source, copies=copies, order=lambda: named_order(order))
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("name", CASES)
 def test_tiny_models_follow_the_reference(name: str) -> None:
     """With every copy an event, in two orders, so that each order has some cases; with whole copies in one or two."""

@@ -83,7 +83,7 @@ def drawn(text: Text) -> list[int]:
     return found
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("seed", range(cases(2, 12)))
 def test_texts_that_come_and_go_are_what_they_are_alone(seed: int) -> None:
     """More texts than sequences, at random times, with ends, limits and choices of their own."""

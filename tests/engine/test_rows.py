@@ -66,7 +66,7 @@ def planned(name: str, **changes: Any) -> Schedule:
     return tiny_plan(model, **({"kv_block": 4, "rows": rows} | settings | changes))
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("name", CASES)
 def test_a_step_of_rows_is_steps_of_one_row(name: str) -> None:
     model, rows, _ = CASES[name]

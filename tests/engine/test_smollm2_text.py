@@ -67,7 +67,7 @@ def test_a_greedy_text_is_that_of_transformers(model: amk.LanguageModel, other: 
     check(model, other, list(PROMPTS)[:1], 16)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 def test_perplexity_is_that_of_transformers(model: amk.LanguageModel, other: Any) -> None:
     """Over equal windows. On so few tokens rounding to bfloat16 changes transformers' own value by 0.33%, as much as it
     differs from amk's; the recorded run of test_smollm2_evidence.py has many tokens."""

@@ -89,7 +89,7 @@ def test_the_text_is_that_of_one_token_at_a_time(
     assert (wanted.usage.steps, wanted.usage.drafted_tokens) == (24, 0)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling(0.8, 20, 0.9, 11)], ids=["greedy", "drawn"])
 def test_every_number_of_right_guesses(
     plain: amk.LanguageModel, guessing: amk.LanguageModel, sampling: Sampling
@@ -114,7 +114,7 @@ def test_every_number_of_right_guesses(
         assert eos or sizes >= {1, 2, 3}
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_limits_stops_and_streams(plain: amk.LanguageModel, guessing: amk.LanguageModel) -> None:
     whole = plain.generate(PROMPT, max_tokens=16, ignore_eos=True)
     for most in (2, 5, 500):
@@ -182,7 +182,7 @@ class Knowing:
         return [token if (at + n) % 6 else (token + 1) % 90 for n, token in enumerate(found)]
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_turns_and_another_text(plain: amk.LanguageModel, guessing: amk.LanguageModel) -> None:
     chats = [model.chat() for model in (plain, guessing)]
     for said in ("HI", "HI HI", "BYE"):

@@ -125,7 +125,7 @@ def test_every_node_of_every_tree_has_the_logits_of_its_way(name: str) -> None:
         assert engine.state()["pos"] == start + rows
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", CASES)
 def test_a_chain_is_what_rows_are_without_a_tree(name: str) -> None:
     """Bit for bit, in launches of several steps."""
@@ -424,7 +424,7 @@ def counted_passes(model: amk.LanguageModel) -> list[None]:
     return passes
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("drawn", [{}, {"temperature": 0.8, "top_k": 20, "seed": 11}, {"logprobs": 1}], ids=str)
 @pytest.mark.parametrize("device", ["cpu", "interpreter"])
 def test_whichever_way_is_right_the_text_is_that_of_one_token_at_a_time(

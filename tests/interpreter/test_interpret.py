@@ -85,7 +85,7 @@ def test_a_missing_wait_reads_poison_in_some_order(schedule: Schedule, counter: 
     assert caught
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 def test_tagged_words_need_no_hint(tagged: Schedule) -> None:
     """Hints only say when to look: without them every token is the same, in every order."""
     eager = rewritten(tagged, lambda step: None if step.waits else step)

@@ -112,7 +112,7 @@ def _waits(body: list[dict[str, object]]) -> list[dict[str, object]]:
     return out
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", ["hint-one-short", "order-at-some-positions"])
 def test_a_word_that_is_overwritten_before_it_is_read_hangs_its_reader_where_that_is_delayed(name: str) -> None:
     """Nothing orders the two, and where the reader is in time nothing shows that: words are strong, so no race."""

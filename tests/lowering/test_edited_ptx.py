@@ -218,7 +218,7 @@ def test_no_branch_steps_over_a_barrier(name: str) -> None:
         assert why in (told := stepped_over(name, one)), (one, told)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("name", ["fenced", "tagged"])
 def test_copies_are_made_by_one_elected_lane_together_with_what_they_expect(name: str) -> None:
     text = lines(name)
@@ -299,7 +299,7 @@ def test_words_of_tagged_buffers_are_accessed_as_such_alone() -> None:
     assert several > 0
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("name", NAMES)
 def test_signals_and_polls_are_of_the_warps_of_their_role(name: str) -> None:
     """A branch by which other warps pass by is turned, left out, or made to depend on something else."""

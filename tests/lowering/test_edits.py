@@ -122,7 +122,7 @@ def test_an_edit_is_seen_where_its_function_runs_alone(which: str, kernel: str, 
     assert kernel in beside(edit) and judge((kernel,), edit) == (kernel, f"emulator: {seen}")
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize(
     ("which", "kernel", "seen"),
     [

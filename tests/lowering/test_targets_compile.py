@@ -59,7 +59,7 @@ BELOW: dict[tuple[str, FormatName], float] = {("sm_80", "fp8"): 2.8, ("sm_100a",
 """Where that is missed: fp8 converted by software, and a B200 whose chunks of a small model have 2 KiB."""
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize(("preset", "name", "arch"), CASES)
 def test_compiles_within_its_budget(preset: str, name: str, arch: str) -> None:
     schedule = plan(load_model(name), load_target(ONE_PER_ARCH[arch]), settings=PRESETS[preset])
@@ -68,7 +68,7 @@ def test_compiles_within_its_budget(preset: str, name: str, arch: str) -> None:
         check_drain(built, schedule, "bf16")
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize(("name", "layers", "lm_head", "arch"), FORMATS)
 def test_quantised_weights_compile_within_the_budget(
     name: str, layers: FormatName, lm_head: FormatName, arch: str
@@ -77,7 +77,7 @@ def test_quantised_weights_compile_within_the_budget(
     check_drain(check(schedule, arch), schedule, layers)
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("arch", ARCHS)
 def test_several_rows_compile(arch: str) -> None:
     check(plan(BIASED, load_target(ONE_PER_ARCH[arch]), settings=Settings(rows=4), max_context=64), arch)

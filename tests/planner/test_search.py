@@ -328,7 +328,7 @@ def test_shares_that_are_no_whole_fetches_are_refused(changes: dict[str, Any]) -
     assert caught.value.diagnostics[0].code == "AMK406"
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize(("handoff", "dtype"), [("fenced", "bf16"), ("tagged", "f32")])
 def test_hand_offs_of_another_type_are_safe_and_compile(handoff: str, dtype: str) -> None:
     settings = replace(FAST, plan="search", handoff=handoff, handoff_dtype=dtype, reduce_from=None)

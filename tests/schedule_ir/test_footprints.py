@@ -264,7 +264,7 @@ def check(op: Op, env: Env, geo: Geometry, base: dict[str, Array]) -> None:
         assert same(before[buffer], array), f"{where}: {buffer} changed outside the declared writes"
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("name", PLANS)
 def test_reference_touches_exactly_the_declared_bytes(name: str) -> None:
     schedule = planned(name)

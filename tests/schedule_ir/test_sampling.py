@@ -110,7 +110,7 @@ def chi_square_is_plausible(counts: Array, chance: Array) -> bool:
     return bool(counts[chance == 0].sum() == 0 and statistic < freedom + 5 * math.sqrt(2 * max(freedom, 1)) + 5)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_draws_follow_the_filtered_softmax_over_positions_and_seeds() -> None:
     """The schedule's own steps; logits with ties, filters that bite."""
     logits, counts = some_logits(0) / 3, np.zeros(VOCAB)

@@ -189,7 +189,7 @@ def test_a_schedule_that_gets_stuck_is_refused() -> None:
     assert caught.value.diagnostics[0].code == "AMK201"
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_recorded_runs_are_predicted() -> None:
     """One set of constants for models of 0.27 to 15 GB. A plan keeps its name when the planner improves it, so what is
     planned now may be a little faster than what was measured then; smollm2-135m was measured with fences."""
