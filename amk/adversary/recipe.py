@@ -51,6 +51,7 @@ BASES: dict[str, Settings] = {
     "apart": replace(FAST, warps=1, kv_block=8, kv_splits=1, handoff="tagged", overlay=False),
     "drawn batch": replace(PHASED, warps=2, kv_block=8, batch=2, sampling="top-k", head_sums="global"),
     "layouts": replace(FAST, warps=2, kv_block=8),
+    "reduced": replace(FAST, warps=2, kv_block=8, reduce_from=2),
 }
 """Plans that cases start from: epilogues in one warp, in all warps, with per-head counters, with tagged words, with
 copies held back until a result is out, with steps of three rows, of three that accept guesses, of four that are a tree,
@@ -58,11 +59,12 @@ of two sequences at positions of their own, of such with weights in codes and `d
 alone, with those and attention's outputs in one block, of three rows and parts of all columns, with one warp each, with
 four layers, of which an analysis may look at fewer, with one worker, with tokens that are drawn, with ops of its own
 for each of four warps, with two sequences that draw, with vectors that lie in two layouts at once and end within a
-block."""
+block, with attention's outputs reduced before they are staged in one block."""
 MODELS = {
     "coded": TINY.model_copy(update={"ffn": 640}), "block": TINY.model_copy(update={"heads": 2, "kv_heads": 1}),
     "deep": TINY.model_copy(update={"layers": 4}), "single": TINY.model_copy(update={"kv_heads": 1}),
     "apart": TINY.model_copy(update={"kv_heads": 4}), "layouts": TINY.model_copy(update={"hidden": 96}),
+    "reduced": TINY.model_copy(update={"heads": 2, "kv_heads": 1}),
 }  # fmt: skip
 """Of the bases that have one of their own."""
 
@@ -85,7 +87,7 @@ class Recipe:
 def base_schedule(name: str) -> Json:
     """The safe plan as JSON; `idle` is the tagged one with a worker that owns no rows of the layers."""
     settings = BASES["tagged" if name == "idle" else name]
-    coded = {"layouts": formats("int8", "bf16")} | dict.fromkeys(("coded", "digits", "block"), formats("int8"))
+    coded = {"layouts": formats("int8", "bf16")} | dict.fromkeys(("coded", "digits", "block", "reduced"), formats("int8"))
     wanted = coded.get(name, BF16)
     workers = 1 if name == "single" else WORKERS
     found = plan(MODELS.get(name, TINY), load_target("h200"), settings=settings, wanted=wanted, workers=workers)

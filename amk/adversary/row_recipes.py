@@ -56,6 +56,12 @@ def _behind_the_vector(s: Json) -> list[Edit]:
     return [Edit("replace", squares, at(s, squares) | {"offset": end, "align": 16})]
 
 
+def _first_part(s: Json) -> list[Edit]:
+    """Of attention's outputs the first half is staged, and their block filled up with zeros."""
+    place = next(path for path, step in steps(s) if step["op"]["op"] == "stage_attention")
+    return [Edit("replace", (*place, "op"), at(s, place)["op"] | {"k_parts": 2})]
+
+
 ROWS = [
     Recipe(
         "cut-of-another-sequence",
@@ -90,5 +96,14 @@ ROWS = [
         "the sums of squares lie behind the elements of a vector in bf16, which is staged beside one in blocks and "
         "filled up with zeros to the end of its last block",
         _behind_the_vector,
+    ),
+    Recipe(
+        "zeros-for-columns",
+        "staged part of a block",
+        "reduced",
+        "AMK106",
+        "the first half of attention's outputs is staged as a part of two, and the zeros that fill up its block lie "
+        "where the product reads the second half",
+        _first_part,
     ),
 ]

@@ -69,6 +69,8 @@ def in_parts(count: Term, field: str) -> tuple[Need, ...]:
         *whole_fetches(count // own("k_parts"), field),
         Need("parts", count.multiple_of(own("k_parts")), "the parts of the columns are equal"),
         Need("part", own("k_part") < own("k_parts"), "the part is one of them"),
+        # The last block of a part is filled up with zeros, which are not the elements that follow.
+        Need("undivided", lacks("scales") | own("k_parts").equals(1), "a vector in blocks is staged as a whole"),
     )
 
 
