@@ -87,7 +87,9 @@ class Recipe:
 def base_schedule(name: str) -> Json:
     """The safe plan as JSON; `idle` is the tagged one with a worker that owns no rows of the layers."""
     settings = BASES["tagged" if name == "idle" else name]
-    coded = {"layouts": formats("int8", "bf16")} | dict.fromkeys(("coded", "digits", "block", "reduced"), formats("int8"))
+    coded = {"layouts": formats("int8", "bf16")} | dict.fromkeys(
+        ("coded", "digits", "block", "reduced"), formats("int8")
+    )
     wanted = coded.get(name, BF16)
     workers = 1 if name == "single" else WORKERS
     found = plan(MODELS.get(name, TINY), load_target("h200"), settings=settings, wanted=wanted, workers=workers)
