@@ -52,6 +52,7 @@ BASES: dict[str, Settings] = {
     "drawn batch": replace(PHASED, warps=2, kv_block=8, batch=2, sampling="top-k", head_sums="global"),
     "layouts": replace(FAST, warps=2, kv_block=8),
     "reduced": replace(FAST, warps=2, kv_block=8, reduce_from=2),
+    "nine rows": replace(FAST, warps=2, kv_block=16, rows=9, head_sums="global"),
 }
 """Plans that cases start from: epilogues in one warp, in all warps, with per-head counters, with tagged words, with
 copies held back until a result is out, with steps of three rows, of three that accept guesses, of four that are a tree,
@@ -59,7 +60,7 @@ of two sequences at positions of their own, of such with weights in codes and `d
 alone, with those and attention's outputs in one block, of three rows and parts of all columns, with one warp each, with
 four layers, of which an analysis may look at fewer, with one worker, with tokens that are drawn, with ops of its own
 for each of four warps, with two sequences that draw, with vectors that lie in two layouts at once and end within a
-block, with attention's outputs reduced before they are staged in one block."""
+block, with attention's outputs reduced before they are staged in one block, with steps of nine rows."""
 MODELS = {
     "coded": TINY.model_copy(update={"ffn": 640}), "block": TINY.model_copy(update={"heads": 2, "kv_heads": 1}),
     "deep": TINY.model_copy(update={"layers": 4}), "single": TINY.model_copy(update={"kv_heads": 1}),

@@ -83,9 +83,9 @@ ROWS = [
     Recipe(
         "slice-of-odd-words",
         "small buffer",
-        "drawn batch",
+        "nine rows",
         "AMK407",
-        "the second worker's sums of lm_head begin at an odd word, where the device may store two words at once",
+        "the second worker's sums of lm_head begin at an odd word, and the device stores two words at once",
         _longer("head_part", 1),
     ),
     Recipe(
