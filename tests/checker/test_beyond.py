@@ -91,6 +91,13 @@ def test_the_launch_state_may_be_scratch_and_more_may_be_staged(name: str, field
     assert beyond and all(o.codes == ("AMK106",) and o.judge == "not refuted" for o in beyond)
 
 
+def test_zeros_behind_a_part_are_no_elements() -> None:
+    """The first half of attention's outputs is staged, and the block that holds both is filled up."""
+    (half,) = (c for c in changes("splits reduced", "StageAttentionOp.k_parts") if c.edits[0].value == 2)
+    outcome = Survey(base("splits reduced")).outcome(half, Care(other=1))
+    assert outcome.certificate == "refused" and outcome.judge == "refuted: tokens"
+
+
 @pytest.mark.parametrize("name", MADE)
 def test_the_host_views_memory_as_the_model_has_it_however_it_is_declared(name: str) -> None:
     """Of a SAFE schedule that is the declared shape; of others it is one of as many elements."""

@@ -103,7 +103,10 @@ MADE: dict[str, Callable[[], Json]] = {
     ),
     "two programs": _two_programs,
     "naive, head norms": lambda: _small(NAIVE, qk_norm=True, layers=1),
-    "splits reduced": lambda: _small(replace(TAGGED, reduce_from=2), workers=4, layers=1, hidden=64),
+    "splits reduced": lambda: _small(
+        replace(TAGGED, reduce_from=2, kv_splits=2), wanted=formats("int8"), layers=1, hidden=64
+    ),
+    "batch, drawing": lambda: _small(replace(PHASED, warps=2, batch=2, sampling="top-k"), layers=1),
     "sm_80": lambda: _small(
         replace(FAST, handoff="mixed", warps=2, refill_early=True, pollers="all"), gpu="a100", layers=1
     ),
