@@ -10,10 +10,8 @@
 // to what the warp left in part before.
 //
 // With more than 8 sequences x is the operand of 16 rows, a sequence each, and the weights are the other one, with 8 columns: a
-// lane's 16 bytes are two of them, words 0 and 2 and words 1 and 3, as which its 16 bytes of a sequence's x are stored: 0, 2, 1,
-// 3. Lane 4 r + q has the sums of sequences r and r + 8 for rows 2 q and 2 q + 1. A chunk may then have two row groups, one
-// behind the other: their 16 rows are the operand with rows, and 8 sequences the one with columns. Lane 4 r + q has the sums of
-// sequences 2 q and 2 q + 1 for row r of both groups. A sum has the same terms in the same order in either way.
+// lane's 16 bytes are two of them, words 0 and 1 and words 2 and 3, and so are its 16 bytes of a sequence's x. Lane 4 r + q has
+// the sums of sequences r and r + 8 for rows 2 q and 2 q + 1. A chunk may then have two row groups, one behind the other.
 #pragma once
 #include "amk/context.cuh"
 #include "amk/quantised_batch.cuh"
@@ -88,15 +86,15 @@ __device__ __forceinline__ void plain_gemv(C& c) {
   }
 }
 
-// Of more than 8 sequences, chunks of one row group.
+// Of more than 8 sequences. What is read of x is multiplied with every row group of a chunk.
 template <class S, class C>
 __device__ __forceinline__ void wide_gemv(C& c) {
   constexpr int kWidth = S::Matrix::kColumns, kChunks = S::Matrix::kChunks / S::kKParts, kChains = 2;
-  constexpr int kTiles = (C::P::kBatch + 15) / 16, kBatch = C::P::kBatch;
+  constexpr int kEach = S::Matrix::Weights::kRowGroups, kTiles = (C::P::kBatch + 15) / 16, kBatch = C::P::kBatch;
   static_assert(S::Matrix::kK % (kWidth * S::kKParts) == 0 && kWidth % 32 == 0, "chunks cover k exactly");
   static_assert(S::kXRow % 8 == 0, "rows of whole 16 bytes");
   const int agent = c.warp - S::kFirst;
-  const int chunks = S::Matrix::count(c) * kChunks;
+  const int chunks = S::Matrix::count(c) / kEach * kChunks;
   const int lo = share_begin(chunks, S::kAgents, agent), hi = share_begin(chunks, S::kAgents, agent + 1);
   u32 x[kTiles][2];
 #pragma unroll
@@ -107,26 +105,29 @@ __device__ __forceinline__ void wide_gemv(C& c) {
       x[t][h] = sync::opaque(sync::shared_address(S::x(c)) + c.lane % 4 * 16 + sequence * (S::kXRow * 2));
     }
   }
-  float* part = S::part(c) + agent * (8 * kBatch) + c.lane / 4 * 8 + c.lane % 4 * 2;
+  float* part = S::part(c) + agent * (8 * kBatch * kEach) + c.lane / 4 * 8 + c.lane % 4 * 2;
   int row = lo / kChunks, column = lo % kChunks;  // of chunks
-  float acc[kTiles][kChains][4] = {};
+  float acc[kEach][kTiles][kChains][4] = {};
   const auto flush = [&] {
 #pragma unroll
-    for (int t = 0; t < kTiles; ++t) {
-      float(&sums)[kChains][4] = acc[t];
+    for (int g = 0; g < kEach; ++g) {
 #pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        if (t * 16 + h * 8 + c.lane / 4 >= kBatch) continue;
-        float2* to = reinterpret_cast<float2*>(part + (row * kBatch + t * 16 + h * 8) * 8);
-        float2 total = make_float2(sums[0][2 * h] + sums[1][2 * h], sums[0][2 * h + 1] + sums[1][2 * h + 1]);
-        if constexpr (S::kKPart > 0) {
-          const float2 before = *to;
-          total.x = before.x + total.x, total.y = before.y + total.y;
+      for (int t = 0; t < kTiles; ++t) {
+        float(&sums)[kChains][4] = acc[g][t];
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          if (t * 16 + h * 8 + c.lane / 4 >= kBatch) continue;
+          float2* to = reinterpret_cast<float2*>(part + ((row * kEach + g) * kBatch + t * 16 + h * 8) * 8);
+          float2 total = make_float2(sums[0][2 * h] + sums[1][2 * h], sums[0][2 * h + 1] + sums[1][2 * h + 1]);
+          if constexpr (S::kKPart > 0) {
+            const float2 before = *to;
+            total.x = before.x + total.x, total.y = before.y + total.y;
+          }
+          *to = total;
         }
-        *to = total;
-      }
 #pragma unroll
-      for (int i = 0; i < kChains; ++i) sums[i][0] = sums[i][1] = sums[i][2] = sums[i][3] = 0.f;
+        for (int i = 0; i < kChains; ++i) sums[i][0] = sums[i][1] = sums[i][2] = sums[i][3] = 0.f;
+      }
     }
   };
   c.ring.enter(hi - lo, c.lane);
@@ -134,16 +135,23 @@ __device__ __forceinline__ void wide_gemv(C& c) {
   for (int chunk = lo; chunk < hi; ++chunk) {
     const u32 w = c.ring.wait(c.dog, c.warp) + c.lane * 16, at = column * (kWidth * 2);
     if constexpr (!ablation::kNoProduct) {
-      uint4 weights[kWidth / 32];
+      uint4 weights[kEach][kWidth / 32];
 #pragma unroll
-      for (int i = 0; i < kWidth / 32; ++i) weights[i] = sync::load_shared_v4(w + i * 512);
+      for (int g = 0; g < kEach; ++g) {
+#pragma unroll
+        for (int i = 0; i < kWidth / 32; ++i) weights[g][i] = sync::load_shared_v4(w + (g * (kWidth / 32) + i) * 512);
+      }
 #pragma unroll
       for (int i = 0; i < kWidth / 32; ++i) {
 #pragma unroll
         for (int t = 0; t < kTiles; ++t) {
+          // In the order of x_place: the second pair stands third.
           const uint4 a = sync::load_shared_v4(x[t][0] + at + i * 64), b = sync::load_shared_v4(x[t][1] + at + i * 64);
-          mma_16(acc[t][0], a.x, b.x, a.y, b.y, weights[i].x, weights[i].z);
-          mma_16(acc[t][1], a.z, b.z, a.w, b.w, weights[i].y, weights[i].w);
+#pragma unroll
+          for (int g = 0; g < kEach; ++g) {
+            mma_16(acc[g][t][0], a.x, b.x, a.z, b.z, weights[g][i].x, weights[g][i].y);
+            mma_16(acc[g][t][1], a.y, b.y, a.w, b.w, weights[g][i].z, weights[g][i].w);
+          }
         }
       }
     }
@@ -156,84 +164,9 @@ __device__ __forceinline__ void wide_gemv(C& c) {
   }
 }
 
-// Of more than 8 sequences, chunks of two row groups. What is read of x is an operand as it is, and no word of it moves.
-template <class S, class C>
-__device__ __forceinline__ void paired_gemv(C& c) {
-  constexpr int kWidth = S::Matrix::kColumns, kChunks = S::Matrix::kChunks / S::kKParts, kChains = 2;
-  constexpr int kBatch = C::P::kBatch, kTiles = (kBatch + 7) / 8;
-  static_assert(S::Matrix::Weights::kRowGroups == 2, "16 rows of weights are the other operand");
-  static_assert(S::Matrix::kK % (kWidth * S::kKParts) == 0 && kWidth % 32 == 0, "chunks cover k exactly");
-  static_assert(S::kXRow % 8 == 0, "rows of whole 16 bytes");
-  const int agent = c.warp - S::kFirst;
-  const int chunks = S::Matrix::count(c) / 2 * kChunks;
-  const int lo = share_begin(chunks, S::kAgents, agent), hi = share_begin(chunks, S::kAgents, agent + 1);
-  constexpr bool kWhole = kBatch % 8 == 0;  // of the last tile all sequences are there
-  u32 x[kWhole ? 1 : 2];                    // of all tiles, and of the last one
-  const u32 own = sync::shared_address(S::x(c)) + c.lane % 4 * 16;
-  x[0] = sync::opaque(own + c.lane / 4 * (S::kXRow * 2));
-  if constexpr (!kWhole) x[1] = sync::opaque(own + min((kTiles - 1) * 8 + c.lane / 4, kBatch - 1) * (S::kXRow * 2));
-  float* part = S::part(c) + agent * (16 * kBatch) + c.lane % 4 * 16 + c.lane / 4;
-  int row = lo / kChunks, column = lo % kChunks;  // of chunks
-  float acc[kTiles][kChains][4] = {};
-  const auto flush = [&] {
-#pragma unroll
-    for (int t = 0; t < kTiles; ++t) {
-      float(&sums)[kChains][4] = acc[t];
-#pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        if (t * 8 + c.lane % 4 * 2 + k % 2 >= kBatch) continue;
-        float* to = part + ((row * 2 + k / 2) * kBatch + t * 8 + k % 2) * 8;
-        const float total = sums[0][k] + sums[1][k];
-        *to = S::kKPart > 0 ? *to + total : total;
-      }
-#pragma unroll
-      for (int i = 0; i < kChains; ++i) sums[i][0] = sums[i][1] = sums[i][2] = sums[i][3] = 0.f;
-    }
-  };
-  const u32 same = 0x3210u | static_cast<u32>(c.pos) >> 31;
-  c.ring.enter(hi - lo, c.lane);
-#pragma unroll 1
-  for (int chunk = lo; chunk < hi; ++chunk) {
-    const u32 w = c.ring.wait(c.dog, c.warp) + c.lane * 16, at = column * (kWidth * 2);
-    if constexpr (!ablation::kNoProduct) {
-      uint4 weights[2][kWidth / 32];
-#pragma unroll
-      for (int g = 0; g < 2; ++g) {
-#pragma unroll
-        for (int i = 0; i < kWidth / 32; ++i) weights[g][i] = sync::load_shared_v4(w + (g * (kWidth / 32) + i) * 512);
-      }
-#pragma unroll
-      for (int i = 0; i < kWidth / 32; ++i) {
-        // A choice of bytes that only changes nothing when it is run: operands that are copies are put together again before
-        // every second product.
-        u32 low[4] = {weights[0][i].x, weights[1][i].x, weights[0][i].z, weights[1][i].z};
-        u32 high[4] = {weights[0][i].y, weights[1][i].y, weights[0][i].w, weights[1][i].w};
-#pragma unroll
-        for (int k = 0; k < 4; ++k) low[k] = __byte_perm(low[k], 0, same), high[k] = __byte_perm(high[k], 0, same);
-#pragma unroll
-        for (int t = 0; t < kTiles; ++t) {
-          const bool cut = !kWhole && t == kTiles - 1;
-          const u32 from = cut ? x[kWhole ? 0 : 1] : x[0] + t * 8 * (S::kXRow * 2);
-          const uint4 b = sync::load_shared_v4(from + at + i * 64);
-          mma_16(acc[t][0], low[0], low[1], low[2], low[3], b.x, b.y);
-          mma_16(acc[t][1], high[0], high[1], high[2], high[3], b.z, b.w);
-        }
-      }
-    }
-    c.ring.template release<S::kDeferred>(c.lane, hi - chunk - 1);
-    if (++column == kChunks || chunk + 1 == hi) {
-      flush();
-      column = 0, ++row;
-    }
-  }
-}
-
 template <class S, class C>
 __device__ __forceinline__ void gemv(C& c) {
-  if constexpr (S::Matrix::Weights::kPlain && C::P::kBatch > 8 && S::Matrix::Weights::kRowGroups == 2) {
-    paired_gemv<S>(c);
-  } else if constexpr (S::Matrix::Weights::kPlain && C::P::kBatch > 8) {
-    static_assert(S::Matrix::Weights::kRowGroups == 1, "one or two row groups");
+  if constexpr (S::Matrix::Weights::kPlain && C::P::kBatch > 8) {
     wide_gemv<S>(c);
   } else if constexpr (S::Matrix::Weights::kPlain) {
     plain_gemv<S>(c);

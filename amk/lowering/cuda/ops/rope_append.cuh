@@ -103,12 +103,12 @@ __device__ __forceinline__ void rope_append_one(C& c, int head, int agent) {
   }
 }
 
-// Several rows of one sequence: the loads of kTogether heads at a time, and kAtOnce of them are stored, those of kind 0 (queries), 1 (keys) or 2 (values).
+// Several rows of one sequence: kTogether heads at a time, those of kind 0 (queries), 1 (keys) or 2 (values).
 template <class S, class C>
 __device__ __forceinline__ void rope_append_rows(C& c, int head, int agent) {
   using P = typename C::P;
   constexpr int kDim = P::kHeadDim, kHalf = kDim / 2, kPairs = (kHalf + 31) / 32, kGroup = P::kHeads / P::kKvHeads;
-  constexpr int kQueries = P::kRows * kGroup, kTogether = 8, kAtOnce = 2, kWriters = S::kAgents > 2 ? 2 : 0;
+  constexpr int kQueries = P::kRows * kGroup, kTogether = 8, kWriters = S::kAgents > 2 ? 2 : 0;
   const auto qkv = S::qkv(c);
   const long long base = static_cast<long long>(S::layer(c) * P::kCaches + head) * P::kContext;
 #pragma unroll 1
@@ -162,29 +162,26 @@ __device__ __forceinline__ void rope_append_rows(C& c, int head, int agent) {
         }
         return fresh;
       });
-      // A loop, whose next heads are always the first in registers: as code of its own for each head this was 20 KB more of the
+      // A loop, whose head is always the first in registers: as code of its own for each head this was 20 KB more of the
       // instruction cache.
 #pragma unroll 1
-      for (int next = first; next < min(end, first + kTogether * stride); next += kAtOnce * stride) {
-#pragma unroll
-        for (int j = 0; j < kAtOnce; ++j) {
-          const int item = next + j * stride;
-          if (!live(item)) continue;
+      for (int item = first; item < min(end, first + kTogether * stride); item += stride) {
+        if (live(item)) {
           const long long pos = c.pos + row_of(item);
           float a[kPairs], b[kPairs], squares = 0.f;
 #pragma unroll
           for (int k = 0; k < kPairs; ++k) {
-            a[k] = qkv.value_one(a_raw[j][k]), b[k] = qkv.value_one(b_raw[j][k]);
+            a[k] = qkv.value_one(a_raw[0][k]), b[k] = qkv.value_one(b_raw[0][k]);
             if (c.lane + 32 * k < kHalf) squares += fmaf(a[k], a[k], b[k] * b[k]);
           }
-          rotate_store<S>(c, {query, kind == 1, item, (base + pos) * kDim}, a, b, cosine[j], sine[j], squares);
+          rotate_store<S>(c, {query, kind == 1, item, (base + pos) * kDim}, a, b, cosine[0], sine[0], squares);
         }
 #pragma unroll
-        for (int j = 0; j + kAtOnce < kTogether; ++j) {
+        for (int j = 0; j + 1 < kTogether; ++j) {
 #pragma unroll
           for (int k = 0; k < kPairs; ++k) {
-            a_raw[j][k] = a_raw[j + kAtOnce][k], b_raw[j][k] = b_raw[j + kAtOnce][k];
-            cosine[j][k] = cosine[j + kAtOnce][k], sine[j][k] = sine[j + kAtOnce][k];
+            a_raw[j][k] = a_raw[j + 1][k], b_raw[j][k] = b_raw[j + 1][k];
+            cosine[j][k] = cosine[j + 1][k], sine[j][k] = sine[j + 1][k];
           }
         }
       }
