@@ -331,6 +331,7 @@ struct S11 {
   static_assert(((Plan::kBatch == 1) || ((128 % 4) == 0)), "every sequence's row is whole fetches");
   static_assert(((Plan::kHidden % kKParts) == 0), "the parts of the columns are equal");
   static_assert((kKPart < kKParts), "the part is one of them");
+  static_assert((!kHasScales || (kKParts == 1)), "a vector in blocks is staged as a whole");
   static_assert(((kScaleBlocks == 1) || (kHasScales && (((kScaleBlocks * 2) % 4) == 0))), "blocks that share a scale are whole fetches of a warp");
 };
 struct S12 {
@@ -391,6 +392,7 @@ struct S14 {
   static_assert(((Plan::kBatch == 1) || ((256 % 4) == 0)), "every sequence's row is whole fetches");
   static_assert(((Plan::kFfn % kKParts) == 0), "the parts of the columns are equal");
   static_assert((kKPart < kKParts), "the part is one of them");
+  static_assert((!kHasScales || (kKParts == 1)), "a vector in blocks is staged as a whole");
   static_assert(((kScaleBlocks == 1) || (kHasScales && (((kScaleBlocks * 2) % 4) == 0))), "blocks that share a scale are whole fetches of a warp");
   static_assert(((Plan::kFfn % 2) == 0), "two elements share a word");
 };
@@ -456,6 +458,7 @@ struct S17 {
   static_assert(((Plan::kBatch == 1) || ((128 % 4) == 0)), "every sequence's row is whole fetches");
   static_assert(((Plan::kHidden % kKParts) == 0), "the parts of the columns are equal");
   static_assert((kKPart < kKParts), "the part is one of them");
+  static_assert((!kHasScales || (kKParts == 1)), "a vector in blocks is staged as a whole");
   static_assert(((kScaleBlocks == 1) || (kHasScales && (((kScaleBlocks * 2) % 4) == 0))), "blocks that share a scale are whole fetches of a warp");
 };
 struct S18 {

@@ -341,6 +341,7 @@ struct S11 {
   static_assert(((Plan::kBatch == 1) || ((192 % 4) == 0)), "every sequence's row is whole fetches");
   static_assert(((Plan::kHidden % kKParts) == 0), "the parts of the columns are equal");
   static_assert((kKPart < kKParts), "the part is one of them");
+  static_assert((!kHasScales || (kKParts == 1)), "a vector in blocks is staged as a whole");
   static_assert(((kScaleBlocks == 1) || (kHasScales && (((kScaleBlocks * 2) % 4) == 0))), "blocks that share a scale are whole fetches of a warp");
 };
 struct S12 {
@@ -401,6 +402,7 @@ struct S14 {
   static_assert(((Plan::kBatch == 1) || ((352 % 4) == 0)), "every sequence's row is whole fetches");
   static_assert(((Plan::kFfn % kKParts) == 0), "the parts of the columns are equal");
   static_assert((kKPart < kKParts), "the part is one of them");
+  static_assert((!kHasScales || (kKParts == 1)), "a vector in blocks is staged as a whole");
   static_assert(((kScaleBlocks == 1) || (kHasScales && (((kScaleBlocks * 2) % 4) == 0))), "blocks that share a scale are whole fetches of a warp");
   static_assert(((Plan::kFfn % 2) == 0), "two elements share a word");
 };
@@ -466,6 +468,7 @@ struct S17 {
   static_assert(((Plan::kBatch == 1) || ((192 % 4) == 0)), "every sequence's row is whole fetches");
   static_assert(((Plan::kHidden % kKParts) == 0), "the parts of the columns are equal");
   static_assert((kKPart < kKParts), "the part is one of them");
+  static_assert((!kHasScales || (kKParts == 1)), "a vector in blocks is staged as a whole");
   static_assert(((kScaleBlocks == 1) || (kHasScales && (((kScaleBlocks * 2) % 4) == 0))), "blocks that share a scale are whole fetches of a warp");
 };
 struct S18 {
