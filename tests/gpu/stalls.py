@@ -1,4 +1,4 @@
-"""Where the warps of a step stall, by op, from samples of the program counter.
+"""Where the warps of a step are, by op, from samples of the program counter.
 
     ncu --profile-from-start off --clock-control none --cache-control none --warp-sampling-interval 0 \
         --metrics group:smsp__pcsamp_warp_stall_reasons -o FOLDER/samples \
@@ -7,9 +7,9 @@
     python -m tests.gpu.stalls table FOLDER      # needs nvdisasm
 
 `run` launches the kernel of a plan of `tests.gpu.time_rows` with line numbers in its machine code, a few tokens at
-position 512, on a GPU. Nsight Compute samples the launch; no other program may use the GPU. `table` gives each
-instruction to the outermost op from which it was inlined, and prints, of all samples, the share of each op and of its
-reasons, in percent.
+position 512, on a GPU. Nsight Compute samples the launch until its buffer is full; no other program may use the GPU.
+`table` gives each instruction to the outermost op from which it was inlined, and prints the share of each op in percent
+of all samples, the share of its register moves, and the bytes of its code.
 """
 
 from __future__ import annotations
@@ -19,14 +19,16 @@ import re
 import shutil
 import subprocess
 import sys
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 POSITION, TOKENS, WARM = 512, 4, 3
 LEAST = 0.5
-"""Percent of the samples of an op that has a row, and of a reason that is named."""
-_FILE = re.compile(r'//## File "([^"]*)", line (\d+)')
+"""Percent of the samples of an op that has a row."""
+INSTRUCTION = 16
+"""Bytes of one."""
+_FILE = re.compile(r'//## File "([^"]*)", line')
 _INSTRUCTION = re.compile(r"^\s*/\*([0-9a-f]{4,6})\*/\s")
 
 
@@ -61,7 +63,7 @@ def run(model: str, plan: str, folder: Path) -> None:
 
 
 def places(cubin: Path) -> Iterator[str]:
-    """Of each instruction, in order, the file of ops/ from which it was inlined, outermost first; else its file."""
+    """Of each instruction, in order, the file from which it was inlined into the kernel; "kernel" for its own."""
     tool = shutil.which("nvdisasm")
     if tool is None:
         sys.exit("nvdisasm is not on PATH")
@@ -70,30 +72,30 @@ def places(cubin: Path) -> Iterator[str]:
     fresh = True
     for line in text.splitlines():
         if found := _FILE.search(line):
-            chain = [*([] if fresh else chain), found[1]]
+            chain = [*([] if fresh else chain), Path(found[1]).name]
             fresh = False
         elif _INSTRUCTION.match(line):
-            ops = [name for name in chain if "/ops/" in name]
-            yield Path((ops or chain or ["?"])[-1]).stem
+            inlined = [name for name in chain if name.endswith(".cuh")]
+            yield inlined[-1].removesuffix(".cuh") if inlined else "kernel"
             fresh = True
 
 
 def table(folder: Path) -> None:
-    rows = list(csv.DictReader((folder / "samples.csv").read_text().splitlines()))
-    reasons = [name for name in rows[0] if name.startswith("stall_") and "not_issued" not in name.lower()]
-    found: dict[str, Counter[str]] = defaultdict(Counter)
-    for row, place in zip(rows, places(folder / "kernel.cubin"), strict=True):
-        for reason in reasons:
-            found[place][reason.removeprefix("stall_")] += int(row[reason] or 0)
-    total = sum(sum(counts.values()) for counts in found.values())
-    print("| op | samples, % | of them |\n|---|---|---|")
-    for place, counts in sorted(found.items(), key=lambda each: -sum(each[1].values())):
-        share = 100 * sum(counts.values()) / total
-        parts = ", ".join(
-            f"{name} {100 * n / total:.1f}" for name, n in counts.most_common() if 100 * n / total >= LEAST
-        )
-        if share >= LEAST:
-            print(f"| {place} | {share:.1f} | {parts} |")
+    lines = csv.reader((folder / "samples.csv").read_text().splitlines())
+    rows = [
+        (source, int(count or 0)) for place, source, count, *_ in (x for x in lines if len(x) > 2) if place[:2] == "0x"
+    ]
+    samples, moves, code = (Counter[str]() for _ in range(3))
+    for (source, count), place in zip(rows, places(folder / "kernel.cubin"), strict=True):
+        samples[place] += count
+        moves[place] += count if "MOV" in source else 0
+        code[place] += INSTRUCTION
+    total = samples.total()
+    print("| op | samples, % | of them moves | code, KB |\n|---|---|---|---|")
+    for place, count in samples.most_common():
+        if 100 * count / total >= LEAST:
+            shares = f"{100 * count / total:.1f} | {100 * moves[place] / total:.1f}"
+            print(f"| {place} | {shares} | {code[place] / 1024:.0f} |")
 
 
 if __name__ == "__main__":
