@@ -4,6 +4,7 @@ Property, for what `skeleton` found in its place:
     registers   none is read before it is written (`written`)
     masks       every warp-wide instruction of the kernel is for all 32 lanes
     constants   what is loaded through the non-coherent path lies in a buffer that nothing writes during the launch
+    reached     some way leads to everything that synchronises
     watchdog    its flags are its own variable in shared memory, its other accesses are to addresses that it keeps
     buffers     between two synchronising instructions memory of the launch is accessed in the buffers that the steps
                 there name, tagged ones by tagged words alone, and no constant is stored to
@@ -13,11 +14,10 @@ Property, for what `skeleton` found in its place:
     parts       see `part_loops`
     the ring    see `ring_operands`
     tags        see `tag_operands`
-    threads     signals and polls are executed in the warps of their role (`threads`)
-    ways        that no branch steps over a barrier or a fence, and which lanes copy: see `ways`
+    threads     that every thread synchronises as the schedule says, in its order: see `threads`
 Assumptions: registers hold what `affine` says; ptxas keeps it.
-Not read here, and left to tests that execute the kernel: values, addresses within a buffer, and what decides whether a
-    step's instructions are executed at all.
+Not read here, and left to tests that execute the kernel: values, addresses within a buffer, and what decides whether an
+    op's instructions are executed at all.
 
 AMK609 names the first instruction that differs.
 """
@@ -36,19 +36,16 @@ from amk.lowering.ptx_code import read_kernel
 from amk.lowering.readback import Instruction, Kind, read_ptx
 from amk.lowering.ring_operands import check_ring
 from amk.lowering.skeleton import Found, Part
-from amk.lowering.symbolic import Reading
+from amk.lowering.symbolic import DOG, Reading
 from amk.lowering.tag_operands import check_tags
 from amk.lowering.threads import check_threads
-from amk.lowering.ways import check_ways
-from amk.lowering.written import check_written
+from amk.lowering.written import Dominators, check_written
 from amk.schedule_ir.schedule import Schedule, Signal, Step, Wait
 
 _MASKED = re.compile(r"(?:shfl|vote|redux|match|elect)(?:\.\w+)*\.?sync\b|bar\.warp\.sync|activemask")
 _ALL_LANES = (1 << 32) - 1
 _SIGNALS = (Kind.SIGNAL_RELEASE, Kind.SIGNAL_RELAXED)
 _MEMORY = re.compile(r"(?P<access>ld|st)\.(?:global\b(?!\.nc)|[busfv]\d+)")
-_DOG = f"_ZZ{len(KERNEL)}{KERNEL}E3dog"
-"""The watchdog of a block, a variable of the kernel."""
 _OWN = frozenset({"trace", "loaded"})
 """What a kernel may access everywhere: the marks of a traced one, the watchdog's log by the address that it keeps."""
 
@@ -67,10 +64,10 @@ def check_operands(schedule: Schedule, ptx: str, found: Found) -> None:
     check_part_loops(reading)
     check_ring(reading)
     check_tags(reading)
-    check_ways(reading)
     check_threads(reading)
     _buffers(reading)
     check_written(reading.kernel, reading.stops)
+    _executed(reading, ptx)
 
 
 def _masks(reading: Reading) -> None:
@@ -88,10 +85,17 @@ def _constants(reading: Reading) -> None:
             raise reading.refused("non-coherent loads", one, "reads what the launch may write")
 
 
+def _executed(reading: Reading, ptx: str) -> None:
+    blocks = set(Dominators(reading.kernel).order)
+    for one in read_ptx(ptx)[KERNEL]:
+        if reading.kernel.block((code := reading.code(one)).at) not in blocks:
+            raise reading.refused("what synchronises", code, "does not come to it on any way")
+
+
 def _watchdog(reading: Reading, ptx: str) -> None:
     for one in read_ptx(ptx)[KERNEL]:
         if one.kind is Kind.WATCHDOG:
-            own = {_DOG} if ".shared" in one.opcode else {"loaded"}
+            own = {DOG} if ".shared" in one.opcode else {"loaded"}
             if reading.roots.of_address(code := reading.code(one)) != own:
                 raise reading.refused("the watchdog", code, "accesses memory that is not the watchdog's")
 

@@ -68,6 +68,7 @@ class Kernel:
     labels: dict[str, int] = field(default_factory=dict)
     threads: int = 1024
     _known: dict[tuple[str, int], frozenset[int]] = field(default_factory=dict)
+    _last: dict[str, dict[int, list[int]]] = field(default_factory=dict)
 
     @cached_property
     def definitions(self) -> dict[str, list[int]]:
@@ -87,18 +88,22 @@ class Kernel:
         """Indices that may follow: of a branch the target, then what stands behind it if it may go on."""
         one = self.code[at]
         following = [at + 1] if at + 1 < len(self.code) else []
-        if one.opcode in ("ret", "exit", "trap"):
+        if self.ends(at):
             return following if one.guard else []
         if one.opcode.split(".")[0] != "bra":
             return following
         target = [self.labels[one.operands[0]]]
         return target + following if one.guard else target
 
+    def ends(self, at: int) -> bool:
+        """May the kernel end with the instruction?"""
+        return self.code[at].opcode in ("ret", "exit", "trap")
+
     @cached_property
     def blocks(self) -> list[int]:
         """The first instruction of every block, ascending."""
         starts = {0} | {at for at in self.labels.values() if at < len(self.code)}
-        starts |= {at + 1 for at in range(len(self.code) - 1) if self.successors(at) != [at + 1]}
+        starts |= {at + 1 for at in range(len(self.code) - 1) if self.ends(at) or self.successors(at) != [at + 1]}
         return sorted(starts)
 
     def block(self, at: int) -> int:
@@ -122,21 +127,34 @@ class Kernel:
         if (register, start) in self._known:
             return self._known[register, start]
         found: set[int] = set()
-        places = self.definitions[register]
-        seen, stack = set[int](), list(self.predecessors[start])
+        last = self._last_of_blocks(register)
+        seen, stack = set[int](), list(self.blocks_before[start])
         while stack:
-            last = stack.pop()
-            if last in seen:
+            block = stack.pop()
+            if block in seen:
                 continue
-            seen.add(last)
-            first = self.block(last)
-            within = places[bisect_left(places, first) : bisect_right(places, last)]
-            firm = next((n for n in range(len(within) - 1, -1, -1) if not self.code[within[n]].guard), None)
-            found |= set(within[firm or 0 :])
-            if firm is None:
-                stack += self.predecessors[first]
+            seen.add(block)
+            places = last.get(block, ())
+            found.update(places)
+            if not places or self.code[places[0]].guard:
+                stack += self.blocks_before[block]
         self._known[register, start] = frozenset(found)
         return self._known[register, start]
+
+    def _last_of_blocks(self, register: str) -> dict[int, list[int]]:
+        """Per block the definitions that are left at its end: the last one that no guard may skip, and those behind."""
+        if register not in self._last:
+            left: dict[int, list[int]] = {}
+            for place in self.definitions[register]:
+                block = self.block(place)
+                left[block] = [*(left.get(block, ()) if self.code[place].guard else ()), place]
+            self._last[register] = left
+        return self._last[register]
+
+    @cached_property
+    def blocks_before(self) -> dict[int, list[int]]:
+        """The blocks from whose end a block is reached."""
+        return {start: [self.block(last) for last in self.predecessors[start]] for start in self.blocks}
 
     @cached_property
     def predecessors(self) -> list[list[int]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from amk.lowering import refusal
 from amk.lowering.abi import abi, member
 from amk.lowering.affine import Form, Values, added, constant, only_leaf
+from amk.lowering.emit import KERNEL
 from amk.lowering.plan_constants import identifier
 from amk.lowering.ptx_code import Code, Kernel
 from amk.lowering.readback import Instruction
@@ -14,6 +15,9 @@ from amk.lowering.wait_loops import WaitLoop
 from amk.report.diagnostic import AmkError, shown
 from amk.schedule_ir.expr import Expr
 from amk.schedule_ir.schedule import Schedule, Step
+
+DOG = f"_ZZ{len(KERNEL)}{KERNEL}E3dog"
+"""The watchdog of a block, a variable of the kernel."""
 
 
 class Reading:

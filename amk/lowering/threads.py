@@ -1,64 +1,316 @@
-"""That a step's signals and polls are executed in the warps of its role, all of them and no others.
+"""That every thread synchronises as the schedule says, and in no other order.
 
-Property: a signal or a poll is reached by threads of one lane, in just those warps that have the step's role.
-Algorithm: from the start of the kernel with all threads of a block, along every branch with those that may take it:
-    comparisons that nothing but the thread decides are decided for each thread, others for none.
-Not seen: what two such branches one behind the other exclude together where ways have met between them.
-Cost: the branches, times the threads of a block.
+Property: on every path that a thread may take (`thread_values`), it executes the instructions that `skeleton` found as
+    a sequence of the schedule. That is, step by step, of the steps of its role in its program:
+        wait        from lane 0 the poll, again and again; from every lane the warp's barrier
+        signal      from every lane the warp's barrier, then from the lane of each signal the signal, where its amount
+                    is a constant
+        barrier     the barrier
+        ring        from lane 0 of the stream's role the mbarriers, from every lane the warp's barrier, then copies
+        drain       the wait for a slot, again and again; the warp's barrier; from the elected lane perhaps the fence
+                    where the stream has one, what the copy expects, and the copy
+        refill      from the elected lane the fence, then copies, each behind what it expects
+        other ops   their own instructions in any order, or none
+    loops over layers and parts at least once, the one over tokens perhaps never; and there is a path to each of them
+    that is not in an op. Thread 0 sets up the watchdog.
+So a barrier has all threads that it counts, and no branch steps over it, a wait, or a signal, or leads to that of
+another step or role.
+Not seen: what the instructions of an op other than a product do among each other, how often loops run, and which op's
+    they are where those of several stand together in the text. Of a program's workers the first and the last count.
+Algorithm: the schedule's sequences as a regular expression over the instructions, of which what may follow what is all
+    that is needed (Glushkov, 1961; every instruction stands in it once); the instructions that are met first on the
+    ways from each, with the threads that may go there.
+Cost: the instructions, times the few turns that sets of threads take around loops; steps, times roles and lanes.
 """
 
 from __future__ import annotations
 
-from amk.lowering.conditions import Condition, compared
-from amk.lowering.readback import Kind
-from amk.lowering.symbolic import Reading
-from amk.schedule_ir.schedule import Step
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import groupby
 
-_BY_ONE_LANE = (Kind.SIGNAL_RELEASE, Kind.SIGNAL_RELAXED, Kind.POLL_ACQUIRE, Kind.POLL_RELAXED)
+from amk.lowering.printed import PartLoop, Printed, PrintedLoop, PrintedStep, printed
+from amk.lowering.readback import Instruction, Kind
+from amk.lowering.skeleton import Found, Part
+from amk.lowering.symbolic import DOG, Reading
+from amk.lowering.thread_values import ThreadValues
+from amk.schedule_ir.ops import BarrierOp
+from amk.schedule_ir.schedule import Signal, Step, Wait
+
+_END = -1
+_START = -2
+_NEVER = -3
+_DRAINS = (Kind.MBARRIER_WAIT, Kind.COPY_WAIT)
+_BY_ELECTED = (Kind.PROXY_FENCE_SHARED, Kind.MBARRIER_EXPECT, Kind.BULK_LOAD)
+_BEHIND = {
+    (Kind.MBARRIER_EXPECT, Kind.MBARRIER_EXPECT): {Kind.BULK_LOAD},
+    (Kind.PROXY_FENCE_SHARED, Kind.PROXY_FENCE_SHARED): {Kind.MBARRIER_EXPECT},
+    (Kind.PROXY_FENCE_SHARED, Kind.MBARRIER_EXPECT): {Kind.BULK_LOAD},
+    (Kind.PROXY_FENCE_SHARED, Kind.BULK_LOAD): {Kind.MBARRIER_EXPECT},
+    (Kind.MBARRIER_WAIT, Kind.MBARRIER_WAIT): {Kind.WARP_BARRIER},
+    (Kind.MBARRIER_WAIT, Kind.WARP_BARRIER): {Kind.PROXY_FENCE_SHARED, Kind.MBARRIER_EXPECT},
+    (Kind.MBARRIER_WAIT, Kind.PROXY_FENCE_SHARED): {Kind.MBARRIER_EXPECT},
+    (Kind.MBARRIER_WAIT, Kind.MBARRIER_EXPECT): {Kind.BULK_LOAD},
+    (Kind.COPY_WAIT, Kind.COPY_WAIT): {Kind.WARP_BARRIER},
+    (Kind.COPY_WAIT, Kind.WARP_BARRIER): {Kind.WARP_BARRIER, Kind.COPY, Kind.COPY_COMMIT},
+    (Kind.COPY_WAIT, Kind.COPY): {Kind.COPY, Kind.COPY_COMMIT},
+    (Kind.COPY_WAIT, Kind.COPY_COMMIT): {Kind.COPY_COMMIT},
+}
+"""What goes on with a group of an op's instructions, by its first and its last one so far."""
+Places = frozenset[int]
+Programs = list[tuple[Printed, ...]]
+
+
+@dataclass(frozen=True)
+class _Agent:
+    """A thread, as far as the schedule tells it from others. lane: of those that signal, else one more."""
+
+    program: int
+    roles: frozenset[str]
+    lane: int
+    elected: bool
 
 
 def check_threads(reading: Reading) -> None:
-    """AMK609 for the first signal or poll that other warps execute, or not all of the role's."""
-    reached = _reached(reading)
-    roles = {role.name: role for role in reading.schedule.roles}
-    name = ""
-    for part, instructions in reversed(reading.found):
-        name = part.item.op.role if isinstance(part.item, Step) else name  # a step's waits stand before it
-        for one in instructions:
-            if one.kind not in _BY_ONE_LANE:
+    """AMK609 for the first instruction behind which a thread may come to one that is not the schedule's next."""
+    schedule = reading.schedule
+    workers = sorted({n for p in schedule.programs for n in (p.first, p.first + p.count - 1)})
+    threads = [
+        (worker, thread, elected)
+        for worker in workers for thread in range(32 * schedule.launch.warps) for elected in (False, True)
+    ]  # fmt: skip
+    programs, parts = printed(schedule), list(_with_neighbours(reading))
+    values = ThreadValues(reading.kernel, threads)
+    met = _met(reading, values)
+    lanes = max(len(step.signals) for step in _steps(programs)) or 1
+    agents: dict[_Agent, int] = defaultdict(int)
+    for n, (worker, thread, elected) in enumerate(threads):
+        program = next(i for i, p in enumerate(schedule.programs) if p.first <= worker < p.first + p.count)
+        roles = frozenset(r.name for r in schedule.roles if r.first <= thread // 32 < r.first + r.count)
+        agents[_Agent(program, roles, min(thread % 32, lanes), elected)] |= 1 << n
+    arrived: dict[int, int] = defaultdict(int)
+    for (_, to), who in met.items():
+        arrived[to] |= who
+    labels = {reading.kernel.by_line[one.line]: (part, one) for part, found in reading.found for one in found}
+    for agent, those in agents.items():
+        sequences = _Sequences(reading, values, agent, those, programs, parts)
+        wrong = [at for at in sequences.owed if those & ~arrived[at]]
+        for (at, to), who in met.items():
+            if who & those and to not in sequences.follow[at]:
+                wrong.append(to if to in labels else at)
+        if wrong:
+            part, one = labels[max(min(wrong), min(labels))]
+            words = "is executed by other threads, or in another order, than the schedule's"
+            raise reading.refused(part.label, one, words)
+    _watchdog(reading, values, sum(1 << n for n, (_, thread, _) in enumerate(threads) if thread == 0))
+
+
+def _watchdog(reading: Reading, values: ThreadValues, first: int) -> None:
+    kernel = reading.kernel
+    for one in kernel.code:
+        sets_up = one.opcode.startswith("st.shared") and reading.roots.of_address(one) == {DOG}
+        if sets_up and values.reached.get(kernel.block(one.at), 0) != first:
+            raise reading.refused("the watchdog", one, "is executed by other threads than the first of a worker")
+
+
+def _met(reading: Reading, values: ThreadValues) -> dict[tuple[int, int], int]:
+    """For every synchronising instruction, and the start of the kernel, those that are met next, with the threads that
+    may go there."""
+    kernel, stops = reading.kernel, reading.stops
+    starts = sorted({*kernel.blocks, *(at + 1 for at in stops)})
+    last = dict(zip(starts, [*(at - 1 for at in starts[1:]), len(kernel.code) - 1], strict=True))
+    found: dict[tuple[int, int], int] = defaultdict(int)
+    for stop in (_START, *stops):
+        here = {max(stop, _START + 1) + 1: values.reached.get(kernel.block(max(stop, 0)), 0)}
+        stack = list(here)
+        while stack:
+            start = stack.pop()
+            end = last[start]
+            if end in stops:
+                found[stop, end] |= here[start]
                 continue
-            threads = reached[reading.kernel.block(reading.kernel.by_line[one.line])]
-            wanted = set(range(roles[name].first, roles[name].first + roles[name].count))
-            if {thread // 32 for thread in threads} != wanted or len({thread % 32 for thread in threads}) != 1:
-                raise reading.refused(part.label, one, "is not executed by one lane of every warp of the role")
-
-
-def _reached(reading: Reading) -> dict[int, frozenset[int]]:
-    """For every block the threads that may come to it."""
-    kernel, everybody = reading.kernel, frozenset(range(32 * reading.schedule.launch.warps))
-    ends = dict(zip(kernel.blocks, [*kernel.blocks[1:], len(kernel.code)], strict=True))
-    found = {block: frozenset[int]() for block in kernel.blocks} | {0: everybody}
-    decided: dict[tuple[str, bool], frozenset[int]] = {}
-    stack = [0]
-    while stack:
-        block = stack.pop()
-        last = kernel.code[ends[block] - 1]
-        following = kernel.successors(last.at)
-        for to in following:
-            threads = found[block]
-            if last.opcode.startswith("bra") and last.guard and len(set(following)) == 2:
-                key = last.guard.lstrip("!"), (to == following[0]) != last.guard.startswith("!")
-                if key not in decided:
-                    decided[key] = _that_take(list(compared(reading, *key)), everybody)
-                threads &= decided[key]
-            if not threads <= found[to]:
-                found[to] |= threads
-                stack.append(to)
+            following = kernel.successors(end)
+            if not following or kernel.ends(end):
+                found[stop, _END] |= here[start]
+            for n, to in enumerate(following):
+                way = here[start] & (values.passed if n else values.taken).get(end, values.everybody)
+                if way & ~here.get(to, 0):
+                    here[to] = here.get(to, 0) | way
+                    stack.append(to)
     return found
 
 
-def _that_take(conditions: list[Condition], threads: frozenset[int]) -> frozenset[int]:
-    for one in conditions:
-        if one.of_thread:
-            threads = frozenset(thread for thread in threads if one.holds(thread))
-    return threads
+def _steps(programs: Programs) -> Iterator[Step]:
+    for nodes in programs:
+        for node in nodes:
+            if isinstance(node, PrintedStep):
+                yield node.step
+            else:
+                yield from _steps([tuple(node.body)])
+
+
+@dataclass(frozen=True)
+class _Language:
+    first: Places
+    last: Places
+    empty: bool
+
+
+_NOTHING = _Language(Places(), Places(), True)
+
+
+class _Sequences:
+    """follow[at]: what an agent may come to behind an instruction. owed: what no way leaves out."""
+
+    def __init__(
+        self, reading: Reading, values: ThreadValues, agent: _Agent, those: int, programs: Programs, parts: Found
+    ) -> None:
+        self.reading, self.agent, self.schedule = reading, agent, reading.schedule
+        self.values, self.those = values, those
+        self.follow: dict[int, set[int]] = defaultdict(set)
+        self.owed = set[int]()
+        self.parts = iter(parts)
+        whole = [self.one(_START), *self.start()]
+        for number, nodes in enumerate(programs):
+            others = set(self.owed)
+            program = self.sequence([self.node(node) for node in nodes])
+            if number == agent.program:
+                whole.append(program)
+            else:
+                self.owed = others
+        self.sequence([*whole, self.one(_END)])
+
+    def start(self) -> Iterator[_Language]:
+        _, found = next(self.parts)
+        yield self.due(found[0])
+        stream = self.schedule.streams[0]
+        if stream.engine == "bulk" or stream.run_ahead:
+            _, found = next(self.parts)
+            if stream.role in self.agent.roles:
+                yield from self.ring(found)
+
+    def ring(self, found: tuple[Instruction, ...]) -> Iterator[_Language]:
+        for one in found:
+            if one.kind in (Kind.MBARRIER_INIT, Kind.MBARRIER_INIT_FENCE):
+                yield self.due(one) if self.agent.lane == 0 else _NOTHING
+            elif one.kind is Kind.WARP_BARRIER:
+                yield self.due(one)
+        yield self.op(one for one in found if one.kind in (*_BY_ELECTED, Kind.COPY, Kind.COPY_COMMIT))
+
+    def node(self, node: Printed) -> _Language:
+        if isinstance(node, PrintedLoop):
+            return self.loop([self.node(each) for each in node.body], node.loop.count)
+        if isinstance(node, PartLoop):
+            return self.loop([self.node(each) for each in node.body], node.count)
+        step = node.step
+        parts = [next(self.parts) for _ in range(len(step.waits) + node.lanes_meet + 1 + bool(step.signals))]
+        if step.op.role not in self.agent.roles:
+            return _NOTHING
+        return self.sequence([each for part, found in parts for each in self.part(part, found)])
+
+    def part(self, part: Part, found: tuple[Instruction, ...]) -> Iterator[_Language]:
+        if isinstance(part.item, Wait):
+            poll, barrier = found
+            yield self.loop([self.due(poll)], 2) if self.agent.lane == 0 else _NOTHING
+            yield self.due(barrier)
+        elif isinstance(part.item, Step) and part.signals:
+            yield self.due(found[0])
+            yield from self.signals(part.item.signals, found[1:])
+        elif part.item is None or isinstance(part.item.op, BarrierOp):
+            yield self.due(found[0])
+        else:
+            yield self.op(found)
+
+    def signals(self, signals: tuple[Signal, ...], found: tuple[Instruction, ...]) -> Iterator[_Language]:
+        """Those of one lane keep their order; the compiler may put them anywhere among those of others."""
+        own = [signal for lane, signal in enumerate(signals) if lane % 32 == self.agent.lane]
+        places = [self.at(one) for one in found]
+        mine = [at for at in places if self.values.reached.get(self.reading.kernel.block(at), 0) & self.those]
+        for number, signal in enumerate(own):
+            if number < len(mine):
+                yield replace(self.one(mine[number]), empty=not isinstance(signal.add, int))
+            else:
+                yield self.one(_NEVER)
+
+    def at(self, one: Instruction) -> int:
+        return self.reading.kernel.by_line[one.line]
+
+    def one(self, one: Instruction | int) -> _Language:
+        at = frozenset({one if isinstance(one, int) else self.at(one)})
+        return _Language(at, at, False)
+
+    def due(self, one: Instruction) -> _Language:
+        self.owed.add(self.at(one))
+        return self.one(one)
+
+    def op(self, found: Iterable[Instruction]) -> _Language:
+        """Its instructions in any order, but for those of the ring."""
+        return self.any_of([self.group(group) for group in _groups(found)])
+
+    def group(self, found: list[Instruction]) -> _Language:
+        """The wait for a slot, again and again, the warp's barrier, and perhaps the refill; the fence, and copies; a
+        copy with what it expects; any other instruction."""
+        first = found[0]
+        if first.kind is Kind.PROXY_FENCE_SHARED:
+            return self.sequence([self.chosen(first), self.any_of([self.group(pair) for pair in _groups(found[1:])])])
+        if first.kind not in _DRAINS:
+            return self.sequence(self.chosen(one) if one.kind in _BY_ELECTED else self.one(one) for one in found)
+        barriers = [one for one in found[1:] if one.kind is Kind.WARP_BARRIER]
+        refill = [self.group(group) for group in _groups(found[1 + len(barriers) :])]
+        last = replace(refill[0], empty=True) if len(refill) == 1 else self.any_of(refill)
+        return self.sequence([self.loop([self.one(first)], 2), *map(self.one, barriers), last])
+
+    def chosen(self, one: Instruction) -> _Language:
+        return self.one(one) if self.agent.elected else _NOTHING
+
+    def any_of(self, each: list[_Language]) -> _Language:
+        """These in any order, once, several times or never."""
+        first, last = (Places().union(*places) for places in ([e.first for e in each], [e.last for e in each]))
+        return self.loop([_Language(first, last, True)], None)
+
+    def sequence(self, each: Iterable[_Language]) -> _Language:
+        first, last, empty = Places(), Places(), True
+        for one in each:
+            for at in last:
+                self.follow[at] |= one.first
+            first = first | one.first if empty else first
+            last = last | one.last if one.empty else one.last
+            empty = empty and one.empty
+        return _Language(first, last, empty)
+
+    def loop(self, body: Iterable[_Language], count: int | None) -> _Language:
+        """count: how often it runs; nobody knows of None."""
+        whole = self.sequence(body)
+        if count != 1:
+            for at in whole.last:
+                self.follow[at] |= whole.first
+        return replace(whole, empty=whole.empty or count is None)
+
+
+def _with_neighbours(reading: Reading) -> Iterator[tuple[Part, tuple[Instruction, ...]]]:
+    """The parts; ops that nothing of the schedule stands between in the text have their instructions in common."""
+    common: dict[int, tuple[Instruction, ...]] = {}
+    filled = [(n, *found) for n, found in enumerate(reading.found) if found[1]]
+    for of_ops, run in groupby(filled, lambda found: _is_op(found[1])):
+        if of_ops:
+            ops = list(run)
+            common |= {n: tuple(one for _, _, found in ops for one in found) for n, _, _ in ops}
+    for n, (part, found) in enumerate(reading.found):
+        yield part, common.get(n, found)
+
+
+def _groups(found: Iterable[Instruction]) -> Iterator[list[Instruction]]:
+    """What belongs together of an op's instructions, in the order of the text."""
+    group: list[Instruction] = []
+    for one in found:
+        if group and one.kind in _BEHIND.get((group[0].kind, group[-1].kind), ()):
+            group.append(one)
+        else:
+            yield from [group] if group else []
+            group = [one]
+    yield from [group] if group else []
+
+
+def _is_op(part: Part) -> bool:
+    return isinstance(part.item, Step) and not part.signals and not isinstance(part.item.op, BarrierOp)

@@ -1,9 +1,9 @@
 """No register of the compiled kernel is read before it is written, as far as synchronisation goes.
 
-Property: every register that an instruction reads is written by some instruction. Where that is the only one, it does
-    not stand behind the reader in its block; and every way from the start of the kernel to the reader comes by it if
-    either of them synchronises. So a poll, a tagged load or an address that was moved behind its use, or left out, is
-    seen.
+Property: every register that an instruction reads is written by some instruction. Where that is the only one, no guard
+    skips it that does not skip the reader; it does not stand behind the reader in its block; and every way from the
+    start of the kernel to the reader comes by it if either of them synchronises. So a poll, a tagged load or an address
+    that was moved behind its use, or left out, is seen.
 Not seen: the same between two plain instructions of different blocks, or of several writers. Compilers leave such
     registers where two branches decide alike.
 Algorithm: immediate dominators of blocks by iteration in reverse postorder (Cooper, Harvey, Kennedy, 2001).
@@ -29,13 +29,18 @@ def check_written(kernel: Kernel, stops: Container[int]) -> None:
     for one in kernel.code:
         for register in read_by(one):
             writers = kernel.definitions.get(register, [])
-            if not writers or (len(writers) == 1 and not _before(ways, writers[0], one.at, stops)):
+            if not writers or (len(writers) == 1 and not _does(kernel.code[writers[0]], one, ways, stops)):
                 told = shown(f"line {one.line}: {one.opcode} {', '.join(one.operands)}")
                 raise refusal.unsafe("AMK609", f"the machine code reads {register} before it is written", told)
 
 
-def _before(ways: Dominators, writer: int, reader: int, stops: Container[int]) -> bool:
-    return ways.passes(writer, reader) if writer in stops or reader in stops else not ways.behind(writer, reader)
+def _does(writer: Code, reader: Code, ways: Dominators, stops: Container[int]) -> bool:
+    """Has the only writer of a register written it for the reader?"""
+    if writer.guard and writer.guard != reader.guard:
+        return False
+    if writer.at in stops or reader.at in stops:
+        return ways.passes(writer.at, reader.at)
+    return not ways.behind(writer.at, reader.at)
 
 
 def read_by(one: Code) -> Iterator[str]:
@@ -68,7 +73,7 @@ class Dominators:
     @cached_property
     def _last(self) -> dict[int, int]:
         """For every block that is reached: the last other one that every way to it comes by; itself for the first."""
-        order, kernel = self._order, self._kernel
+        order, kernel = self.order, self._kernel
         number = {block: n for n, block in enumerate(order)}
         found, changed = {order[0]: order[0]}, True
         while changed:
@@ -87,7 +92,7 @@ class Dominators:
         return found
 
     @cached_property
-    def _order(self) -> list[int]:
+    def order(self) -> list[int]:
         """The blocks that are reached, in reverse postorder."""
         kernel, done, seen = self._kernel, list[int](), {0}
         ends = dict(zip(kernel.blocks, [*kernel.blocks[1:], len(kernel.code)], strict=True))
