@@ -38,9 +38,9 @@ DISCOUNT = 0.88
 EXPLORE = 0.05
 REWARD = 20.0
 """Of a log gain over everything before: 5% earns all."""
-JUMP = 0.15
-"""A larger log gain earns nothing: it says that the plan before was no good one."""
 JUDGEMENT = 0.1
+OPENING = 6
+"""Evaluations in a row that kept nothing, after which the plan is edited: as many as the knobs have searches."""
 SETTLES = 1 / 3
 TURNS = 4
 """One of so many proposals in the second half goes to the arms even while something near the best is open."""
@@ -72,8 +72,15 @@ class Arms:
     def order(self, state: State, settling: Collection[str] = ()) -> list[Proposer]:
         """By upper confidence bound, best first, and in their order while nothing is known of any. settling: the names
         of those that only settle what is near the best."""
-        bounds = self._bounds(state, [arm.name for arm in self.arms], settling)
-        return [self.arms[arm] for arm in sorted(range(len(bounds)), key=bounds.__getitem__, reverse=True)]
+        names = [arm.name for arm in self.arms]
+        bounds = self._bounds(state, names, settling)
+        plan = names.index(self.nested) + 1 if self.nested in names and self._opens(state) else 0
+        return [self.arms[arm] for arm in sorted(range(len(names)), key=lambda arm: (arm >= plan > 0, -bounds[arm]))]
+
+    def _opens(self, state: State) -> bool:
+        """Whether nobody has edited yet, and the knobs gained within their latest evaluations."""
+        since = [trial for trial in state.trials[state.best + 1 :] if trial.evaluated or not trial.closed]
+        return len(since) < OPENING and not any(trial.edited for trial in state.trials)
 
     def first(self, name: str, state: State) -> bool:
         """Whether a proposer beside the arms, which hands in what it finds when it has it, is an arm that would be
@@ -96,8 +103,7 @@ class Arms:
                 continue
             share = max(JUDGEMENT, _seconds(trial) / typical if timed else float(trial.evaluated))
             cost[arm] += factor * share
-            found = gain if gain is not None and gain <= JUMP else 0.0
-            reward[arm] += factor * min(1.0, max(0.0, REWARD * found))
+            reward[arm] += factor * min(1.0, max(0.0, REWARD * (gain or 0.0)))
             factor *= DISCOUNT if trial.evaluated else DISCOUNT**JUDGEMENT
         total = 1.0 + sum(cost)
 

@@ -10,7 +10,8 @@ what a device measured it is not asked any more.
 Beside other proposers, and where the simulator measures, what it says of a child is what it will say again, without the
 noise. Single edits of a good plan gain less there than a keep needs (+0.35% at most around the best plan that knobs
 reach for llama3-8b on an A100), and several at once are refused if one of them is. So a child is climbed to: changes
-that the simulator calls faster and the verdict SAFE are made on top of each other until they come to a keep.
+that the simulator calls faster and the verdict SAFE are made on top of each other until they come to a keep. No child
+is looked at twice, and a climb that does not come to a keep costs no evaluation.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ ADDS = 0.0005
 """Simulated log gain of such a change at which it stays."""
 CLIMBS = 24
 """Children that the simulator is asked about while others wait for a proposal that is climbed to."""
-LONGEST = 4 * CLIMBS
-"""Those of one climb, after which it is proposed as far as it came."""
+DRAWS = 4 * CLIMBS
+"""Those that are drawn for it: the climb knows many of them already."""
 ENOUGH = 1.25
 """Times the gain that a keep needs, at which a climb is proposed: less is not kept, and costs its evaluation."""
 UNTRIED = 6
@@ -87,7 +88,7 @@ class Climb:
 
     leader: Design
     found: Looked | None = None
-    looks: int = 0
+    seen: set[Design] = field(default_factory=set)
 
 
 @dataclass
@@ -135,18 +136,23 @@ class Structure:
         self._climb = climb
         parents = [Elite(leader, lead, 0.0, ("", ""))]
         parents += [each for each in elites if (self._ahead(context, each.design, lead) or 0.0) > 0.0]
-        for _ in range(CLIMBS):
+        looks = 0
+        for _ in range(DRAWS):
             on = parents if climb.found is None else [_so_far(climb.found[1])]
             child = self._child(context, on, rng)
-            gain = None if child is None else self._ahead(context, child.design, lead)
-            if child is None or gain is None:
+            if child is None or child.design in climb.seen:
                 continue
+            climb.seen.add(child.design)
+            gain = self._ahead(context, child.design, lead)
+            if gain is None:
+                continue
+            looks += 1
             before = climb.found[0] if climb.found else self._ahead(context, context.design(child.parent), lead) or 0.0
             if gain >= before + ADDS and self._is_safe(context, child.design):
                 climb.found = gain, child if climb.found is None else _on_top(child, climb.found[1])
-        climb.looks += CLIMBS
-        enough = climb.found is not None and climb.found[0] >= ENOUGH * least_gain(context.state.noise)
-        if not enough and climb.looks < LONGEST:
+            if looks == CLIMBS:
+                break
+        if climb.found is None or climb.found[0] < ENOUGH * least_gain(context.state.noise):
             return None
         self._climb = None
         return climb.found
