@@ -49,24 +49,26 @@ def refused(state: State, who: str) -> None:
     state.apply(Gated(index=index, verdict="unsafe", key=str(index), codes=("AMK302",)), float(index))
 
 
-def test_a_jump_earns_nothing_and_what_gained_hands_over_once_it_finds_nothing_more() -> None:
-    """Edits get their turn at once behind a jump of the knobs, and keep it as long as they gain."""
+def test_knobs_open_the_run_and_what_gained_hands_over_once_it_finds_nothing_more() -> None:
+    """Edits get their turn once six evaluations kept nothing, and keep it as long as they gain."""
     state = State()
-    assert first(state) == "knobs"
     evaluated(state, "beam", -0.4)
-    assert first(state) == "structure", "the jump says nothing of what the knobs will find"
+    for score in (-0.3, -0.3, -0.3, -0.3, -0.3, -0.5, -0.3, -0.3, -0.3, -0.3, -0.3):
+        assert first(state) == "knobs"
+        evaluated(state, "local", score)
+    evaluated(state, "local", -0.3)
     for number in range(4):
-        evaluated(state, "structure", -0.42 - 0.02 * number)
         assert first(state) == "structure"
+        evaluated(state, "structure", -0.52 - 0.02 * number)
     fruitless = 0
     while first(state) == "structure":
-        evaluated(state, "structure", -0.4)
+        evaluated(state, "structure", -0.5)
         fruitless += 1
     assert 3 <= fruitless <= 12, "then the knobs have another try"
-    evaluated(state, "local", -0.55)
+    evaluated(state, "local", -0.65)
     idle = 0
     while first(state) == "knobs":
-        evaluated(state, "local", -0.3)
+        evaluated(state, "local", -0.4)
         idle += 1
     assert 3 <= idle <= 8
 

@@ -54,8 +54,8 @@ ADDS = 0.0005
 """Simulated log gain of such a change at which it stays."""
 CLIMBS = 24
 """Children that the simulator is asked about while others wait for a proposal that is climbed to."""
-DRAWS = 4 * CLIMBS
-"""Those that are drawn for it: the climb knows many of them already."""
+DRAWS = 4
+"""Times as many that are drawn: the climb knows many of them already."""
 ENOUGH = 1.25
 """Times the gain that a keep needs, at which a climb is proposed: less is not kept, and costs its evaluation."""
 UNTRIED = 6
@@ -137,7 +137,7 @@ class Structure:
         parents = [Elite(leader, lead, 0.0, ("", ""))]
         parents += [each for each in elites if (self._ahead(context, each.design, lead) or 0.0) > 0.0]
         looks = 0
-        for _ in range(DRAWS):
+        for _ in range(DRAWS * CLIMBS):
             on = parents if climb.found is None else [_so_far(climb.found[1])]
             child = self._child(context, on, rng)
             if child is None or child.design in climb.seen:
