@@ -50,10 +50,10 @@ def refused(state: State, who: str) -> None:
 
 
 def test_knobs_open_the_run_and_what_gained_hands_over_once_it_finds_nothing_more() -> None:
-    """Edits get their turn once six evaluations kept nothing, and keep it as long as they gain."""
+    """Edits get their turn once seven evaluations kept nothing, and keep it as long as they gain."""
     state = State()
     evaluated(state, "beam", -0.4)
-    for score in (-0.3, -0.3, -0.3, -0.3, -0.3, -0.5, -0.3, -0.3, -0.3, -0.3, -0.3):
+    for score in (*[-0.3] * 6, -0.5, *[-0.3] * 6):
         assert first(state) == "knobs"
         evaluated(state, "local", score)
     evaluated(state, "local", -0.3)
