@@ -62,6 +62,8 @@ PROBLEMS = (
 )  # fmt: skip
 STARTS = ("fast", "naive")
 SEARCHES = ("knobs", "portfolio")
+AFTER = (24, 32, 48)
+"""Evaluations after which the searches are compared."""
 POSITIONS = (128, 2048)
 CONTEXT = 8192
 
@@ -282,12 +284,17 @@ def row(both: list[dict[str, Any]], plain: list[list[float]]) -> dict[str, Any]:
     return {
         "knobs_speedup": [round(value, 4) for value in knobs],
         "portfolio_speedup": [round(value, 4) for value in found],
-        "knobs_median": round(median(knobs), 4), "portfolio_median": round(median(found), 4),
-        "portfolio_is_ahead_in_the_median": median(found) > median(knobs),
+        "medians_after": {str(after): medians(both, after) for after in AFTER if after <= len(both[0]["curve"]) - 1},
         "planners_best_ms": planned, "best_edited_ms": best,
         "edited_is_faster_by": None if best is None else round(gain(planned, best), 4),
         "by_more_than_the_simulators_error": best is not None and gain(planned, best) > ERROR,
     }  # fmt: skip
+
+
+def medians(both: list[dict[str, Any]], after: int) -> dict[str, Any]:
+    """Median speed-ups of both searches after so many evaluations."""
+    knobs, found = (median(exp(-each["curve"][after]) for each in both[side::2]) for side in (0, 1))
+    return {"knobs": round(knobs, 5), "portfolio": round(found, 5), "portfolio_is_ahead": found > knobs}
 
 
 def gain(planned: list[float], edited: list[float]) -> float:
