@@ -43,8 +43,8 @@ REWARD = 20.0
 """Of a log gain over everything before: 5% earns all."""
 JUDGEMENT = 0.1
 OPENING = 7
-"""Evaluations behind the latest keep, the open one counted, after which a plan is edited: each of the six searches of the
-knobs had a turn that kept nothing."""
+"""Evaluations behind the latest keep, the open one counted, after which a plan is edited: each of the six searches of
+the knobs had a turn that kept nothing."""
 SETTLES = 1 / 3
 TURNS = 4
 """One of so many proposals in the second half goes to the arms even while something near the best is open."""
