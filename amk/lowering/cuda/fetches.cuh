@@ -23,9 +23,9 @@ __device__ constexpr int rows_together() {
   return kFit < 1 ? 1 : kFit < kBatch ? kFit : kBatch;
 }
 
-// Rows that have code of their own, of so many in registers with so many fetches each: a divisor, about four fetches. The others
-// are moved to where these were, and the code is a loop: the layers of a step of several rows do not fit in the cache for
-// instructions otherwise.
+// Rows that have code of their own, of so many in registers with so many fetches each: a divisor, about four fetches. Then the
+// next ones move to where these were, in a loop: a layer of a step of several rows has more code than the cache for
+// instructions holds.
 __device__ constexpr int group_of_rows(int rows, int pieces) {
   int group = rows;
   while (group > 1 && (rows % group != 0 || group * pieces > 4)) --group;
