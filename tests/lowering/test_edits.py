@@ -20,7 +20,7 @@ from tests.lowering.edits.further import FROM_WARP_1, FURTHER, LOGITS, keys_of, 
 from tests.lowering.edits.judge import SUBJECTS, beside, judge, original, subject, texts
 from tests.lowering.edits.judge import all_edits as found_edits
 from tests.lowering.edits.rules import RULES, SOURCE
-from tests.lowering.edits.run import OF_A_HEADER, SLICES, equivalent, sample
+from tests.lowering.edits.run import OF_A_HEADER, SLICES, equivalent, numbered, sample
 
 REFUSED = {
     "half the lanes: amk/cells.cuh": "AMK609",
@@ -94,7 +94,7 @@ def test_an_edit_is_refused(which: str) -> None:
 def test_edits_that_are_called_equivalent_are_there_once() -> None:
     """Those of a rule at least once."""
     named, rules = equivalent()
-    places = Counter(edit.place for _, edit in all_edits())
+    places = Counter(numbered().values())
     assert {place: places[place] for place in named} == dict.fromkeys(named, 1)
     for pattern in rules:
         assert any(re.fullmatch(pattern, place) for place in places), pattern
@@ -150,6 +150,10 @@ def test_an_edit_is_seen_where_its_function_runs_alone(which: str, kernel: str, 
         ("difference for sum: amk/ops/gelu.cuh:14:29", "norms of a batch", "logits"),
         ("constant one more: amk/staged.cuh:64:58", "runs of scales", "logits"),
         ("loop one shorter: amk/fetches.cuh:116:3", "runs of scales", "AMK609"),
+        ("loop one shorter: amk/ops/select.cuh:188:5", "four rows", "memory"),
+        ("loop one shorter: amk/ops/select.cuh:109:3", "far splits", "tokens"),
+        ("difference for sum: amk/ops/begin.cuh:39:67", "live draws", "tokens"),
+        ("difference for sum: amk/ops/stage_norm.cuh:101:45", "two layers of given rows", "race"),
     ],
 )
 def test_an_edit_is_seen_in_a_kernel_beside_the_sample(which: str, kernel: str, seen: str) -> None:

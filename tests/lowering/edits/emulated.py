@@ -10,7 +10,7 @@ the emulator's sources.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -26,6 +26,7 @@ from amk.emulator.ptx.encode import GLOBAL_BASE
 from amk.judges.request import hidden_state
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.codec import schedule_hash
+from amk.schedule_ir.ops.begin import pos_register
 from amk.schedule_ir.sampling import GREEDY, Sampling
 from amk.schedule_ir.schedule import Schedule, mode_of
 from amk.weights.bfloat import to_bf16_bits
@@ -42,10 +43,11 @@ DRAWN = Sampling(0.8, 40, 0.9, 7)
 
 @dataclass(frozen=True)
 class Request:
-    """launches: tokens of each. position: of the first token; above 0 the cache holds drawn rows. chosen: in steps of
-    several rows, how many rows at the end have the largest logit behind them, not a given token. sampling: of kernels
-    that draw, of all sequences or of each. repelled: added to the biases of queries and taken from those of keys, so
-    all scores are far below zero. ended: sequences at the end of a batch whose text has ended.
+    """launches: tokens of each. position: of the first token; above 0 the cache holds drawn rows, and live texts are one
+    position further each. chosen: in steps of several rows, how many rows at the end have the largest logit behind
+    them, not a given token. sampling: of kernels that draw, of all sequences or of each. repelled: added to the biases
+    of queries and taken from those of keys, so all scores are far below zero. ended: sequences at the end of a batch
+    whose text has ended. ends: tokens that end a text, of which the kernel as it is gives one.
     """
 
     name: str
@@ -56,6 +58,7 @@ class Request:
     sampling: Sampling | tuple[Sampling, ...] = DRAWN
     repelled: float = 0.0
     ended: int = 0
+    ends: tuple[int, ...] = ()
 
 
 REQUESTS = (
@@ -84,7 +87,7 @@ def shown(schedule: Schedule, ptx: str, request: Request) -> Shown:
         return _of_slice(engine, schedule, request)
     given = 3 if schedule.rows == 1 else request.position + schedule.rows * sum(request.launches)
     texts = [[3 + 2 * sequence, 17, 5, *range(6, 3 + given)][:given] for sequence in range(schedule.batch)]
-    engine.request_batch(texts, (), GREEDY if mode_of(schedule) == "greedy" else request.sampling)
+    engine.request_batch(texts, request.ends, GREEDY if mode_of(schedule) == "greedy" else request.sampling)
     if schedule.rows > 1:
         engine.machine.write("request", np.array([given + 1 - request.chosen], np.int32))
     if request.position:
@@ -143,8 +146,10 @@ def _of_slice(engine: EmulatedEngine, schedule: Schedule, request: Request) -> S
 
 
 def _resume(engine: EmulatedEngine, schedule: Schedule, position: int) -> None:
-    _draw_cache(engine, schedule, position)
+    apart = schedule.batch - 1 if schedule.live else 0
+    _draw_cache(engine, schedule, position + apart)
     further = {f"token.{s}": 4 + s for s in range(1, schedule.batch)}
+    further |= {pos_register(s): position + s for s in range(1, apart + 1)}
     engine.set_state(token=4, pos=position, **further)
 
 
@@ -190,6 +195,8 @@ def expected(subject: str, schedule: Schedule, ptx: str, request: Request) -> Sh
     key = subject, request.name
     if key not in _KEPT:
         _KEPT[key] = _kept(schedule, ptx, request)
+        without = replace(request, ends=())
+        assert not request.ends or _kept(schedule, ptx, without).left != _KEPT[key].left, f"{key}: no text ends"
     assert _KEPT[key].fault == "", (key, _KEPT[key].fault)
     return _KEPT[key]
 

@@ -39,8 +39,16 @@ UP_TO_THE_CONTEXT = Request("up to the context", Order(), launches=(1,), positio
 """Eleven rows, of which the last is the last of the context."""
 GIVEN_UP_TO_THE_CONTEXT = Request("given up to the context", Order(), launches=(1,), position=88)
 """Forty rows, of which the last is the last of the context."""
+EARLY = Request("copies at once, one step", Order(eager=True), launches=(1,))
 MANY_SPLITS = Request("many splits", Order(), launches=(2,), position=95)
 """Six splits are active, then seven."""
+ENDING = (491, 379, 166)
+"""What three of these kernels give as the third token, as that of the first text, and behind the second step."""
+ENDS = tuple(
+    Request(f"ends with {token}", Order(), launches=(4 - 2 * (token == ENDING[2]),), ends=(500, 501, 502, token))
+    for token in ENDING
+)
+"""The last of the four tokens that end a text."""
 DRAWS = tuple(
     Request(f"drawn at {temperature:g}, {top_k}, {top_p:g}", Order(), launches=(1,), sampling=drawn)
     for temperature, top_k, top_p in ((0.8, 40, 0.9), (0.05, 0, 1.0), (2.0, 0, 0.999), (0.0, 0, 1.0))
@@ -58,7 +66,7 @@ FURTHER: dict[str, tuple[str, Settings, FormatName, ModelSpec, tuple[Request, ..
         replace(FAST, kv_block=16, workers=8, overlay=False),
         "bf16",
         tiny(layers=1, head_dim=48),
-        (AT_A_BOUNDARY,),
+        (AT_A_BOUNDARY, ENDS[0]),
     ),
     "few splits": (
         "h200",
@@ -123,9 +131,9 @@ FURTHER: dict[str, tuple[str, Settings, FormatName, ModelSpec, tuple[Request, ..
         replace(FAST, rows=4, warps=4, kv_block=16, handoff="tagged"),
         "bf16",
         tiny(layers=1, heads=8),
-        REQUESTS[:2],
+        (*REQUESTS[:2], ENDS[2]),
     ),
-    "ended": ("h200", replace(FAST, batch=2, kv_block=16, workers=4), "bf16", tiny(layers=1), (ENDED,)),
+    "ended": ("h200", replace(FAST, batch=2, kv_block=16, workers=4), "bf16", tiny(layers=1), (ENDED, ENDS[1])),
     "plain rows": (
         "h200",
         replace(FAST, batch=2, kv_block=16, handoff="fenced", handoff_dtype="bf16", warps=2, workers=4),
@@ -154,6 +162,13 @@ FURTHER: dict[str, tuple[str, Settings, FormatName, ModelSpec, tuple[Request, ..
         tiny(layers=1, hidden=96, heads=1, kv_heads=1),
         (ONE_STEP, GIVEN_UP_TO_THE_CONTEXT),
     ),
+    "two layers of given rows": (
+        "h200",
+        replace(FAST, rows=40, headless=True, kv_block=40, handoff="tagged", warps=4, workers=2),
+        "bf16",
+        tiny(hidden=96, heads=1, kv_heads=1),
+        (EARLY,),
+    ),
     "scales of layers": (
         "h200",
         replace(FAST, batch=9, kv_block=16, scales_apart=True, workers=10, warps=1),
@@ -166,7 +181,7 @@ FURTHER: dict[str, tuple[str, Settings, FormatName, ModelSpec, tuple[Request, ..
         replace(FAST, batch=2, live=True, sampling="top-k-top-p", workers=4, warps=4),
         "bf16",
         tiny(layers=1, vocab=128),
-        (EACH_ITS_OWN,),
+        (EACH_ITS_OWN, replace(EACH_ITS_OWN, name="positions of each", position=20)),
     ),
     "norms of a batch": (
         "h200",
@@ -190,10 +205,10 @@ lane, and a last row group of one row; activations of no whole row groups; a sli
 many rows and queries of an agent as are rotated together; a batch whose last text has ended; rows of bf16 behind
 counters, of which a warp has whole ones, or so few columns that some lanes have none; codes of four bits without zeros
 in pairs of blocks, copies ahead of the step that needs them, and shares that differ by a block; more tokens than
-registers hold, nodes of a tree, of which an agent has 33 residuals; scales beside the chunks of several layers, and
-many vectors that end within a block; a live batch that draws, each sequence in its own way; LayerNorm of several
-vectors in several pieces, and gelu by tanh; blocks that share a scale, in so many fetches of a lane that they are used
-in groups."""
+registers hold, nodes of a tree, of which an agent has 33 residuals; rows whose sums of squares have the ring right
+behind them; scales beside the chunks of several layers, and many vectors that end within a block; a live batch that
+draws, each sequence in its own way and at its own position; LayerNorm of several vectors in several pieces, and gelu
+by tanh; blocks that share a scale, in so many fetches of a lane that they are used in groups."""
 
 FROM_WARP_1 = frozenset(
     {

@@ -57,11 +57,21 @@ def equivalent() -> tuple[dict[str, str], dict[str, str]]:
     return found["places"], found["rules"]
 
 
+@cache
+def numbered() -> dict[Edit, str]:
+    """The place of every edit, with its number behind the first where several have the same words."""
+    alike: dict[str, list[Edit]] = {}
+    for _, edit in all_edits():
+        alike.setdefault(edit.place, []).append(edit)
+    ordered = (sorted(edits, key=lambda edit: edit.at) for edits in alike.values())
+    return {edit: edit.place + f" #{n}" * (n > 1) for edits in ordered for n, edit in enumerate(edits, 1)}
+
+
 def proof_of(edit: Edit) -> str:
     """Why the edited kernel computes the same; empty if nothing says so."""
     places, rules = equivalent()
     by_rule = (why for pattern, why in rules.items() if re.fullmatch(pattern, edit.place))
-    return places.get(edit.place) or next(by_rule, "")
+    return places.get(numbered()[edit]) or next(by_rule, "")
 
 
 @cache
