@@ -43,8 +43,8 @@ DRAWN = Sampling(0.8, 40, 0.9, 7)
 
 @dataclass(frozen=True)
 class Request:
-    """launches: tokens of each. position: of the first token; above 0 the cache holds drawn rows, and live texts are one
-    position further each. chosen: in steps of several rows, how many rows at the end have the largest logit behind
+    """launches: tokens of each. position: of the first token; above 0 the cache holds drawn rows, and live texts are
+    one position further each. chosen: in steps of several rows, how many rows at the end have the largest logit behind
     them, not a given token. sampling: of kernels that draw, of all sequences or of each. repelled: added to the biases
     of queries and taken from those of keys, so all scores are far below zero. ended: sequences at the end of a batch
     whose text has ended. ends: tokens that end a text, of which the kernel as it is gives one.
