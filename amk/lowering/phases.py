@@ -1,9 +1,9 @@
 """A token of a schedule as separate kernels: what the persistent kernel's hand-offs would cost as kernel boundaries.
 
-The steps between two hand-offs become one kernel. A hand-off is a step that waits: everything it waits for is then
-the end of the kernel before, so waits and signals are left out, tagged words become plain ones, and a ring holds the
-weights of its kernel only. What a worker keeps in shared memory across a hand-off (its rows of the residual stream) is
-carried in global memory, a slice a worker.
+The steps between two hand-offs become one kernel. A hand-off is a step that waits, or that reads tagged words which a
+step before it writes: all of that is then the end of the kernel before, so waits and signals are left out, tagged words
+become plain ones, and a ring holds the weights of its kernel only. What a worker keeps in shared memory across a
+hand-off (its rows of the residual stream) is carried in global memory, a slice a worker.
 
 This is a baseline (the same ops on the same rows, in another frame), not a way to run a schedule: nothing here is
 proved, and the order of kernels on a stream is all that synchronises them.
@@ -71,7 +71,7 @@ def phases(schedule: Schedule) -> Phases:
     if schedule.vectors > 1:
         raise refusal.unsupported("AMK601", f"a step of {schedule.vectors} tokens is not cut into kernels")
     before, head, layer, tail, after = _shape(schedule)
-    first, inner, last = _cut(head), _cut(layer.body), _cut(tail)
+    first, inner, last = (_cut(schedule, nodes) for nodes in (head, layer.body, tail))
     if len(inner) < 2:
         raise refusal.unsupported("AMK601", "a layer without a hand-off is not cut into kernels")
     layers = layer.count or 1
@@ -118,13 +118,19 @@ def _steps(nodes: Iterable[Node]) -> Steps:
     return tuple(node for node in nodes if isinstance(node, Step))
 
 
-def _cut(nodes: Iterable[Node]) -> list[Steps]:
-    """The steps between hand-offs: a step that waits begins a part."""
+def _cut(schedule: Schedule, nodes: Iterable[Node]) -> list[Steps]:
+    """The steps between hand-offs: a step that takes one begins a part."""
+    tagged = [buffer.name for buffer in schedule.buffers if buffer.tagged]
+    touched = _Touched(schedule)
     parts: list[list[Step]] = [[]]
+    handed: set[str] = set()
     for step in _steps(nodes):
-        if step.waits:
+        named = {value for field, value in vars(step.op).items() if value in tagged and field != "matrix"}
+        if step.waits or handed & named:
             parts.append([])
+            handed = set()
         parts[-1].append(step)
+        handed |= {name for name in named if touched.writes(step.op, name)}
     return [tuple(part) for part in parts]
 
 
@@ -140,6 +146,8 @@ def _phase(pieces: list[Piece]) -> Phase:
             met = isinstance(step.op, BarrierOp) or (met and step.op.op == "begin")
             steps.append(Step(op=step.op.model_copy(update={"deferred": 0}) if _defers(step.op) else step.op))
         kept.append(Piece(piece.ahead, tuple(steps)))
+    while kept[-1].steps and isinstance(kept[-1].steps[-1].op, BarrierOp):
+        kept[-1] = Piece(kept[-1].ahead, kept[-1].steps[:-1])
     named = [op for piece in kept for op in (s.op for s in piece.steps) if not isinstance(op, BarrierOp)]
     label = next(op for op in named if op.op != "begin")
     return Phase(label.op, tuple(piece for piece in kept if piece.steps))
@@ -156,25 +164,40 @@ def _without(
     return left, [(kernel - (kernel > gone), layer) for kernel, layer in launches]
 
 
+class _Touched:
+    """What workers read and write in an op."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.geometry, self.workers = schedule.geometry(), schedule.launch.workers
+        self.tables = {name: np.array(values) for name, values in schedule.tables.items()}
+
+    def by(self, op: AnyOp, worker: int, layer: int = 0) -> tuple[set[str], set[str]]:
+        """(buffers that a worker reads, that it writes)."""
+        loops = {"t": 0, "n": 0, "l": layer}
+        accesses = [
+            access
+            for agent in range(self.geometry.role_size[op.role])
+            for access in op.accesses(Env(loops=loops, worker=worker, agent=agent, tables=self.tables), self.geometry)
+        ]
+        read, written = ({a.buffer for a in accesses if a.kind == kind} for kind in ("read", "write"))
+        return read, written
+
+    def writes(self, op: AnyOp, buffer: str) -> bool:
+        """Whether some worker writes it: of attention, only those with a head do."""
+        return any(buffer in self.by(op, worker)[1] for worker in range(self.workers))
+
+
 def _carried(schedule: Schedule, kernels: tuple[Phase, ...]) -> frozenset[str]:
-    """Shared buffers that some kernel reads bytes of before it has written them."""
-    shared = {b.name: b for b in schedule.buffers if b.space == "shared"}
-    geometry = schedule.geometry()
-    tables = {name: np.array(values) for name, values in schedule.tables.items()}
+    """Shared buffers that some kernel reads bytes of before it has written them, as the first worker does."""
+    shared = {b.name for b in schedule.buffers if b.space == "shared"}
+    touched = _Touched(schedule)
     found: set[str] = set()
     for kernel in kernels:
-        written: set[str] = set()
+        there: set[str] = set()
         for ahead, op in kernel.ops():
-            agents = geometry.role_size[op.role]
-            loops = {"t": 0, "n": 0, "l": ahead}
-            touched = [
-                access
-                for agent in range(agents)
-                for access in op.accesses(Env(loops=loops, worker=0, agent=agent, tables=tables), geometry)
-                if access.buffer in shared
-            ]
-            found |= {a.buffer for a in touched if a.kind == "read"} - written
-            written |= {a.buffer for a in touched if a.kind == "write"}
+            read, written = touched.by(op, 0, ahead)
+            found |= (read & shared) - there
+            there |= written
     return frozenset(found)
 
 

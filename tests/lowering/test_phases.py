@@ -23,6 +23,7 @@ from amk.schedule_ir.ops import BarrierOp
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.schedule import Loop, Node, Schedule
 from amk.targets.target import load_target
+from amk.weights.weight_format import FormatName
 from tests.handwritten.split_attention import schedule as two_programs
 from tests.tiny import PLAIN, VARIANTS, tiny
 
@@ -70,6 +71,18 @@ def test_the_kernels_of_a_token_do_what_the_token_does(settings: Settings, model
     assert found.carried >= {"residual"} and "x" not in found.carried
     counts = Counter(kernel for kernel, _ in found.launches)
     assert set(counts) == set(range(len(found.kernels)))
+
+
+@pytest.mark.parametrize("kept", ["bf16", "int8", "int4-g128", "fp8"])
+def test_no_kernel_reads_tagged_words_that_it_writes(kept: FormatName) -> None:
+    """Of the plans that are measured: some take words without a step that waits."""
+    schedule = plan(load_model("llama3-8b"), H200, wanted=formats(kept), max_context=256)
+    tagged = [buffer.name for buffer in schedule.buffers if buffer.tagged]
+    for kernel in phases(schedule).kernels:
+        names = Counter(
+            name for _, op in kernel.ops() for field, name in vars(op).items() if name in tagged and field != "matrix"
+        )
+        assert max(names.values(), default=1) == 1, (kernel.name, names)
 
 
 @pytest.mark.parametrize("model", VARIANTS, ids=lambda model: model.name)
