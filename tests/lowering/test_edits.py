@@ -115,6 +115,7 @@ def test_waits_that_are_given_up_are_told_one_behind_the_other() -> None:
         ("value one more: amk/sync.cuh:71", "trips", "memory"),
         ("address 4 bytes on: amk/sync.cuh:60:70", "trips", "out of bounds"),
         ("difference for sum: amk/ranking.cuh:20:41", "keys", "memory"),
+        ("condition negated: amk/watchdog.cuh:90:5", "records", "memory"),
     ],
 )
 def test_an_edit_is_seen_where_its_function_runs_alone(which: str, kernel: str, seen: str) -> None:

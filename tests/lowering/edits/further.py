@@ -285,5 +285,6 @@ def log_of(ptx: str) -> NDArray[np.uint32]:
 ALONE = {
     "keys": Alone("amk/ranking.cuh", _KEYS, keys_of),
     "trips": Alone("amk/sync.cuh", _TRIPS, log_of),
+    "records": Alone("amk/watchdog.cuh", _TRIPS, log_of),
 }
-"""The order of logits; what the watchdog tells of two waits, one behind the other."""
+"""The order of logits; what is recorded of two waits that are given up, one behind the other."""
