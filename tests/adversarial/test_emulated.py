@@ -59,7 +59,7 @@ def test_a_block_that_no_compiler_unrolls_is_counted_as_not_run() -> None:
     assert found.rulings == {"unrun: not printed: AMK601": 1} and not found.told
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 @pytest.mark.usefixtures("_folder")
 def test_a_slice_tells_a_kernel_that_computes_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
     """Were it called SAFE; the numpy machine is not asked."""

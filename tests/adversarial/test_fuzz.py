@@ -26,7 +26,7 @@ from amk.validator.verify import verify
 from tests.adversarial.fuzz import fuzzed, outcome
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_damaged_schedules_are_refused_or_judged() -> None:
     rng, seen = Random(1), Counter[str]()
     for _ in range(150):

@@ -349,7 +349,7 @@ def test_without_a_number_the_stored_cases_are_judged(
     assert json.loads(capsys.readouterr().out)["false_rejects"] == 1
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_metamorphic_edits_keep_the_verdict() -> None:
     """Renaming and reordering counters, and equal copies of a program, change nothing."""
     rng = Random(5)

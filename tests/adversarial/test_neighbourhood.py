@@ -81,7 +81,7 @@ def test_the_bases_are_safe(name: str) -> None:
     assert verify(schedule_of(base(name))).safe
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_every_property_of_the_schema_is_edited() -> None:
     """But those of objects that no base has."""
     schema = schema_of_schedules()
@@ -208,7 +208,7 @@ def test_a_checker_that_accepts_everything_is_found_out(monkeypatch: pytest.Monk
     assert any(o.hole == "checker" and o.verdict == "UNSAFE" for o in outcomes)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_a_run_that_was_killed_goes_on(tmp_path: Path) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
 
@@ -229,7 +229,7 @@ def test_a_run_that_was_killed_goes_on(tmp_path: Path) -> None:
     assert [[getattr(x, k) for k in kept] for x in read(broken)] == [[getattr(x, k) for k in kept] for x in read(whole)]
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_the_command_counts_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, holes = tmp_path / "edits.jsonl", tmp_path / "holes"
     words = ["adversarial", "--neighbourhood", str(file), "--base", "fenced", "--edits", "5", "--format", "json"]

@@ -35,7 +35,7 @@ Row = tuple[int, int, int, int, int, int]
 """(segment, space, write, lo, hi, tag)"""
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", MADE)
 def test_plans_are_right_by_the_definitions(name: str) -> None:
     """What the oracle refuses without looking at the order would hide what it says of the order."""
@@ -261,7 +261,7 @@ def misread_by_bytes(toucher: Toucher, touched: Touched, order: list[int], pos: 
     return any(memory.get((s, b)) != (code, 0) for s, lo, hi, code in final for b in range(lo, hi))
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_what_is_read_is_what_each_byte_holds() -> None:
     rng, seen = Random(9), Counter[bool]()
     for kind in CLASSES:

@@ -226,7 +226,7 @@ def test_where_a_device_measures_parents_far_behind_the_best_are_rare(make_loop:
     assert 900 < sum(sure._another(context, [near, far], rng) is far for _ in range(2000)) < 1100
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_beside_others_a_child_is_climbed_to(make_loop: MakeLoop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the simulator measures, what is proposed is SAFE and faster than what leads by its word, by several changes
     if one is not enough. From the leader on its way, before that is measured, no worse one is proposed."""

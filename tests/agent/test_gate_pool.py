@@ -243,7 +243,7 @@ def test_a_kernel_arrives_as_it_was_admitted() -> None:
     assert kernel.schedule == schedule and kernel.code == cubin and kernel.certificate["schedule"]
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("spoilt", ["", "code", "seal"])
 def test_a_worker_binds_by_the_gates_seal(spoilt: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a process of its own, which knows nothing. What the seal is not of is compiled and read back."""

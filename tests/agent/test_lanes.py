@@ -106,7 +106,7 @@ def loop_order(state: object, index: int) -> int:
     return [mark.index for mark in state.curve].index(index)  # type: ignore[attr-defined]
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_the_others_go_on_when_a_device_is_lost(make_loop: MakeLoop) -> None:
     first, second = Named("h200", number=1, life=3), Named("h200", number=2, seconds=0.005)
     loop = make_loop(Local(), first, evals=8)

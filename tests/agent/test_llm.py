@@ -156,7 +156,7 @@ def test_a_night_with_a_model_ends_with_every_fault_named(
     assert KEY not in report
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_each_trial_is_told_as_a_change_to_its_parent_with_its_gain_over_it(make_loop: MakeLoop) -> None:
     """By the true times: whatever was kept since, the sign of every gain is right within its error, and the change is
     the one that was proposed."""
@@ -246,7 +246,7 @@ def test_a_model_that_earns_nothing_is_asked_less(make_loop: MakeLoop) -> None:
     assert standing.proposals >= 4 and standing.kept == standing.evaluated == 0 and standing.accepted == "0%"
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_a_slow_answer_never_holds_up_the_device(make_loop: MakeLoop) -> None:
     script = Script([(200, {}, {}, 60.0)])
     with serving(script) as url:
@@ -262,7 +262,7 @@ def test_a_slow_answer_never_holds_up_the_device(make_loop: MakeLoop) -> None:
     assert "Prefer few registers." in sent["messages"][0]["content"] and "Prefer" not in json.dumps(sent["system"])
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_a_search_with_nothing_else_to_do_waits_for_the_model(make_loop: MakeLoop) -> None:
     answers = [(*uses(submit({"wide_epilogue": 16}))[:3], 0.5), ok("done")]
     with serving(Script(answers)) as url:

@@ -207,7 +207,7 @@ def test_the_last_minute_begins_in_time_to_test_and_confirm(
     assert budget.closing(Limits(minutes=minutes), elapsed) is closes
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_the_simulator_is_never_below_the_floor(make_loop: MakeLoop) -> None:
     from amk.simulator.floor import floor_ms
 
@@ -220,7 +220,7 @@ def test_the_simulator_is_never_below_the_floor(make_loop: MakeLoop) -> None:
                 assert Simulator().step_ms(made.schedule, pos) >= floor_ms(made.schedule, pos)  # type: ignore[union-attr]
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_the_best_is_compared_with_a_plan_that_nobody_proposes_from(make_loop: MakeLoop) -> None:
     plain, beside = make_loop(Local(), evals=5), make_loop(Local(), evals=5, folder=Path(tempfile.mkdtemp()))
     beside.reference = FAST

@@ -284,7 +284,7 @@ def ablated_rows(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_a_closer_bound_than_the_floor_is_told_beside_the_best(make_loop: MakeLoop, tmp_path: Path) -> None:
     """Of the newest row that is of the run's model, weights and card; another row says nothing of it."""
     loop = make_loop(evals=2)

@@ -148,7 +148,7 @@ def test_nothing_is_multiplied_and_everything_is_still_copied_and_signalled(
         assert count(found, instruction) == count(whole, instruction) > 0
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_nobody_admits_an_ablated_kernel(schedule: Schedule, some: Compiled) -> None:
     made = some
     assert list(made.resources) == [SYMBOL] and KERNEL not in made.ptx

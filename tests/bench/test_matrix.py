@@ -47,7 +47,7 @@ def test_a_recorded_cell_is_kept_while_schedule_and_code_are_the_same() -> None:
         assert again.compile_s != 1234.5 and again.outcome == "runs"
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_the_command_records_resumes_and_renders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     record, table = tmp_path / "m.json", tmp_path / "m.md"
     words = ["matrix", "--record", str(record), "--models", "llama3-70b", "--render", str(table)]

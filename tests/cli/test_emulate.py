@@ -69,7 +69,7 @@ def test_what_needs_too_much_memory_is_refused_before_weights_are_made(
     assert "AMK803" in capsys.readouterr().err
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_a_schedule_that_the_interpreter_cannot_follow_is_told_as_wrong(capsys: pytest.CaptureFixture[str]) -> None:
     """The kernel ends and has a token; what it read as digits was written as half floats."""
     assert main(["emulate", "adversarial/halves-where-digits-are-read.json"]) == Exit.UNSAFE

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.checkpoint
 ON_SCHEDULE = ("--device", "interpreter")
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_the_question_is_answered_in_words(smollm2_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """As the template has it, without its system message of 20 tokens; the answer ends with the model's own token."""
     asked = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
@@ -76,7 +76,7 @@ def test_a_conversation_of_two_turns(
     assert capsys.readouterr().out.splitlines() == ["The capital of France is Paris.", "The capital of Italy is Rome."]
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_a_question_is_put_into_the_chat_template(smollm2_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = [
         "generate",
@@ -91,7 +91,7 @@ def test_a_question_is_put_into_the_chat_template(smollm2_path: Path, capsys: py
     assert "37 tokens" in capsys.readouterr().err
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_a_prompt_longer_than_the_context_is_refused(smollm2_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = [
         "generate",

@@ -139,7 +139,7 @@ def test_a_schedule_that_accepts_nothing_does_not_say_so() -> None:
     assert json.loads(canonical_json(planned("tagged words")))["accepts"] is True
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", CASES)
 def test_every_way_is_safe(name: str) -> None:
     schedule = planned(name)
@@ -148,7 +148,7 @@ def test_every_way_is_safe(name: str) -> None:
     assert check_certificate(schedule, schedule_hash(schedule), certificate).reason == ""
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", ["tagged words", "fp8 cache", "drawn", "drawn behind filters"])
 def test_no_run_refutes_it(name: str) -> None:
     schedule = planned(name, max_tokens=6)
@@ -180,7 +180,7 @@ def test_the_judge_notices_rows_that_count_too_many_or_too_few() -> None:
         assert judged(schedule, request, order, changed(how)).status == "refuted"
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("settings", [PHASED, TAGGED], ids=["fenced", "tagged"])
 def test_the_oracle_rules_at_every_position_and_way(settings: Settings) -> None:
     schedule = small(settings, rows=3)

@@ -73,7 +73,7 @@ def flipped(text: str) -> str:
     return base64.b64encode(code).decode()
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_a_second_start_checks_and_builds_nothing(starts: Starts) -> None:
     first = starts.start(small())
     assert starts.checks == 1 and starts.builds >= 1
@@ -158,7 +158,7 @@ def test_a_changed_program_checks_again(
     assert starts.checks == 1 and starts.builds >= 1
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_a_process_older_than_its_sources_seals_nothing(
     starts: Starts, copied: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,7 +181,7 @@ def test_a_process_older_than_its_sources_seals_nothing(
     assert starts.checks == 0
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_a_certificate_as_deep_as_can_be_read_costs_a_new_proof(starts: Starts) -> None:
     """Some depths can be read and not be written again."""
     schedule = small()

@@ -193,7 +193,7 @@ PLANS: list[tuple[FormatName, dict[str, Any], Any, str]] = [
 ]
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(("layers", "settings", "model", "gpu"), PLANS)
 def test_plans_are_safe(layers: FormatName, settings: dict[str, Any], model: Any, gpu: str) -> None:
     schedule = plan(model, load_target(gpu), settings=replace(FAST, **settings), wanted=formats(layers), max_context=64)

@@ -224,7 +224,7 @@ def test_the_unchanged_models_are_equal(original: tuple[str, Path]) -> None:
     assert np.abs(theirs.logits).max() > 1, "logits near zero would hide differences"
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("kind", TYPES)
 def test_a_tied_head_is_the_embedding_and_nothing_else(kind: str, tmp_path: Path) -> None:
     tied = checkpoint(tmp_path / "tied", kind, tie_word_embeddings=True)

@@ -83,7 +83,7 @@ def test_a_draft_that_is_the_model_is_always_right(directory: Path, plain: amk.L
             assert (found.usage.accepted_tokens, found.usage.steps) == (found.usage.drafted_tokens, 3)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_a_small_draft_and_several_texts(directory: Path, tmp_path: Path, plain: amk.LanguageModel) -> None:
     """Its first layer, with a context that ends before the texts do."""
     small = tiny_chat.write(tmp_path / "small", layers=1)

@@ -101,7 +101,7 @@ def test_caches_are_those_of_steps_with_output_head(name: str) -> None:
     assert engines[0].state() == engines[1].state() and engines[0].state()["pos"] == 3 * rows
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", ["tagged words", "all in parts", "codes"])
 def test_packed_weights_of_both_are_the_same(name: str) -> None:
     """The steps without output head read a packing that was made for those with it, copy by copy."""

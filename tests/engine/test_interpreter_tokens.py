@@ -168,7 +168,7 @@ def test_tiny_models_follow_the_reference(name: str) -> None:
         assert len({run.logits().tobytes() for run in runs}) == 1, "timing changed the result"
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_launches_of_any_length_agree() -> None:
     model = tiny_model()
     source, schedule = RandomTensors(model), planned(model)
@@ -224,7 +224,7 @@ def test_drawn_texts_follow_the_reference(sampling: Sampling, handoff: str) -> N
     assert texts[0] == expected
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_a_drawn_end_token_ends_the_text() -> None:
     model, sampling = tiny_model(), DRAWS[3]
     source, schedule = RandomTensors(model), planned(model, sampling=sampling.mode)

@@ -80,7 +80,7 @@ def test_plans_of_live_batches_are_safe_and_certified(model: ModelSpec) -> None:
     assert check_certificate(schedule, schedule_hash(schedule), certify_schedule(schedule, checked=False)).reason == ""
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", LIVE)
 def test_no_run_refutes_sequences_at_positions_of_their_own(name: str) -> None:
     schedule = schedule_of(name)
@@ -236,7 +236,7 @@ def test_the_state_names_every_position() -> None:
     assert begin.state_words(3, live=True)[4:] == ("token.1", "token.2", "pos.1", "pos.2")
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_the_command_plans_and_verifies_live_batches(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = str(tmp_path / "live.json")
     asked = ["--model", "smollm2-135m", "--gpu", "h200", "--max-context", "256", "--batch", "2", "--live"]

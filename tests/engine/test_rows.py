@@ -99,7 +99,7 @@ def test_a_schedule_of_one_row_says_nothing_of_rows() -> None:
     assert document["programs"][0]["body"][0]["op"]["prompt"] == "prompt"
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", CASES)
 def test_rows_are_safe(name: str) -> None:
     schedule = planned(name)
@@ -116,7 +116,7 @@ def test_rows_are_safe(name: str) -> None:
         )
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", ["rows across blocks", "bias, a group of three", "all in parts"])
 def test_no_run_refutes_rows(name: str) -> None:
     assert judge(planned(name, max_tokens=4), most=cases(2, 4)).status == "not refuted"
@@ -224,7 +224,7 @@ def test_the_judge_refutes_wrong_rows(damage: str, monkeypatch: pytest.MonkeyPat
     assert judge(planned("fenced counters, two splits", rows=4), most=2).status == "refuted"
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_behind_an_ended_text_its_last_token_is_repeated() -> None:
     """Also where lanes hold the tokens of rows: the kernel's tokens are the references'."""
     schedule = planned("sixteen rows")

@@ -32,7 +32,7 @@ def other(smollm2_path: Path) -> Any:
     return in_transformers(smollm2_path)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_the_question_is_answered(model: amk.LanguageModel) -> None:
     found = model.generate(QUESTION)
     assert (found.text, found.finish) == ("The capital of France is Paris.", "stop")
@@ -45,7 +45,7 @@ def check(model: amk.LanguageModel, other: Any, texts: list[str], count: int) ->
         assert list(model.generate(prompt, max_tokens=count).tokens) == greedy(other, prompt, count)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_guesses_change_no_answer(model: amk.LanguageModel, smollm2_path: Path) -> None:
     asked = [{"role": "user", "content": "Copy this: one two three, one two three, one two four"}]
     wanted = model.generate(asked, max_tokens=24)
@@ -62,7 +62,7 @@ def test_greedy_texts_are_those_of_transformers(model: amk.LanguageModel, other:
     check(model, other, list(PROMPTS), 64)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_a_greedy_text_is_that_of_transformers(model: amk.LanguageModel, other: Any) -> None:
     check(model, other, list(PROMPTS)[:1], 16)
 

@@ -154,7 +154,7 @@ def test_what_needs_logits_is_guessed_too(
         assert [token for token, _ in mine.top] == [token for token, _ in theirs.top]
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_texts_of_a_batch_have_guesses_of_their_own(directory: Path, plain: amk.LanguageModel) -> None:
     """Each its own number of rows in a pass, and its own acceptance."""
     prompts = [PROMPT, "ABC ABC ABC ABC AB", "Q", "XY XY XY XY XY X"]

@@ -105,7 +105,7 @@ def test_texts_are_those_of_a_schedule_that_reads_token_by_token(headed: bool) -
     assert reader.read_by_steps > 30 and (reader.ends > 5) == headed
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("length", [2, 4, 5, 6, 7, 10, 13, 24])
 def test_logits_and_draws_behind_a_prompt_are_those_of_a_schedule_that_reads_token_by_token(length: int) -> None:
     """So a mask, a bias and logprobs are of the same logits. A first token that ends the text ends it."""
@@ -203,7 +203,7 @@ def on(schedule: Schedule, room: int) -> Schedule:
     return schedule.model_copy(update={"target": schedule.target.model_copy(update={"hbm_bytes": room})})
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("form", ["bf16", "int8", "fp8"])
 def test_engines_beside_each_other_have_the_bytes_that_each_has_alone(
     form: Any, monkeypatch: pytest.MonkeyPatch
@@ -242,7 +242,7 @@ def test_engines_beside_each_other_have_the_bytes_that_each_has_alone(
     )
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_what_has_no_steps_is_refused() -> None:
     schedule = tiny_plan(MODEL, workers=4)
     assert verify(in_steps(schedule)).safe

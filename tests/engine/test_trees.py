@@ -175,7 +175,7 @@ def test_what_is_no_tree_is_refused(parents: tuple[int, ...]) -> None:
         words_of(parents, 4)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", CASES)
 def test_it_is_safe(name: str) -> None:
     schedule = planned(name)
@@ -189,7 +189,7 @@ def test_it_takes_turns_with_one_row() -> None:
     assert apart(schedule, planned("tagged words", rows=1, tree=False, reduce_from=1)) == []
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", CASES)
 def test_no_run_refutes_it(name: str) -> None:
     assert judge(planned(name), most=cases(3, 8)).status == "not refuted"
@@ -240,7 +240,7 @@ def small(settings: Settings = PHASED, rows: int = 4) -> Schedule:
     return small_plan(settings, rows=rows, tree=True)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("settings", [PHASED, TAGGED], ids=["fenced", "tagged"])
 def test_the_oracle_says_the_same(settings: Settings) -> None:
     schedule = small(settings)
@@ -262,7 +262,7 @@ def test_its_kernel_computes_the_same(settings: Settings) -> None:
         assert ruling.status == "not refuted", (request, order, ruling)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_its_kernel_stays_within_the_step_whatever_the_table_says() -> None:
     """At the context's last positions, where angles of a place behind a row's own are not there; also for bits that are
     those of no tree it computes what the reference does."""
@@ -371,7 +371,7 @@ def test_branches_of_any_shape_in_as_few_steps_as_rows_allow(rows: int) -> None:
         backend.branches([1] * 23, [1, 2], [-1, 0])
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("device", ["interpreter", "emulator"])
 def test_scores_of_candidates_are_those_of_the_forward_pass(tmp_path: Path, device: Device) -> None:
     """Candidates with common beginnings, through the Python API."""

@@ -67,7 +67,7 @@ OUTSIDE = (
 )  # fmt: skip
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("instruction", OUTSIDE)
 def test_an_instruction_that_no_rule_covers_is_refused(instruction: str) -> None:
     """Each would leave the text, or write what the list of synchronising instructions does not show."""
@@ -143,7 +143,7 @@ NARROWER: dict[str, Callable[[str], str]] = {
 }
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("change", NARROWER)
 def test_narrow_arithmetic_is_no_sum(change: str) -> None:
     text = [NARROWER[change](line) for line in lines("fenced")]
@@ -159,7 +159,7 @@ def test_every_group_of_copies_is_committed_on_every_path() -> None:
         assert "group is open" in found or "fewer groups" in found, (one, found)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_slots_are_read_when_all_lanes_have_waited_for_their_copies() -> None:
     """A lane waits for its own copies; those of others it sees behind the barrier."""
     text, found = lines("copies"), synchronising("copies")
@@ -270,7 +270,7 @@ def test_what_is_loaded_is_not_read_before(name: str) -> None:
         assert f"reads {address[1]} before it is written" in found, (one, found)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", ["fenced", "tagged", "copies"])
 def test_a_wait_is_not_stepped_over(name: str) -> None:
     """By a branch from before the poll of a counter, or of a slot, to the barrier behind it."""
@@ -285,7 +285,7 @@ def test_a_wait_is_not_stepped_over(name: str) -> None:
         assert OTHERWISE in told or "goes on although" in told, (one, told)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_words_of_tagged_buffers_are_accessed_as_such_alone() -> None:
     """A weak load or store of one is no instruction of the skeleton, and says nothing to whoever polls."""
     text = lines("tagged")

@@ -52,7 +52,7 @@ def test_over_budget(schedule: Schedule, changes: dict[str, int], code: str) -> 
     assert caught.value.exit_code is Exit.UNSAFE
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_two_workers_that_do_not_fit_one_sm(schedule: Schedule) -> None:
     """Compiled for one worker a SM, the kernel may use what two of them would have to share."""
     built = replace(build(schedule), schedule=launched(schedule, ctas_per_sm=2))

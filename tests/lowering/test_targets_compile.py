@@ -196,7 +196,7 @@ def test_a_batch_with_an_fp8_cache() -> None:
     check(plan(load_model("smollm2-135m"), load_target("h200"), settings=settings, max_context=256), "sm_90a")
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_two_workers_share_an_sm() -> None:
     """Compiled for two, the kernel leaves room for the second: registers, shared memory and threads of both fit."""
     warps = 6

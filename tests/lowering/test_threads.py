@@ -55,7 +55,7 @@ def test_a_barrier_of_some_warps_is_met_by_these_alone() -> None:
         assert OTHERWISE in refusal(APART, branch, text[branch].replace("@", "@!")), branch
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_a_worker_runs_its_program_alone() -> None:
     """Each of two workers has one of its own."""
     name = "two programs"

@@ -93,7 +93,7 @@ def test_the_whole_schedule_gets_the_verdict_of_the_short_one(monkeypatch: pytes
     assert verdict.safe and verdict.stats["layers checked"] == 9
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_a_mistake_in_the_second_loop_is_found() -> None:
     """A wait that nobody ends, and a step without its wait; both in the second loop only, and judged on all layers."""
     stuck = verify(raised_threshold(made(), "act.1"))

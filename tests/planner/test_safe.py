@@ -202,7 +202,7 @@ def test_idle_workers_are_held_back_by_hints() -> None:
     assert verify(fenced).status == "SAFE"
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_a_worker_that_publishes_nothing_is_a_race() -> None:
     """Without the hints nothing stops the others from overtaking the workers that own no rows."""
     most = plan(PLAIN, load_target("h200"), settings=replace(FAST, handoff="tagged"), max_context=256, workers=132)

@@ -172,7 +172,7 @@ def test_a_state_that_is_beaten_for_no_more_memory_and_warps_is_dropped(monkeypa
     assert [s.key for s in made._round([fast], Knob("wide_epilogue", (16, 32, 128)), ())] == ["a", "d", "c"]
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_what_is_no_choice_is_searched_as_asked() -> None:
     """A batch, drawing and another cache are in the plans that are timed and proved, in the presets too."""
     start = replace(FAST, batch=2, kv_dtype="fp8")

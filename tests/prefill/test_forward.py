@@ -75,7 +75,7 @@ def test_the_cache_is_the_one_of_reading_token_by_token(name: str) -> None:
     assert both.engine.step(NEW).tolist() == expected[end:]
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", CASES)
 def test_logits_behind_a_prompt_are_those_of_reading_token_by_token(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """From position 0, behind what the cache holds, and where the prompt takes several blocks; the token that is asked

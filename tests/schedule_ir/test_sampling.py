@@ -64,7 +64,7 @@ def test_a_plan_with_fewer_filters_draws_the_same_tokens(mode: Mode) -> None:
         assert drawing(mode)(logits, sampling, seed)[0] == drawing("top-k-top-p")(logits, sampling, seed)[0]
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_the_token_does_not_depend_on_the_plan() -> None:
     sampling = Sampling(1.3, 20, 0.9, 2**63 + 5)
     for seed in range(8):

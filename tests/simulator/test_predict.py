@@ -210,7 +210,7 @@ def test_all_positions_of_the_plain_model_finish() -> None:
     assert all(step_ms(schedule, pos) > 0 for pos in (0, 31, 32, 63, 64, 511))
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_batches_and_long_contexts_are_predicted_within_a_tenth() -> None:
     """What was 17 to 49% off: rows of a batch are fetched 16 bytes at a time, attention holds two blocks at once."""
     batches = measured_runs([str(RECORDS / "h200-batches-llama3-8b.json")])

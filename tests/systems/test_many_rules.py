@@ -24,7 +24,7 @@ PARTS = (1_000_000, 2_000_000, 3_000_000, 4_000_000)
 CERTIFICATES = 16
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_the_compiled_explorer_says_what_the_rules_say() -> None:
     drawn = [Made(Random(seed), CHANGES) for seed in range(250)]
     found, _ = explored(joined(drawn), all_of_it=True)

@@ -98,7 +98,7 @@ class Over(Exception):
     """The time."""
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("looks", [1, 3])
 def test_no_race_is_looked_at_when_the_time_is_over(looks: int) -> None:
     asked: list[int] = []
@@ -119,7 +119,7 @@ def test_no_race_is_looked_at_when_the_time_is_over(looks: int) -> None:
     assert len(asked) == looks, "some edit has so many looks, and none follows"
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("seed", range(2))
 def test_clashes_of_two_steps_are_their_accesses_to_a_common_byte(seed: int) -> None:
     result, seen = compose(small_plan(SMALL["fast"])), Counter[bool]()
