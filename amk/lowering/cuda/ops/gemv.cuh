@@ -130,6 +130,10 @@ __device__ __forceinline__ void wide_gemv(C& c) {
       }
     }
   };
+  // A choice of bytes of which only the running kernel knows that it changes nothing: of plain copies, which an operand of four
+  // registers in a row needs, the compiler makes new ones for every product.
+  const u32 same = 0x3210u | static_cast<u32>(c.pos) >> 31;
+  const auto copy = [&](u32 word) { return __byte_perm(word, 0, same); };
   c.ring.enter(hi - lo, c.lane);
 #pragma unroll 1
   for (int chunk = lo; chunk < hi; ++chunk) {
@@ -147,10 +151,11 @@ __device__ __forceinline__ void wide_gemv(C& c) {
         for (int t = 0; t < kTiles; ++t) {
           // In the order of x_place: the second pair stands third.
           const uint4 a = sync::load_shared_v4(x[t][0] + at + i * 64), b = sync::load_shared_v4(x[t][1] + at + i * 64);
+          const u32 low[4] = {copy(a.x), copy(b.x), copy(a.z), copy(b.z)}, high[4] = {copy(a.y), copy(b.y), copy(a.w), copy(b.w)};
 #pragma unroll
           for (int g = 0; g < kEach; ++g) {
-            mma_16(acc[g][t][0], a.x, b.x, a.z, b.z, weights[g][i].x, weights[g][i].y);
-            mma_16(acc[g][t][1], a.y, b.y, a.w, b.w, weights[g][i].z, weights[g][i].w);
+            mma_16(acc[g][t][0], low[0], low[1], low[2], low[3], weights[g][i].x, weights[g][i].y);
+            mma_16(acc[g][t][1], high[0], high[1], high[2], high[3], weights[g][i].z, weights[g][i].w);
           }
         }
       }
