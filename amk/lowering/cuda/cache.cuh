@@ -16,6 +16,7 @@ struct CacheRow<bf16> {
   static __device__ __forceinline__ void load_if(bool live, Raw& raw, const bf16* row) { sync::load_global_if(live, raw, row); }
   static __device__ __forceinline__ const uint4& pairs(const Raw& raw) { return raw; }
   static __device__ __forceinline__ bf16 of(float v) { return __float2bfloat16(v); }
+  static __device__ __forceinline__ void store_pair(bf16* to, float2 v) { *reinterpret_cast<u32*>(to) = pack_bf16(v.x, v.y); }
 };
 
 template <>
@@ -31,6 +32,7 @@ struct CacheRow<fp8> {
     return make_uint4(pair(raw.x, 0x1404u), pair(raw.x, 0x3424u), pair(raw.y, 0x1404u), pair(raw.y, 0x3424u));
   }
   static __device__ __forceinline__ fp8 of(float v) { return {__nv_cvt_float_to_fp8(v, __NV_SATFINITE, __NV_E4M3)}; }
+  static __device__ __forceinline__ void store_pair(fp8* to, float2 v) { to[0] = of(v.x), to[1] = of(v.y); }
 };
 
 }  // namespace amk

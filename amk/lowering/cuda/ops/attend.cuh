@@ -20,6 +20,11 @@
 
 namespace amk::ops {
 
+// Each word of v anew, where `same` is 0x3210.
+__device__ __forceinline__ void copy_words(uint4& v, u32 same) {
+  v.x = __byte_perm(v.x, 0, same), v.y = __byte_perm(v.y, 0, same), v.z = __byte_perm(v.z, 0, same), v.w = __byte_perm(v.w, 0, same);
+}
+
 // One warp's sums for 8 query heads. keys, values: this lane's first row of the next block; ahead: positions from the warp's
 // first row there up to the last one of the step; late: rows of the step behind that of this lane's query vector. seen: of a tree, the
 // rows that this one sees, as bits.
@@ -62,6 +67,9 @@ struct Attention {
     static_assert(kPieces == 1 || kBlocks == 1, "pieces are of one block");
     constexpr int kAll = kBlocks * kQuads, kNext = kBlocks * kStep, kBack = (kPieces - 1) * kPiece;
     const int part = lane % 4, all = width;
+    // A choice of bytes of which only the running kernel knows that it changes nothing, as no address is that large: of plain
+    // copies, which an operand of four registers in a row needs, the compiler makes new ones for every product.
+    const u32 same = kPieces == 1 ? 0 : 0x3210u | static_cast<u32>(reinterpret_cast<unsigned long long>(keys) >> 63);
     Rows<kBlocks> k_raw = {}, v_raw = {};
     load<kBlocks>(k_raw, keys, ahead);
     load<kBlocks>(v_raw, values, ahead);
@@ -82,6 +90,7 @@ struct Attention {
           uint4 low{}, high{};
           if (has(i * 64 + part * 8)) low = query[i * 16 + j];
           if (has(i * 64 + 32 + part * 8)) high = query[i * 16 + 8 + j];
+          if constexpr (kPieces > 1) copy_words(low, same), copy_words(high, same);
 #pragma unroll
           for (int s = 0; s < kAll; ++s) {
             const uint4 k = Row::pairs(k_raw[s][i]);

@@ -86,25 +86,36 @@ __device__ __forceinline__ void plain_gemv(C& c) {
   }
 }
 
-// Of more than 8 sequences. What is read of x is multiplied with every row group of a chunk.
+// Of more than 8 sequences. What is read of x is multiplied with every row group of a chunk. A slot is given back as soon as its
+// weights are in registers, and x of kAhead tiles is loaded before it is multiplied, also that of the next chunk: no product
+// waits for shared memory.
 template <class S, class C>
 __device__ __forceinline__ void wide_gemv(C& c) {
   constexpr int kWidth = S::Matrix::kColumns, kChunks = S::Matrix::kChunks / S::kKParts, kChains = 2;
   constexpr int kEach = S::Matrix::Weights::kRowGroups, kTiles = (C::P::kBatch + 15) / 16, kBatch = C::P::kBatch;
+  constexpr int kSteps = kWidth / 32, kAll = kSteps * kTiles, kAhead = kAll <= 8 ? kAll : kTiles;  // of 16 sequences, 32 columns
   static_assert(S::Matrix::kK % (kWidth * S::kKParts) == 0 && kWidth % 32 == 0, "chunks cover k exactly");
   static_assert(S::kXRow % 8 == 0, "rows of whole 16 bytes");
   const int agent = c.warp - S::kFirst;
   const int chunks = S::Matrix::count(c) / kEach * kChunks;
   const int lo = share_begin(chunks, S::kAgents, agent), hi = share_begin(chunks, S::kAgents, agent + 1);
-  u32 x[kTiles][2];
+  constexpr bool kWhole = kBatch % 16 == 0;  // tiles have all their sequences: they are as far apart in every lane
+  u32 x[kWhole ? 1 : 2 * kTiles];
 #pragma unroll
-  for (int t = 0; t < kTiles; ++t) {
+  for (int t = 0; t < (kWhole ? 1 : 2 * kTiles); ++t) {
+    const int sequence = min(t * 8 + c.lane / 4, kBatch - 1);
+    x[t] = sync::opaque(sync::shared_address(S::x(c)) + c.lane % 4 * 16 + sequence * (S::kXRow * 2));
+  }
+  uint4 inputs[kAhead][2] = {};
+  // Tile n of a chunk whose columns begin at byte `at` of x: sequences 16 t .. + 16, columns 32 i .. + 32, n = i * kTiles + t.
+  const auto fetch = [&](bool live, int n, u32 at) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int sequence = min(t * 16 + h * 8 + c.lane / 4, kBatch - 1);
-      x[t][h] = sync::opaque(sync::shared_address(S::x(c)) + c.lane % 4 * 16 + sequence * (S::kXRow * 2));
+      const int t = n % kTiles * 2 + h;
+      const u32 from = kWhole ? x[0] + t * (8 * S::kXRow * 2) : x[kWhole ? 0 : t];
+      sync::load_shared_if(live, inputs[n % kAhead][h], from + at + n / kTiles * 64);
     }
-  }
+  };
   float* part = S::part(c) + agent * (8 * kBatch * kEach) + c.lane / 4 * 8 + c.lane % 4 * 2;
   int row = lo / kChunks, column = lo % kChunks;  // of chunks
   float acc[kEach][kTiles][kChains][4] = {};
@@ -130,36 +141,52 @@ __device__ __forceinline__ void wide_gemv(C& c) {
       }
     }
   };
+  // A choice of bytes of which only the running kernel knows that it changes nothing: of plain copies, which an operand of four
+  // registers in a row needs, the compiler makes new ones for every product.
+  const u32 same = 0x3210u | static_cast<u32>(c.pos) >> 31;
+  const auto copy = [&](u32 word) { return __byte_perm(word, 0, same); };
+  if constexpr (!ablation::kNoProduct) {
+#pragma unroll
+    for (int n = 0; n < kAhead; ++n) fetch(lo < hi, n, column * (kWidth * 2));
+  }
   c.ring.enter(hi - lo, c.lane);
 #pragma unroll 1
   for (int chunk = lo; chunk < hi; ++chunk) {
     const u32 w = c.ring.wait(c.dog, c.warp) + c.lane * 16, at = column * (kWidth * 2);
+    uint4 weights[kEach][kSteps];
     if constexpr (!ablation::kNoProduct) {
-      uint4 weights[kEach][kWidth / 32];
 #pragma unroll
       for (int g = 0; g < kEach; ++g) {
 #pragma unroll
-        for (int i = 0; i < kWidth / 32; ++i) weights[g][i] = sync::load_shared_v4(w + (g * (kWidth / 32) + i) * 512);
-      }
-#pragma unroll
-      for (int i = 0; i < kWidth / 32; ++i) {
-#pragma unroll
-        for (int t = 0; t < kTiles; ++t) {
-          // In the order of x_place: the second pair stands third.
-          const uint4 a = sync::load_shared_v4(x[t][0] + at + i * 64), b = sync::load_shared_v4(x[t][1] + at + i * 64);
-#pragma unroll
-          for (int g = 0; g < kEach; ++g) {
-            mma_16(acc[g][t][0], a.x, b.x, a.z, b.z, weights[g][i].x, weights[g][i].y);
-            mma_16(acc[g][t][1], a.y, b.y, a.w, b.w, weights[g][i].z, weights[g][i].w);
-          }
-        }
+        for (int i = 0; i < kSteps; ++i) weights[g][i] = sync::load_shared_v4(w + (g * kSteps + i) * 512);
       }
     }
     c.ring.template release<S::kDeferred>(c.lane, hi - chunk - 1);
+    const bool more = chunk + 1 < hi;
+    if (++column == kChunks) column = 0;
+    if constexpr (!ablation::kNoProduct) {
+#pragma unroll
+      for (int n = 0; n < kAll; ++n) {
+        const int i = n / kTiles, t = n % kTiles;
+        // In the order of x_place: the second pair stands third.
+        const uint4 a = inputs[n % kAhead][0], b = inputs[n % kAhead][1];
+        const u32 low[4] = {copy(a.x), copy(b.x), copy(a.z), copy(b.z)}, high[4] = {copy(a.y), copy(b.y), copy(a.w), copy(b.w)};
+#pragma unroll
+        for (int g = 0; g < kEach; ++g) {
+          mma_16(acc[g][t][0], low[0], low[1], low[2], low[3], weights[g][i].x, weights[g][i].y);
+          mma_16(acc[g][t][1], high[0], high[1], high[2], high[3], weights[g][i].z, weights[g][i].w);
+        }
+        if (n + kAhead < kAll) {
+          fetch(true, n + kAhead, at);
+        } else {
+          fetch(more, n + kAhead - kAll, column * (kWidth * 2));
+        }
+      }
+    }
     // One place for both ends: sums are stored where a row of chunks ends, and where the warp's share does.
-    if (++column == kChunks || chunk + 1 == hi) {
+    if (column == 0 || !more) {
       flush();
-      column = 0, ++row;
+      ++row;
     }
   }
 }

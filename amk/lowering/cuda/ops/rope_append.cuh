@@ -103,86 +103,131 @@ __device__ __forceinline__ void rope_append_one(C& c, int head, int agent) {
   }
 }
 
+// Of several rows, the elements i, i + 1 and i + kHalf, i + kHalf + 1 of a head that a lane has: it needs no other lane's.
+struct HeadPart {
+  float2 a, b, cosine, sine;
+};
+
+// One head of a step of several rows, normed, rotated and stored; to: the query vector, or the element of a cache, for null.
+template <class S, class C, int kTwos, class Cache>
+__device__ __forceinline__ void rotate_store_rows(C& c, int kind, HeadPart (&part)[kTwos], float* query, Cache* cache) {
+  using P = typename C::P;
+  constexpr int kDim = P::kHeadDim, kHalf = kDim / 2;
+  if constexpr (S::kHasQNorm) {
+    if (kind < 2) {
+      // The order of additions is that of lanes with pairs i = lane + 32 k.
+      float squares = 0.f;
+#pragma unroll
+      for (int k = 0; k < (kHalf + 31) / 32; ++k) {
+        const float2 a = part[k / 2].a, b = part[k / 2].b;
+        const int from = c.lane / 2 + k % 2 * 16;
+        const float even = __shfl_sync(0xffffffffu, fmaf(a.x, a.x, b.x * b.x), from);
+        const float odd = __shfl_sync(0xffffffffu, fmaf(a.y, a.y, b.y * b.y), from);
+        if (c.lane + 32 * k < kHalf) squares += c.lane % 2 == 0 ? even : odd;
+      }
+      const float scale = rsqrtf(fmaf(warp_sum(squares), 1.f / static_cast<float>(kDim), P::kRmsEps));
+      const float* norm = (kind == 0 ? S::q_norm(c).data : S::k_norm(c).data) + S::layer(c) * kDim;
+#pragma unroll
+      for (int k = 0; k < kTwos; ++k) {
+        const int i = min(2 * (c.lane + 32 * k), kHalf - 2);
+        part[k].a.x *= scale * norm[i], part[k].a.y *= scale * norm[i + 1];
+        part[k].b.x *= scale * norm[kHalf + i], part[k].b.y *= scale * norm[kHalf + i + 1];
+      }
+    }
+  }
+#pragma unroll
+  for (int k = 0; k < kTwos; ++k) {
+    const int i = 2 * (c.lane + 32 * k);
+    if (i >= kHalf) continue;
+    const float2 a = part[k].a, b = part[k].b, cosine = part[k].cosine, sine = part[k].sine;
+    float2 lo = a, hi = b;
+    if (kind < 2) {
+      lo = make_float2(fmaf(a.x, cosine.x, -b.x * sine.x), fmaf(a.y, cosine.y, -b.y * sine.y));
+      hi = make_float2(fmaf(b.x, cosine.x, a.x * sine.x), fmaf(b.y, cosine.y, a.y * sine.y));
+    }
+    if (kind == 0) {
+      uint2 low, high;
+      split_pair(lo.x * P::kQueryScale, lo.y * P::kQueryScale, low.x, low.y);
+      split_pair(hi.x * P::kQueryScale, hi.y * P::kQueryScale, high.x, high.y);
+      *reinterpret_cast<uint2*>(query + i) = low, *reinterpret_cast<uint2*>(query + kHalf + i) = high;
+    } else {
+      CacheRow<Cache>::store_pair(cache + i, lo), CacheRow<Cache>::store_pair(cache + kHalf + i, hi);
+    }
+  }
+}
+
 // Several rows of one sequence: kTogether heads at a time, those of kind 0 (queries), 1 (keys) or 2 (values).
 template <class S, class C>
 __device__ __forceinline__ void rope_append_rows(C& c, int head, int agent) {
   using P = typename C::P;
-  constexpr int kDim = P::kHeadDim, kHalf = kDim / 2, kPairs = (kHalf + 31) / 32, kGroup = P::kHeads / P::kKvHeads;
-  constexpr int kQueries = P::kRows * kGroup, kTogether = 8, kWriters = S::kAgents > 2 ? 2 : 0;
+  constexpr int kDim = P::kHeadDim, kHalf = kDim / 2, kTwos = (kHalf / 2 + 31) / 32, kGroup = P::kHeads / P::kKvHeads;
+  constexpr int kQueries = P::kRows * kGroup, kTogether = 8, kTurn = 2, kWriters = S::kAgents > 2 ? 2 : 0;
   const auto qkv = S::qkv(c);
-  const long long base = static_cast<long long>(S::layer(c) * P::kCaches + head) * P::kContext;
+  const long long base = (static_cast<long long>(S::layer(c) * P::kCaches + head) * P::kContext + c.pos) * kDim;
+  // The rows lie in two blocks at most: those that the worker owns are side by side.
+  const int block = c.pos / P::kKvBlock, cut = min((block + 1) * P::kKvBlock - c.pos, P::kRows);
+  const int own_begin = block % P::kKvSplits == c.shares.attn_split ? 0 : cut;
+  const int own_end = (block + 1) % P::kKvSplits == c.shares.attn_split ? P::kRows : cut;
 #pragma unroll 1
   for (int kind = 0; kind < 3; ++kind) {
     const bool query = kind == 0;
     if (query ? agent < kWriters : (kind - 1) % S::kAgents != agent) continue;
-    const int stride = query ? S::kAgents - kWriters : 1, end = query ? kQueries : P::kRows;
-    const auto row_of = [&](int item) { return query ? item / kGroup : item; };
-    const auto live = [&](int item) {
-      const int pos = c.pos + item;
-      return item < end && (query || pos / P::kKvBlock % P::kKvSplits == c.shares.attn_split);
-    };
+    const int stride = query ? S::kAgents - kWriters : 1, end = query ? kQueries : own_end;
+    const int source = query ? head * kGroup : P::kHeads + (kind - 1) * P::kKvHeads + head;
+    auto* cache = (kind == 1 ? S::k_cache(c).data : S::v_cache(c).data) + base;
 #pragma unroll 1
-    for (int first = query ? agent - kWriters : 0; first < end; first += kTogether * stride) {
-      // The rotations, too, are loaded before anything is stored, which a compiler may not reorder.
-      float cosine[kTogether][kPairs] = {}, sine[kTogether][kPairs] = {};
+    for (int first = query ? agent - kWriters : own_begin; first < end; first += kTogether * stride) {
+      // All loads are in flight together, those of rotations as well, and without a branch: where no item is left, they are those
+      // of the first one again.
+      HeadPart part[kTogether][kTwos];
+      int from[kTogether];
+      const float* table[kTogether];
 #pragma unroll
       for (int j = 0; j < kTogether; ++j) {
-        const int item = first + j * stride;
-        if (!live(item)) continue;
-        long long turn = c.pos + row_of(item);
-        if constexpr (S::kHasTree) turn = c.pos + __popcll(seen_before<S>(c, row_of(item)));
-        const float* table = S::rope(c).data + turn * kDim;
-#pragma unroll
-        for (int k = 0; k < kPairs; ++k) {
-          const int i = min(c.lane + 32 * k, kHalf - 1);
-          cosine[j][k] = table[i], sine[j][k] = table[kHalf + i];
-        }
+        const int item = first + j * stride < end ? first + j * stride : first, row = query ? item / kGroup : item;
+        from[j] = row * S::kQkvRow + (source + (query ? item % kGroup : 0)) * kDim;
+        long long turn = c.pos + row;
+        if constexpr (S::kHasTree) turn = c.pos + __popcll(seen_before<S>(c, row));
+        table[j] = S::rope(c).data + turn * kDim;
       }
-      typename decltype(qkv)::One a_raw[kTogether][kPairs] = {}, b_raw[kTogether][kPairs] = {};
+      typename decltype(qkv)::Two a_raw[kTogether][kTwos], b_raw[kTogether][kTwos];
       until_fresh(c, qkv.tag, [&] {
         bool fresh = true;
 #pragma unroll
         for (int j = 0; j < kTogether; ++j) {
-          const int item = first + j * stride;
-          if (!live(item)) continue;
-          const int source = query ? head * kGroup + item % kGroup : P::kHeads + (kind - 1) * P::kKvHeads + head;
 #pragma unroll
-          for (int k = 0; k < kPairs; ++k) {
-            const int i = row_of(item) * S::kQkvRow + source * kDim + min(c.lane + 32 * k, kHalf - 1);
-            a_raw[j][k] = qkv.fetch_one(i), b_raw[j][k] = qkv.fetch_one(i + kHalf);
+          for (int k = 0; k < kTwos; ++k) {
+            const int i = min(2 * (c.lane + 32 * k), kHalf - 2);
+            a_raw[j][k] = qkv.fetch_two(from[j] + i), b_raw[j][k] = qkv.fetch_two(from[j] + i + kHalf);
+            part[j][k].cosine = *reinterpret_cast<const float2*>(table[j] + i);
+            part[j][k].sine = *reinterpret_cast<const float2*>(table[j] + kHalf + i);
           }
         }
 #pragma unroll
         for (int j = 0; j < kTogether; ++j) {
-          const bool there = live(first + j * stride);
 #pragma unroll
-          for (int k = 0; k < kPairs; ++k) {
-            fresh &= !there | (qkv.fresh_one(a_raw[j][k]) & qkv.fresh_one(b_raw[j][k]));
-          }
+          for (int k = 0; k < kTwos; ++k) fresh &= qkv.fresh_two(a_raw[j][k]) & qkv.fresh_two(b_raw[j][k]);
         }
         return fresh;
       });
-      // A loop, whose head is always the first in registers: code of its own for each head is 18 KB more, and a layer of
-      // several rows has more than the cache for instructions holds.
-#pragma unroll 1
-      for (int item = first; item < min(end, first + kTogether * stride); item += stride) {
-        if (live(item)) {
-          const long long pos = c.pos + row_of(item);
-          float a[kPairs], b[kPairs], squares = 0.f;
 #pragma unroll
-          for (int k = 0; k < kPairs; ++k) {
-            a[k] = qkv.value_one(a_raw[0][k]), b[k] = qkv.value_one(b_raw[0][k]);
-            if (c.lane + 32 * k < kHalf) squares += fmaf(a[k], a[k], b[k] * b[k]);
-          }
-          rotate_store<S>(c, {query, kind == 1, item, (base + pos) * kDim}, a, b, cosine[0], sine[0], squares);
+      for (int j = 0; j < kTogether; ++j) {
+#pragma unroll
+        for (int k = 0; k < kTwos; ++k) part[j][k].a = qkv.value_two(a_raw[j][k]), part[j][k].b = qkv.value_two(b_raw[j][k]);
+      }
+      // A loop, whose heads are always the first in registers: code of its own for each head is more than the cache for
+      // instructions has room for.
+#pragma unroll 1
+      for (int item = first; item < min(end, first + kTogether * stride); item += kTurn * stride) {
+#pragma unroll
+        for (int j = 0; j < kTurn; ++j) {
+          const int own = item + j * stride;
+          if (own < end) rotate_store_rows<S>(c, kind, part[j], S::q(c) + own * S::kQueryWidth, cache + own * kDim);
         }
 #pragma unroll
-        for (int j = 0; j + 1 < kTogether; ++j) {
+        for (int j = 0; j + kTurn < kTogether; ++j) {
 #pragma unroll
-          for (int k = 0; k < kPairs; ++k) {
-            a_raw[j][k] = a_raw[j + 1][k], b_raw[j][k] = b_raw[j + 1][k];
-            cosine[j][k] = cosine[j + 1][k], sine[j][k] = sine[j + 1][k];
-          }
+          for (int k = 0; k < kTwos; ++k) part[j][k] = part[j + kTurn][k];
         }
       }
     }
