@@ -118,6 +118,12 @@ PAIRS: Changes = {"row_groups": 2}
 MANY_COLUMNS = 32
 """From here on it does: raced at 32 and 64."""
 
+LONG_PAIRS: Changes = {**PAIRS, "chunk_bytes": 4096, "slots": 2}
+"""Slots go back before their weights are multiplied, so two are enough: half as many copies, releases and waits."""
+
+MOST_COLUMNS = 64
+"""Where that was raced."""
+
 X_BYTES = 132 * 1024
 """Of an input that is staged as a whole: 16 columns of 4,096 were measured, with rings of 64 KB beside it."""
 
@@ -157,8 +163,9 @@ def tuned(
         found = batched(settings.vectors, model, workers)
         plain = all(form == "bf16" for _, forms in wanted for form in forms.values())
         many = settings.vectors >= MANY_COLUMNS and "x_parts" in found
-        pairs = PAIRS if many and plain and even_groups(model) else {}
-        return replace(settings, **found, **lines, **pairs) if rings >= LONG_RINGS else settings
+        paired = LONG_PAIRS if settings.vectors >= MOST_COLUMNS else PAIRS
+        pairs = paired if many and plain and even_groups(model) else {}
+        return replace(settings, **{**found, **lines, **pairs}) if rings >= LONG_RINGS else settings
     splits = splits_of(settings, model, workers, context or min(CONTEXT, model.max_context))
     found = changes(layers, rings >= LONG_RINGS, model, reducible(settings, model, splits))
     late = LATE_CACHE if found.get("refill_early") and (context or CONTEXT) > LONG_CONTEXT else {}
