@@ -285,6 +285,47 @@ def test_a_slot_is_refilled_after_its_readers_have_arrived() -> None:
     assert kinds(REFILL.replace("FENCE", "").replace("LATE", ""), 1, 2) == {"proxy"}
 
 
+UNDER_COPY = """
+mov.u32 %r20, s;
+add.u32 %r21, %r20, 64;
+setp.eq.u32 %p5, %r1, 0;
+@%p5 mbarrier.init.shared::cta.b64 [s], 1;
+bar.sync 0;
+@%p1 bra OTHER;
+@%p2 bra TOGETHER;
+mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [s], 64;
+cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes [%r21], [%rd1], 64, [%r20];
+COPIER
+TOGETHER:
+bar.warp.sync -1;
+LANE
+bar.sync 1, 64;
+bra END;
+OTHER:
+bar.sync 1, 64;
+WARP
+END:
+W1: mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 %p3, [s], 0, 100;
+@!%p3 bra W1;
+BEHIND
+"""
+STORE = "st.shared.u32 [s+64], 5;"
+THIRD = f"and.b32 %r22, %r1, 31;\nsetp.eq.u32 %p6, %r22, 3;\n@%p6 {STORE}"
+BESIDE = "and.b32 %r22, %r1, 31;\nsetp.eq.u32 %p6, %r22, 3;\n@%p6 st.shared.u32 [s+128], 5;"
+
+
+@pytest.mark.parametrize(
+    ("place", "store", "raced"),
+    [("COPIER", STORE, True), ("LANE", THIRD, True), ("WARP", THIRD, True), ("BEHIND", "", False),
+     ("WARP", BESIDE, False), ("BEHIND", f"@%p5 {STORE}", False)],
+)  # fmt: skip
+def test_a_store_may_not_meet_the_bytes_of_a_copy_before_it_was_waited_for(place: str, store: str, raced: bool) -> None:
+    body = UNDER_COPY.replace(place, store)
+    for name in ("COPIER", "LANE", "WARP", "BEHIND"):
+        body = body.replace(name, "")
+    assert kinds(body, 1, 2) == ({"race"} if raced else set())
+
+
 SMALL = """
 mov.u32 %r20, s;
 mul.lo.u32 %r21, %r1, 4;
