@@ -113,6 +113,7 @@ class EmulatedEngine:
             limits,
             races=races,
             touches=touches,
+            arrays=[(b.offset or 0, (b.offset or 0) + b.bytes) for b in schedule.buffers if b.space == "shared"],
         )
         self.buffers = {b.name: b for b in schedule.buffers}
         self.tokens_left = 0

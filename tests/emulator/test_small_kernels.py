@@ -255,3 +255,21 @@ def test_a_huge_grid_is_refused() -> None:
     with pytest.raises(AmkError) as refused:
         Machine(assemble(parse(HEAD + "ret;\n}\n"), "k"), 1_000_000, 32, 0, [])
     assert refused.value.diagnostics[0].code == "AMK803"
+
+
+@pytest.mark.parametrize(
+    ("place", "inside"), [(0, True), (24, True), (32, False), (60, False), (64, True), (96, False)]
+)
+def test_bytes_between_arrays_are_nobodys(place: int, inside: bool) -> None:
+    """Arrays of 32 bytes lie at 0 and 64 of 128 bytes of dynamic shared memory."""
+    text = HEAD.replace(".visible .entry", ".extern .shared .align 16 .b8 dynamic[];\n.visible .entry")
+    body = f"setp.ne.u32 %p1, %r1, 0;\nmov.u32 %r3, dynamic;\n@!%p1 st.shared.u32 [%r3+{place}], 5;\n"
+    for arrays in ([(64, 96), (0, 32)], None):
+        machine = Machine(
+            assemble(parse(text + body + "ret;\n}\n"), "k"), 2, 1, 128,
+            [Allocation("out", 128, "state", np.zeros(32, np.uint32))], races=True, arrays=arrays,
+        )  # fmt: skip
+        for _ in range(2):
+            outcome = machine.launch(machine.memory.addresses["out"].to_bytes(8, "little"), None)
+            kinds = [fault.kind for fault in outcome.faults]
+            assert set(kinds) == (set() if inside or arrays is None else {"out of bounds"})

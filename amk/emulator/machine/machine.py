@@ -58,6 +58,15 @@ class Order:
     eager: bool = False
 
 
+def gaps(arrays: Sequence[tuple[int, int]] | None, size: int) -> list[tuple[int, int]]:
+    """(first byte, end) of what lies between the arrays, before and behind them."""
+    found, at = [], 0
+    for first, end in [] if arrays is None else [*sorted(arrays), (size, size)]:
+        found += [(at, first)] if at < first else []
+        at = max(at, end)
+    return found
+
+
 @dataclass
 class Outcome:
     """ended: every warp reached the end. instructions: executed by all warps together.
@@ -88,9 +97,12 @@ class Machine:
         *,
         races: bool = False,
         touches: bool = False,
+        arrays: Sequence[tuple[int, int]] | None = None,
     ) -> None:
         """blocks of `warps` warps; shared_bytes: dynamic. AMK803 if that takes more than the limits.
 
+        arrays: (first byte, end) of those in dynamic shared memory; whole 8 bytes between them are nobody's, so that a
+        store there is out of bounds. None: all of it is one array.
         races: accesses that nothing orders are told (`happens_before`), at about twice the time. touches: note the
         bytes that every instruction touches.
         """
@@ -98,6 +110,7 @@ class Machine:
         self.limits = limits or Limits()
         self.races = races and 2 * blocks * warps < 1 << 13 and len(program.code) < 1 << 19
         self.touches_wanted = touches
+        self._nobodys = gaps(arrays, shared_bytes)
         self.memory = Memory()
         for variable, address in program.globals:
             data = np.frombuffer(variable.data or bytes(variable.size), np.uint8)
@@ -170,6 +183,13 @@ class Machine:
             memory=m8,
             sizes=(end, shared, end, const_at, param_at, len(program.const), program.parameters, shared_end),
         )
+
+    def _keep_off(self) -> None:
+        """Of the bytes of shared memory that no array has."""
+        units, base = self._shared_bytes() // 8, self.program.static_shared
+        each = self.grid.mbarriers[: self.blocks * units].reshape(self.blocks, units)
+        for first, end in self._nobodys:
+            each[:, -(-(base + first) // 8) : (base + end) // 8] = state.OF_NOBODY
 
     def _clocks(self, total: int) -> dict[str, NDArray[Any]]:
         """Arrays of `happens_before` and `weak`, for `total` bytes; the system gives memory where they are touched."""
@@ -288,6 +308,7 @@ class Machine:
                       grid.numbers,
                       grid.mbarriers, grid.told, grid.small_count, grid.groups, grid.fault_log):  # fmt: skip
             array[:] = 0
+        self._keep_off()
         grid.numbers[[state.POOL_USED, state.FREE_COUNT]] = pool
         self._start_clocks()
         grid.numbers[state.PATIENT] = 1

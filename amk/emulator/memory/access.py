@@ -8,6 +8,7 @@ from amk.emulator.memory.clocks import live_lanes, tick
 from amk.emulator.memory.happens_before import ordered_read, ordered_write, tagged, watch
 from amk.emulator.memory.state import (
     ALLOCATIONS,
+    AN_MBARRIER,
     ASLEEP,
     BAD_MBARRIER,
     BLOCK_COUNT,
@@ -19,6 +20,7 @@ from amk.emulator.memory.state import (
     MBARRIERS,
     MEMORY,
     MISALIGNED,
+    OF_NOBODY,
     OUT_OF_BOUNDS,
     PAGE,
     PAGES,
@@ -207,7 +209,7 @@ def load(grid: int, warp: int, pc: int, mask: int, block: int) -> bool:  # noqa:
 
 @separate
 def writable(grid: int, warp: int, pc: int, lane: int, space: int, place: int, address: int, size: int) -> bool:
-    """Constants, parameters, read-only allocations and mbarriers are not written by ordinary stores."""
+    """Ordinary stores write no constants, parameters, read-only allocations, mbarriers, nor bytes that are nobody's."""
     if place >= at(grid, SHARED_AT) + at(grid, BLOCK_COUNT) * at(grid, SHARED_BYTES):
         fault(grid, READ_ONLY, warp, pc, lane, address, space, size)
         return False
@@ -217,8 +219,12 @@ def writable(grid: int, warp: int, pc: int, lane: int, space: int, place: int, a
             return False
         return True
     for part in range(place - at(grid, SHARED_AT) >> 3, (place + size - 1 - at(grid, SHARED_AT) >> 3) + 1):
-        if byte_at(at(grid, MBARRIERS), part):
+        kind = byte_at(at(grid, MBARRIERS), part)
+        if kind == AN_MBARRIER:
             fault(grid, BAD_MBARRIER, warp, pc, lane, address, 1, size)
+            return False
+        if kind == OF_NOBODY:
+            fault(grid, OUT_OF_BOUNDS, warp, pc, lane, address, space, size)
             return False
     return True
 

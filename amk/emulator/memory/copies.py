@@ -9,6 +9,7 @@ from amk.emulator.memory.happens_before import bulk_started, committed, copied, 
 from amk.emulator.memory.mbarriers import changed
 from amk.emulator.memory.state import (
     AGENTS,
+    AN_MBARRIER,
     BAD_MBARRIER,
     BLOCK_COUNT,
     BLOCKS,
@@ -69,7 +70,7 @@ def land(grid: int, number: int) -> None:
     if at(grid, RACES):
         copy_over(grid, warp, clock, barrier)
     address = barrier - shared - block * at(grid, SHARED_BYTES)
-    if not byte_at(at(grid, MBARRIERS), barrier - shared >> 3) or not changed(grid, barrier, 0, 0, size):
+    if byte_at(at(grid, MBARRIERS), barrier - shared >> 3) != AN_MBARRIER or not changed(grid, barrier, 0, 0, size):
         fault(grid, BAD_MBARRIER, warp, pc, 0, address, 5, size)
     last = at(grid, COPIES) - 1
     for column in range(8):

@@ -7,6 +7,7 @@ from amk.emulator.memory.access import alike, effect, located, poll, sure
 from amk.emulator.memory.cells import at, byte_at, byte_to, to
 from amk.emulator.memory.happens_before import acquired, arrived_at, ended_phase, watch
 from amk.emulator.memory.state import (
+    AN_MBARRIER,
     BAD_MBARRIER,
     CODE,
     MBARRIERS,
@@ -66,12 +67,12 @@ def mbarrier(grid: int, warp: int, pc: int, mask: int, block: int, operation: in
             if value < 1 or value >= 1 << 20:
                 fault(grid, BAD_MBARRIER, warp, pc, lane, address, 2, value)
                 return False
-            byte_to(at(grid, MBARRIERS), flag, 1)
+            byte_to(at(grid, MBARRIERS), flag, AN_MBARRIER)
             to(at(grid, MEMORY), place >> 3, value << 1 | value << 21)
             for byte in range(place, place + 8):
                 byte_to(at(grid, UNDEFINED_BYTES), byte, 0)
             continue
-        if not byte_at(at(grid, MBARRIERS), flag):
+        if byte_at(at(grid, MBARRIERS), flag) != AN_MBARRIER:
             fault(grid, BAD_MBARRIER, warp, pc, lane, address, 3, value)
             return False
         if operation == isa.MBAR_INVAL:

@@ -53,6 +53,8 @@ POLLED = 64
 """Polls that a warp remembers."""
 
 COPY_COLUMNS = 8
+AN_MBARRIER, OF_NOBODY = 1, 2
+"""What 8 bytes of shared memory are, if not 0."""
 CONSTANT, SCRATCH, STATE = range(3)
 """Kinds of allocations; nothing may write a constant."""
 
