@@ -53,17 +53,19 @@ __device__ __forceinline__ void write_run(bf16* x, const uint4& run) {
 }
 
 // Calls use(turn, raw, at): raw[t][p] is this lane's run of row (turn + t) * kRows + lane / kLanes, from column
-// at + p * kLanes * kUnit of the share on. from(row): where the share begins in a row.
-template <class Share, class From, class Use>
+// at + p * kLanes * kUnit of the share on. from(row): where the share begins in a row. kApart: elements from a row to the next, and
+// addresses of many loads are one and constant offsets; if it is 0, from(row) says where each begins.
+template <class Share, int kApart, class From, class Use>
 __device__ __forceinline__ void for_rows(int lane, From from, Use use) {
   constexpr int kTogether = Share::kTogether;
   const int row = lane / Share::kLanes, at = lane % Share::kLanes * kUnit;
 #pragma unroll 1
   for (int turn = 0; turn < Share::kTurns; turn += kTogether) {
     typename Share::Raw raw;
+    const bf16* first = kApart > 0 ? from(turn * Share::kRows + row) + at : nullptr;
 #pragma unroll
     for (int t = 0; t < kTogether; ++t) {
-      const bf16* begin = from((turn + t) * Share::kRows + row) + at;
+      const bf16* begin = kApart > 0 ? first + t * Share::kRows * kApart : from((turn + t) * Share::kRows + row) + at;
 #pragma unroll
       for (int p = 0; p < Share::kPieces; ++p) raw[t][p] = sync::load_global_v4(begin + p * (Share::kLanes * kUnit));
     }
@@ -77,7 +79,7 @@ __device__ __forceinline__ void copy_rows(const C& c, const bf16* rows) {
   using Share = RowShare<kCount / S::kAgents, kBatch, true>;
   const int first = share_begin(kCount, S::kAgents, c.warp - S::kFirst), row = c.lane / Share::kLanes;
   if (Share::kSome && c.lane % Share::kLanes * kUnit >= kCount / S::kAgents) return;
-  for_rows<Share>(
+  for_rows<Share, kBatch <= 8 ? 0 : kApart>(
       c.lane, [&](int s) { return rows + s * kApart + first; },
       [&](int turn, const typename Share::Raw& raw, int at) {
         bf16* to = S::x(c) + (turn * Share::kRows + row) * S::kXRow + first + at;
@@ -101,13 +103,41 @@ __device__ __forceinline__ void stage_batch(const C& c, const Cell& cell) {
   }
 }
 
+// How many lanes share out n sums over all of them, by halves.
+__device__ constexpr int sharers_of(int lanes, int n) {
+  int sharers = 1;
+  while (sharers < lanes && n % (2 * sharers) == 0) sharers *= 2;
+  return sharers;
+}
+
+// The sums over the kLanes lanes of a row of the first kLeft values each, in the order of exchanges over kLanes / 2, kLanes / 4 .. 1 lanes.
+// While a lane has an even number of values, it gives half of them away: the last ones, if it is in the first half of the lanes.
+// Left are those from kLeft / n * (lane / (kLanes / n)) on, in v[0] and the next, if n lanes share them out.
+template <int kLanes, int kLeft, int kN>
+__device__ __forceinline__ void add_across(int lane, float (&v)[kN]) {
+  if constexpr (kLanes > 1) {
+    constexpr int kOffset = kLanes / 2;
+    constexpr bool kHalves = kLeft % 2 == 0;
+    constexpr int kNext = kHalves ? kLeft / 2 : kLeft;
+    const bool upper = lane / kOffset % 2 != 0;
+#pragma unroll
+    for (int k = 0; k < kNext; ++k) {
+      const float low = v[k], high = v[kHalves ? k + kNext : k];
+      v[k] = (upper ? high : low) + __shfl_xor_sync(0xffffffffu, upper ? low : high, kOffset);
+    }
+    add_across<kOffset, kNext>(lane, v);
+  }
+}
+
 // x <- row * norm for the agent's share of kCount columns of every row, ssq <- the sums of its squares. from(s): the whole row.
-// kAdds: to the sums of other columns.
-template <class S, int kCount, int kBatch, bool kAdds, class C, class From>
+// kAdds: to the sums of other columns. kApart: as for_rows has it.
+template <class S, int kCount, int kBatch, int kApart, bool kAdds, class C, class From>
 __device__ __forceinline__ void norm_rows(const C& c, From from, const float* norm) {
   using Share = RowShare<kCount / S::kAgents, kBatch>;
   constexpr int kLanes = Share::kLanes, kStride = kLanes * kUnit;
-  constexpr int kGroup = group_of_rows(Share::kTogether, Share::kPieces);
+  // Of many rows, columns come in parts, and the code is run for each: no registers are moved, for which all loads must have come.
+  constexpr bool kMany = kBatch > 8;
+  constexpr int kGroup = kMany ? Share::kTogether : group_of_rows(Share::kTogether, Share::kPieces);
   const int agent = c.warp - S::kFirst, first = share_begin(kCount, S::kAgents, agent);
   const int row = kLanes == 32 ? 0 : c.lane / kLanes, lane = kLanes == 32 ? c.lane : c.lane % kLanes;
   float weight[Share::kPieces][kUnit];
@@ -119,13 +149,21 @@ __device__ __forceinline__ void norm_rows(const C& c, From from, const float* no
       weight[p][k] = four.x, weight[p][k + 1] = four.y, weight[p][k + 2] = four.z, weight[p][k + 3] = four.w;
     }
   }
-  for_rows<Share>(
+  for_rows<Share, kBatch <= 8 ? 0 : kApart>(
       c.lane, [&](int s) { return from(s) + first; },
       [&](int turn, typename Share::Raw& raw, int at) {
 #pragma unroll 1
         for (int t0 = 0; t0 < Share::kTogether; t0 += kGroup) {
           const int at_row = (turn + t0) * Share::kRows + row;
           bf16* to = S::x(c) + at_row * S::kXRow + first + at;
+          // Of many rows, each lane has sums of its own; what they are added to is read beside the arithmetic.
+          constexpr int kSharers = kMany ? sharers_of(kLanes, kGroup) : 1, kOwn = kGroup / kSharers, kSame = kLanes / kSharers;
+          float* sums = S::ssq(c) + (at_row + lane / kSame * kOwn * Share::kRows) * S::kSsqRow + agent;
+          float before[kOwn] = {};
+          if constexpr (kMany && kAdds) {
+#pragma unroll
+            for (int t = 0; t < kOwn; ++t) before[t] = sums[t * Share::kRows * S::kSsqRow];
+          }
           float squares[kGroup] = {};
 #pragma unroll
           for (int t = 0; t < kGroup; ++t) {
@@ -141,6 +179,14 @@ __device__ __forceinline__ void norm_rows(const C& c, From from, const float* no
               }
               write_run(to + t * Share::kRows * S::kXRow + p * kStride, make_uint4(out[0], out[1], out[2], out[3]));
             }
+          }
+          if constexpr (kMany) {
+            add_across<kLanes, kGroup>(lane, squares);
+#pragma unroll
+            for (int t = 0; t < kOwn; ++t) {
+              if (lane % kSame == 0) sums[t * Share::kRows * S::kSsqRow] = before[t] + squares[t];
+            }
+            return;
           }
 #pragma unroll
           for (int t = 0; t < kGroup; ++t) {

@@ -122,7 +122,7 @@ __device__ __forceinline__ void stage_norm(C& c) {
       const int from = kCount * S::k_part(c);
       const bf16* rows = S::h(c).data + from;
       const float* norm = S::norm(c).data + S::index(c) * P::kHidden + from;
-      norm_rows<S, kCount, P::kBatch, (S::kKPart > 0)>(c, [&](int s) { return rows + s * S::kHRow; }, norm);
+      norm_rows<S, kCount, P::kBatch, S::kHRow, (S::kKPart > 0)>(c, [&](int s) { return rows + s * S::kHRow; }, norm);
       return;
     }
   }
