@@ -62,6 +62,18 @@ def _first_part(s: Json) -> list[Edit]:
     return [Edit("replace", (*place, "op"), at(s, place)["op"] | {"k_parts": 2})]
 
 
+def _outputs_for_nobody(s: Json) -> list[Edit]:
+    """Attention's outputs are reduced once more, into an array of longer rows that nobody reads."""
+    place = next(path for path, step in steps(s) if step["op"]["op"] == "reduce_splits")
+    array, step = at(s, named(s, "buffers", "attn")), at(s, place)
+    rows, outputs = array["shape"]
+    again = {"op": step["op"] | {"attn": "attn_again"}, "waits": [], "signals": []}
+    return [
+        Edit("insert", ("buffers", len(s["buffers"])), array | {"name": "attn_again", "shape": [rows, outputs + 2]}),
+        Edit("insert", (*place[:-1], int(place[-1]) + 1), again),
+    ]
+
+
 ROWS = [
     Recipe(
         "cut-of-another-sequence",
@@ -105,5 +117,14 @@ ROWS = [
         "the first half of attention's outputs is staged as a part of two, and the zeros that fill up its block lie "
         "where the product reads the second half",
         _first_part,
+    ),
+    Recipe(
+        "outputs-between-stores",
+        "rows of a step in the same bytes",
+        "rows",
+        "AMK106",
+        "four outputs with tags are stored at once, and the second row of an array of outputs begins between two such "
+        "places",
+        _outputs_for_nobody,
     ),
 ]

@@ -78,6 +78,28 @@ st.global.u32 [%rd3], %r6;
     assert clean(body) == [max(1, lane) for lane in range(32)]
 
 
+def test_lanes_that_jump_back_meet_those_that_wait_there() -> None:
+    """A loop that half of the lanes enter in its middle, behind the shuffle."""
+    body = """
+mov.u32 %r3, %r2;
+mov.u32 %r5, 0;
+setp.lt.u32 %p1, %r2, 16;
+@!%p1 bra L2;
+L1: shfl.sync.bfly.b32 %r4|%p2, %r3, 31, 31, -1;
+add.s32 %r5, %r5, 1;
+add.s32 %r3, %r3, %r4;
+setp.ge.u32 %p3, %r5, 3;
+@%p3 bra L3;
+L2: add.s32 %r3, %r3, 1;
+bra L1;
+L3: st.global.u32 [%rd3], %r3;
+"""
+    own = [lane if lane < 16 else lane + 1 for lane in range(32)]
+    for turn in range(3):
+        own = [word + own[lane ^ 31] + (turn < 2) for lane, word in enumerate(own)]
+    assert clean(body) == own
+
+
 def test_a_warp_barrier_joins_lanes_from_different_places() -> None:
     body = """
 setp.eq.u32 %p1, %r2, 0;

@@ -98,3 +98,14 @@ def test_two_blocks_are_held_where_a_quarter_of_the_registers_holds_their_rows()
     assert blocks_together(large, 8) == blocks_together(small, 16) == 2
     few = large.model_copy(update={"launch": large.launch.model_copy(update={"registers": 128})})
     assert blocks_together(few, 8) == 1
+
+
+def test_a_block_that_rows_take_in_pieces_is_held_alone() -> None:
+    """16 positions of fp8 rows leave room for another block, and so do 32, of which a warp takes half at a time."""
+    model, target = load_model("llama3.2-1b"), load_target("h200")
+    settings = replace(FAST, rows=32, kv_dtype="fp8")
+    rows = plan(model, target, settings=settings, max_context=CONTEXT)
+    one = rows.model_copy(update={"rows": 1})
+    assert rows.kv.block == 32
+    assert [blocks_together(schedule, 1) for schedule in (rows, one)] == [1, 2]
+    assert [blocks_together(schedule, 2) for schedule in (rows, one)] == [2, 2]

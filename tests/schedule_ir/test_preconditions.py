@@ -328,6 +328,18 @@ def test_a_value_is_made_by_the_op_that_the_model_has_for_it() -> None:
     assert refused >= {"embed", "take_hidden", "stage_norm", "layer_norm", "swiglu", "gelu"}
 
 
+def test_the_device_finds_the_norm_of_every_layer() -> None:
+    """That before lm_head is one, whatever layer a step names."""
+    schedule = base("LayerNorm")
+    geo, layers = schedule.geometry(), schedule.model.layers
+    ops = [step.op for program in schedule.programs for step in steps_of(program.body) if step.op.op == "layer_norm"]
+    assert layers > 1 and "lm_head" in {getattr(op, "matrix") for op in ops}  # noqa: B009
+    for op in ops:
+        matrix, found = getattr(op, "matrix"), op.numbers(geo)  # noqa: B009
+        norms = [geo.norm_of(matrix, layer) for layer in range(layers)]
+        assert [found["norm"] + found["norms"] * layer for layer in range(layers)] == norms
+
+
 def op_with(kind: str, **fields: object) -> Callable[[Document], object]:
     """The first op of that kind has these fields."""
     return lambda found: next(s["op"] for _, s in steps(found) if s["op"]["op"] == kind).update(fields)

@@ -296,6 +296,16 @@ def stay(grid: int, warp: int, pc: int, mask: int, state: int) -> None:
 
 
 @compiled
+def others_wait(grid: int, warp: int, pc: int, mask: int) -> bool:
+    """Do lanes beside these wait at this meeting? They do where these came to it by a jump back: then all run on."""
+    for lane in range(32):
+        here = at(at(grid, PCS), 32 * warp + lane) == pc and at(at(grid, LANES), 32 * warp + lane) == AT_MEETING
+        if here and not mask >> lane & 1:
+            return True
+    return False
+
+
+@compiled
 def predicated(grid: int, warp: int, pc: int, mask: int, guard: int) -> int:
     """Lanes of the mask for which the guard holds."""
     row, negated = (guard >> 1, guard & 1)
@@ -367,7 +377,7 @@ def run(grid: int, warp: int, budget: int) -> int:  # noqa: C901
             pc += 1
             break
         elif outcome == NOT_YET:
-            stay(grid, warp, pc, mask, AT_MEETING)
+            stay(grid, warp, pc, mask, RUNS if others_wait(grid, warp, pc, mask) else AT_MEETING)
             mask = 0
         else:
             stay_behind(grid, warp, pc, mask & ~active)

@@ -48,8 +48,9 @@ class LayerNormOp(Staging):
     shift: Name
 
     def numbers(self, geo: Geometry) -> dict[str, int]:
-        """Of the norm in layer 0, and the norms of a layer."""
-        return {"norm": geo.norm_of(self.matrix, 0), "norms": len(geo.model.graph.norms)}
+        """Of the norm in layer 0, and how many norms further on that of the next layer is: none for lm_head."""
+        first, second = (geo.norm_of(self.matrix, layer) for layer in (0, 1))
+        return {"norm": first, "norms": second - first}
 
     def accesses(self, env: Env, geo: Geometry) -> list[Access]:
         hidden, number = geo.model.hidden, geo.norm_of(self.matrix, env.eval_int(self.layer))

@@ -16,11 +16,13 @@ from amk.schedule_ir.ops.precondition import (
     DIM,
     HEADS,
     KV_HEADS,
+    ROWS,
     SPLITS,
     Need,
     Site,
     Term,
     is_a,
+    row,
     untagged,
     wide,
 )
@@ -45,6 +47,11 @@ class ReduceSplitsOp(Op):
         Need("pieces", Term(_in_pieces), "a slice is pieces of at least four outputs of one head"),
         Need("fetches", wide("split_partial").equals(4), "a fetch is four outputs"),
         Need("pairs", untagged("attn") | is_a("attn", "bf16"), "outputs with tags are bf16, two to a word"),
+        Need(
+            "rows",
+            untagged("attn") | (ROWS <= 1) | row("attn").multiple_of(wide("attn")),
+            "a row of outputs is whole stores",
+        ),
     )
     op: Literal["reduce_splits"] = "reduce_splits"
     layer: Expr
