@@ -31,7 +31,7 @@ UNHINTED: dict[str, tuple[str, ...]] = {
 """Words that are looked for without a hint, by `hints`."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Settings:
     """One point of the plan space.
 

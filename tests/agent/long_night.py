@@ -44,7 +44,7 @@ SPEED = 100.0
 HOURS = 8.0
 SAMPLE_SECONDS = 5.0
 MIB = 2**20
-MOST_GROWTH = 48 * MIB
+MOST_GROWTH = 32 * MIB
 """Between the first quarter of the run, when the caches are filling, and its end."""
 
 LIMITS = {"journal": 200 * MIB, "report": 10 * MIB}

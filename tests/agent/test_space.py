@@ -1,5 +1,6 @@
 """The space: complete, closed, live, and canonical by the lowered kernel."""
 
+import tracemalloc
 from dataclasses import fields, replace
 
 import numpy as np
@@ -33,6 +34,17 @@ def test_points_survive_parsing() -> None:
     for _ in range(50):
         settings = SPACE.random(rng)
         assert SPACE.parse(SPACE.point(settings)) == settings
+
+
+def test_a_point_takes_half_a_kilobyte() -> None:
+    """A search remembers how thousands of plans near its best were settled."""
+    tracemalloc.start()
+    try:
+        points = [far for near in list(SPACE.neighbours(SPACE.start))[:8] for far in SPACE.neighbours(near)]
+        taken = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert taken < 512 * len(points)
 
 
 OUTSIDE: list[dict[str, object]] = [

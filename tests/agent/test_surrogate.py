@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
 from amk.agent.gate.candidate import Workshop
-from amk.agent.propose.surrogate import NOISES, RATES, START, Process, candidates, chosen, improvements, promising
+from amk.agent.propose.surrogate import (
+    NOISES,
+    RATES,
+    START,
+    Process,
+    candidates,
+    chosen,
+    covariance,
+    improvements,
+    promising,
+)
 from amk.agent.run.session import offline
 from amk.planner.settings import PHASED
 from amk.planner.space import Space
@@ -51,3 +63,20 @@ def test_from_the_most_promising_neighbours_promise_more(make_loop: MakeLoop) ->
     assert worth[0] > max(improvements(context, model, pool))
     chosen.cache_clear()
     assert promising(context, Process.fit(context, context.scored()), pool) == found
+
+
+def test_memory_goes_with_pairs_of_points_not_with_columns() -> None:
+    """A night keeps what the largest temporary array took: the C library does not give it back."""
+    space = Space.around(PHASED)
+    rng, knobs = np.random.default_rng(0), tuple(space.columns())
+    x, y = np.array([space.encode(space.random(rng)) for _ in range(100)]), rng.standard_normal(100)
+    points, values = tuple(map(tuple, x.tolist())), tuple(y.tolist())
+    chosen.cache_clear()
+    tracemalloc.start()
+    try:
+        rates, _ = chosen(points, values, knobs)
+        covariance(x, x, np.array([rates[knob] for knob in knobs]))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 10 * x.shape[0] ** 2 * x.itemsize

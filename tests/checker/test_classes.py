@@ -17,7 +17,7 @@ from amk.adversary.subjects import subject
 from amk.checker.certificate import check_certificate
 from amk.planner.decode import plan
 from amk.planner.formats import formats
-from amk.planner.settings import FAST, Settings
+from amk.planner.settings import FAST
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.codec import schedule_hash
 from amk.schedule_ir.schedule import Schedule
@@ -38,7 +38,7 @@ def text(name: str) -> str:
     if name in ("fenced", "tagged"):
         return json.dumps(subject(name, 4, 2, 1).document)
     if name == "int8":
-        settings = Settings(**(vars(FAST) | {"scales_apart": True, "warps": 2}))
+        settings = replace(FAST, scales_apart=True, warps=2)
         return plan(
             PLAIN, load_target("h200"), settings=settings, wanted=formats("int8"), max_context=64, workers=4
         ).model_dump_json()

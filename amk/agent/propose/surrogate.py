@@ -173,17 +173,17 @@ def chosen(
 
     knobs: which knob each column of a point belongs to.
     """
-    x, y = np.array(points), np.array(values)
-    apart = np.abs(x[:, None, :] - x[None, :, :])
-    by_knob = np.stack([apart[:, :, np.array(knobs) == k].sum(axis=2) for k in range(max(knobs) + 1)])
-    rates, noise = [START] * len(by_knob), NOISES[0]
-    total = np.tensordot(np.array(rates), by_knob, 1)
+    x, y = np.array(points).T, np.array(values)
+    columns = [np.flatnonzero(np.array(knobs) == knob) for knob in range(max(knobs) + 1)]
+    rates, noise = [START] * len(columns), NOISES[0]
+    total = START * apart(x, x, np.ones(len(x)))
     best = -np.inf
     for _ in range(PASSES):
         for tried in NOISES:
             if (found := likelihood(np.exp(-total), y, tried)[0]) > best:
                 best, noise = found, tried
-        for knob, distance in enumerate(by_knob):
+        for knob, own in enumerate(columns):
+            distance = apart(x[own], x[own], np.ones(len(own)))
             without = total - rates[knob] * distance
             for rate in RATES:
                 if (found := likelihood(np.exp(-without - rate * distance), y, noise)[0]) > best:
@@ -194,7 +194,16 @@ def chosen(
 
 def covariance(a: Array, b: Array, rates: Array) -> Array:
     """rates: of each column."""
-    return np.asarray(np.exp(-np.abs((a * rates)[:, None, :] - (b * rates)[None, :, :]).sum(axis=2)))
+    return np.asarray(np.exp(-apart(a.T, b.T, rates)))
+
+
+def apart(a: Array, b: Array, rates: Array) -> Array:
+    """Distance of each point of `a` from each of `b`, both given column by column. All columns of all pairs at once
+    would be 45 MB of MEMORY points, which the C library does not give back."""
+    total = np.zeros((a.shape[1], b.shape[1]))
+    for one, other, rate in zip(a, b, rates, strict=True):
+        total += rate * np.abs(one[:, None] - other)
+    return total
 
 
 def likelihood(covariances: Array, y: Array, noise: float) -> tuple[float, Array, Array]:
