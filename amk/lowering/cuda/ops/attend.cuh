@@ -145,11 +145,12 @@ struct Attention {
     }
   }
 
-  // The sums of this lane's head, to partial[agent, head].
-  __device__ __forceinline__ void write(float* partial) {
+  // The sums of this lane's head, to partial[agent, head], if `live`. Of several rows it is not the pointer that says so: to
+  // compare a shared address with null, each turn reads a special register.
+  __device__ __forceinline__ void write(float* partial, bool live) {
     total += __shfl_xor_sync(0xffffffffu, total, 1);
     total += __shfl_xor_sync(0xffffffffu, total, 2);
-    if (partial == nullptr) return;
+    if (P::kRows == 1 ? partial == nullptr : !live) return;
     const int part = lane % 4;
 #pragma unroll
     for (int i = 0; i < kRuns; ++i) {
@@ -195,7 +196,9 @@ __device__ __forceinline__ void attend(C& c) {
     } else {
       a.template sum<S::kTogether>(query, a0);
     }
-    a.write(head0 + row < kQueries ? S::partial(c) + (share * kQueries + head0 + row) * (kDim + 4) : nullptr);
+    const bool live = head0 + row < kQueries;
+    float* partial = S::partial(c) + (share * kQueries + head0 + row) * (kDim + 4);
+    a.write(P::kRows > 1 || live ? partial : nullptr, live);
   }
 }
 
