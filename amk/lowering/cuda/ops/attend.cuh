@@ -196,9 +196,11 @@ __device__ __forceinline__ void attend(C& c) {
     } else {
       a.template sum<S::kTogether>(query, a0);
     }
-    const bool live = head0 + row < kQueries;
-    float* partial = S::partial(c) + (share * kQueries + head0 + row) * (kDim + 4);
-    a.write(P::kRows > 1 || live ? partial : nullptr, live);
+    if constexpr (P::kRows == 1) {
+      a.write(head0 + row < kQueries ? S::partial(c) + (share * kQueries + head0 + row) * (kDim + 4) : nullptr, true);
+    } else {
+      a.write(S::partial(c) + (share * kQueries + head0 + row) * (kDim + 4), head0 + row < kQueries);
+    }
   }
 }
 
