@@ -17,6 +17,35 @@ __device__ __forceinline__ void merge(C& c) {
   if (head < 0 || split >= active) return;
   const auto to = S::split_partial(c);
   const auto scales = S::split_scale(c);
+  using To = decltype(to);
+  constexpr int kWide = To::kWide, kLanes = kDim / kWide;
+  if constexpr (P::kRows > 1 && kFrom == 1 && kWide == 4 && kDim % kWide == 0 && 32 % kLanes == 0) {
+    // Nothing is added up: each vector is scaled by exp(0). A lane has four outputs of one; several vectors are in flight.
+    constexpr int kVectors = 32 / kLanes, kTogether = 4, kTurn = S::kAgents * kVectors;
+    constexpr bool kWhole = kGroup % (kTogether * kTurn) == 0;
+    const int own = c.lane / kLanes, d = c.lane % kLanes * kWide;
+#pragma unroll 1
+    for (int first = agent * kVectors + own; first - own < kGroup; first += kTogether * kTurn) {
+      float4 v[kTogether];
+      float2 scale[kTogether];
+#pragma unroll
+      for (int t = 0; t < kTogether; ++t) {
+        const float* from = S::partial(c) + (kWhole ? first + t * kTurn : min(first + t * kTurn, kGroup - 1)) * kWidth;
+        v[t] = *reinterpret_cast<const float4*>(from + d), scale[t] = *reinterpret_cast<const float2*>(from + kDim);
+      }
+#pragma unroll
+      for (int t = 0; t < kTogether; ++t) {
+        const int g = first + t * kTurn, row = (head * kGroup + g) * P::kKvSplits + split;
+        const bool live = kWhole || g < kGroup;
+        const float one = __expf(scale[t].x - scale[t].x);
+        const float out[kWide] = {fmaf(v[t].x, one, 0.f), fmaf(v[t].y, one, 0.f), fmaf(v[t].z, one, 0.f), fmaf(v[t].w, one, 0.f)};
+        const float total = fmaf(scale[t].y, one, 0.f);
+        if (live) to.store_wide(row * kDim + d, out);
+        scales.store(c, row * 2 + d / kWide, d == 0 ? scale[t].x : total, live && d < 2 * kWide);
+      }
+    }
+    return;
+  }
   for (int g = agent; g < kGroup; g += S::kAgents) {
     const float* from = S::partial(c) + g * kWidth;
     float peak = from[kDim];
