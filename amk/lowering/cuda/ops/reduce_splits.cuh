@@ -64,9 +64,11 @@ __device__ __forceinline__ void reduce_splits(C& c) {
     for (int offset = kLanes; offset < 32; offset *= 2) peak = fmaxf(peak, __shfl_xor_sync(0xffffffffu, peak, offset));
 #pragma unroll
     for (int e = 0; e < kEach; ++e) {
-      if (sub + e * kSubs >= active) continue;
+      // Of several rows without a branch: a split that is not active is zero, and counts for nothing. The exponentials overlap.
+      const bool live = sub + e * kSubs < active;
+      if (P::kRows == 1 && !live) continue;
       const float2 part = scales.value_two(scale[e]);
-      const float w = __expf(part.x - peak);
+      const float w = live ? __expf(part.x - peak) : 0.f;
       float v[kWide];
       from.values(raw[e], v);
       total = fmaf(part.y, w, total);
