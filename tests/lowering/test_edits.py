@@ -128,7 +128,7 @@ def test_an_edit_is_seen_where_its_function_runs_alone(which: str, kernel: str, 
     ("which", "kernel", "seen"),
     [
         ("difference for sum: amk/ops/reduce_splits.cuh:61:14", "far scores", "logits"),
-        ("sum for difference: amk/ops/reduce_splits.cuh:69:36", "far scores", "logits"),
+        ("sum for difference: amk/ops/reduce_splits.cuh:71:43", "far scores", "logits"),
         ("difference for sum: amk/ops/combine.cuh:119:52", "many splits", "race"),
         ("loop one shorter: amk/ops/rope_append.cuh:197:9", "four rows", "deadlock"),
         ("loop one shorter: amk/ops/select.cuh:128:5", "ended", "tokens"),
