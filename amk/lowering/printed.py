@@ -1,10 +1,9 @@
 """A schedule's programs as they are printed: parts of a product that differ in their number alone are one loop.
 
 Property: with every `PartLoop` written out, the steps are those of the schedule, in its order (`written_out`).
-Algorithm: from a step on whose `k_part` is at least 1, the longest run of equal groups of steps, in each of which every
+Algorithm: from a step on that is of a part, the longest run of equal groups of steps, in each of which every
     `k_part` is one higher than in the group before. Steps that wait or signal end it, and steps before which lanes of a
-    warp meet in one group and not in another. The first part is apart, because it adds to nothing, and mostly the last
-    one, because something else follows it.
+    warp meet in one group and not in another. The last part is mostly apart, because something else follows it.
 Cost: linear in the steps, times `LONGEST`.
 """
 
@@ -34,7 +33,7 @@ class PrintedStep:
     def later(self, parts: int) -> PrintedStep | None:
         """The step of a later part; None for one that cannot be in a loop."""
         step, part = self.step, getattr(self.step.op, "k_part", None)
-        if step.waits or step.signals or part == 0:
+        if step.waits or step.signals:
             return None
         op = step.op if part is None else step.op.model_copy(update={"k_part": part + parts})
         return replace(self, step=step.model_copy(update={"op": op}))

@@ -38,7 +38,9 @@ def step_struct(
     if isinstance(op, AttendOp):
         share = sharing(schedule.geometry(), role.count)
         lines.append(f"  static constexpr int kTogether = {blocks_together(schedule, share)};")
-    lines += _staging(op, met, in_loop)
+    if isinstance(op, Staging):
+        lines.append(f"  static constexpr bool kMet = {str(met).lower()};")
+    lines += _part(op, in_loop)
     if (name_of := multiplied(op)) is not None:
         lines.append(f"  using Matrix = Plan::{_matrix(op, name_of, schedule)};")
     for field, info in type(op).model_fields.items():
@@ -64,14 +66,16 @@ def step_struct(
     return f"struct {name} {{\n" + "\n".join(lines) + "\n};\n"
 
 
-def _staging(op: Op, met: bool, in_loop: bool) -> list[str]:
-    """What only steps have that stage a vector."""
-    if not isinstance(op, Staging):
+def _part(op: Op, in_loop: bool) -> list[str]:
+    """k_part: the number of the part that a step is of. adds: whether parts before it left sums that it adds to."""
+    first = getattr(op, "k_part", None)
+    if first is None:
         return []
-    lines, part = [f"  static constexpr bool kMet = {str(met).lower()};"], "kKPart + c.p" if in_loop else "kKPart"
-    if hasattr(op, "k_part"):
-        lines.append(f"  static __device__ __forceinline__ int k_part(const Ctx& c) {{ return {part}; }}")
-    return lines
+    part, adds = ("kKPart + c.p", "c.p > 0") if in_loop else ("kKPart", "false")
+    return [
+        f"  static __device__ __forceinline__ int k_part(const Ctx& c) {{ return {part}; }}",
+        f"  static __device__ __forceinline__ bool adds(const Ctx& c) {{ return {'true' if first else adds}; }}",
+    ]
 
 
 def _sliced(field: str, buffer: Buffer) -> bool:

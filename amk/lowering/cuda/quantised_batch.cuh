@@ -161,7 +161,7 @@ __device__ __forceinline__ void batch_of_codes(C& c) {
         const float y = total[t][n];
         total[t][n] = 0.f;
         if (s >= kBatch) continue;
-        *to = S::kKPart > 0 ? fmaf(y, scale[n % Part::kRows], *to) : y * scale[n % Part::kRows];
+        *to = S::adds(c) ? fmaf(y, scale[n % Part::kRows], *to) : y * scale[n % Part::kRows];
       }
     }
   };

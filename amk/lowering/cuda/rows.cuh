@@ -130,9 +130,9 @@ __device__ __forceinline__ void add_across(int lane, float (&v)[kN]) {
 }
 
 // x <- row * norm for the agent's share of kCount columns of every row, ssq <- the sums of its squares. from(s): the whole row.
-// kAdds: to the sums of other columns. kApart: as for_rows has it.
-template <class S, int kCount, int kBatch, int kApart, bool kAdds, class C, class From>
-__device__ __forceinline__ void norm_rows(const C& c, From from, const float* norm) {
+// adds: to the sums of other columns. kApart: as for_rows has it.
+template <class S, int kCount, int kBatch, int kApart, class C, class From>
+__device__ __forceinline__ void norm_rows(const C& c, From from, const float* norm, bool adds) {
   using Share = RowShare<kCount / S::kAgents, kBatch>;
   constexpr int kLanes = Share::kLanes, kStride = kLanes * kUnit;
   // Of many rows, columns come in parts, and the code is run for each: no registers are moved, for which all loads must have come.
@@ -160,7 +160,7 @@ __device__ __forceinline__ void norm_rows(const C& c, From from, const float* no
           constexpr int kSharers = kMany ? sharers_of(kLanes, kGroup) : 1, kOwn = kGroup / kSharers, kSame = kLanes / kSharers;
           float* sums = S::ssq(c) + (at_row + lane / kSame * kOwn * Share::kRows) * S::kSsqRow + agent;
           float before[kOwn] = {};
-          if constexpr (kMany && kAdds) {
+          if (kMany && adds) {
 #pragma unroll
             for (int t = 0; t < kOwn; ++t) before[t] = sums[t * Share::kRows * S::kSsqRow];
           }
@@ -195,7 +195,7 @@ __device__ __forceinline__ void norm_rows(const C& c, From from, const float* no
               squares[t] += __shfl_xor_sync(0xffffffffu, squares[t], offset);
             }
             float* sum = S::ssq(c) + (at_row + t * Share::kRows) * S::kSsqRow + agent;
-            if (lane == 0) *sum = kAdds ? *sum + squares[t] : squares[t];
+            if (lane == 0) *sum = adds ? *sum + squares[t] : squares[t];
           }
 #pragma unroll
           for (int t = 0; t + kGroup < Share::kTogether; ++t) {

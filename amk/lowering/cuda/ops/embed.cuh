@@ -46,7 +46,7 @@ __device__ __forceinline__ void embed(C& c) {
   if constexpr (kBatch == 1) {
     embed_row<S>(c, row(0), 0, S::ssq(c));
   } else if constexpr (kRowsOf<S, P::kHidden, kBatch, true>) {
-    norm_rows<S, P::kHidden, kBatch, 0, false>(c, row, S::norm(c).data);
+    norm_rows<S, P::kHidden, kBatch, 0>(c, row, S::norm(c).data, false);
   } else {
 #pragma unroll 1
     for (int s = 0; s < kBatch; ++s) embed_row<S>(c, row(s), s * S::kXRow, S::ssq(c) + s * S::kSsqRow);

@@ -48,7 +48,7 @@ __device__ __forceinline__ void plain_gemv(C& c) {
       float(&sums)[kChains][4] = acc[t];
       if (sequence < kBatch) {
         float total = (sums[0][0] + sums[0][3]) + (sums[1][0] + sums[1][3]);
-        if constexpr (S::kKPart > 0) total = part[(group * kBatch + sequence) * 8] + total;
+        if (S::adds(c)) total = part[(group * kBatch + sequence) * 8] + total;
         part[(group * kBatch + sequence) * 8] = total;
       }
 #pragma unroll
@@ -130,7 +130,7 @@ __device__ __forceinline__ void wide_gemv(C& c) {
           if (t * 16 + h * 8 + c.lane / 4 >= kBatch) continue;
           float2* to = reinterpret_cast<float2*>(part + ((row * kEach + g) * kBatch + t * 16 + h * 8) * 8);
           float2 total = make_float2(sums[0][2 * h] + sums[1][2 * h], sums[0][2 * h + 1] + sums[1][2 * h + 1]);
-          if constexpr (S::kKPart > 0) {
+          if (S::adds(c)) {
             const float2 before = *to;
             total.x = before.x + total.x, total.y = before.y + total.y;
           }

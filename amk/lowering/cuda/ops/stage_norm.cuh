@@ -68,7 +68,7 @@ __device__ __forceinline__ void stage_norm_cells(C& c) {
       const auto meanwhile = [&] { squares = warp_sum(squares); };
       put_share<S, kWide, kPieces, kLeast, S::kScaleBlocks>(c, batch.base - c.lane * kWide, hi, v, meanwhile);
     });
-    if (c.lane == 0) S::ssq(c)[agent] = S::kKPart > 0 ? S::ssq(c)[agent] + squares : squares;
+    if (c.lane == 0) S::ssq(c)[agent] = S::adds(c) ? S::ssq(c)[agent] + squares : squares;
   } else {
     static_assert(!kBlocks && !S::kHasAlso, "a batch is staged in bf16");
     constexpr int kTogether = rows_together<kMost, P::kBatch, Cell>();
@@ -98,7 +98,7 @@ __device__ __forceinline__ void stage_norm_cells(C& c) {
           for (int row = 0; row < kGroup; ++row) {
             squares[row] = warp_sum(squares[row]);
             float* sum = S::ssq(c) + (s + first_row + row) * S::kSsqRow + agent;
-            if (c.lane == 0 && s + first_row + row < P::kBatch) *sum = S::kKPart > 0 ? *sum + squares[row] : squares[row];
+            if (c.lane == 0 && s + first_row + row < P::kBatch) *sum = S::adds(c) ? *sum + squares[row] : squares[row];
           }
 #pragma unroll
           for (int row = 0; row + kGroup < kTogether; ++row) {
@@ -122,7 +122,7 @@ __device__ __forceinline__ void stage_norm(C& c) {
       const int from = kCount * S::k_part(c);
       const bf16* rows = S::h(c).data + from;
       const float* norm = S::norm(c).data + S::index(c) * P::kHidden + from;
-      norm_rows<S, kCount, P::kBatch, S::kHRow, (S::kKPart > 0)>(c, [&](int s) { return rows + s * S::kHRow; }, norm);
+      norm_rows<S, kCount, P::kBatch, S::kHRow>(c, [&](int s) { return rows + s * S::kHRow; }, norm, S::adds(c));
       return;
     }
   }

@@ -17,6 +17,8 @@ struct FirstNorm : S {
   static __device__ __forceinline__ int index(const C&) { return 0; }
   template <class C>
   static __device__ __forceinline__ int k_part(const C&) { return kKPart; }
+  template <class C>
+  static __device__ __forceinline__ bool adds(const C&) { return false; }
 };
 
 template <class S, class C>
