@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from amk.lowering.lanes import lane_barriers, met_before
 from amk.schedule_ir.schedule import Loop, Node, Schedule, Step
 
-LEAST = 5
+LEAST = 2
 """Parts of a product that are worth a loop: with fewer there is hardly less code, and offsets are constants."""
 LONGEST = 6
 """Most steps of one part: staging, a product, and barriers around them."""

@@ -33,15 +33,15 @@ ROWS = replace(FAST, rows=4, k_parts=6, x_parts=5, kv_block=16, chunk_bytes=512,
 NARROW = tiny(ffn=384, layers=1)
 CODES = tiny(ffn=768, layers=1)
 WIDE = tiny(ffn=384, hidden=320, heads=5, kv_heads=1, head_dim=64, layers=2)
-EACH = [4, 4, 4, 5, 4]
+EACH = [5, 5, 5, 6, 5]
 """Passes for QKV, O, gate and up, `down`, lm_head; `down` in six parts has the same barrier behind its last one."""
 KERNELS: dict[str, tuple[str, Settings, FormatName, ModelSpec, list[int]]] = {
-    "batch": ("h200", BATCH, "bf16", NARROW, [5]),
-    "words": ("h200", replace(BATCH, handoff="tagged"), "bf16", NARROW, [5]),
-    "codes": ("h200", BATCH, "int8", CODES, [5]),
-    "groups": ("h200", BATCH, "int4-g64", CODES, [5]),
-    "copies": ("l4", BATCH, "bf16", NARROW, [5]),
-    "one vector": ("h200", replace(BATCH, batch=1), "bf16", NARROW, [5]),
+    "batch": ("h200", BATCH, "bf16", NARROW, [6]),
+    "words": ("h200", replace(BATCH, handoff="tagged"), "bf16", NARROW, [6]),
+    "codes": ("h200", BATCH, "int8", CODES, [6]),
+    "groups": ("h200", BATCH, "int4-g64", CODES, [6]),
+    "copies": ("l4", BATCH, "bf16", NARROW, [6]),
+    "one vector": ("h200", replace(BATCH, batch=1), "bf16", NARROW, [6]),
     "rows": ("h200", ROWS, "bf16", WIDE, EACH),
     "16 rows": ("h200", replace(ROWS, rows=16), "bf16", WIDE.model_copy(update={"layers": 1}), EACH),
 }
@@ -92,7 +92,7 @@ def test_written_out_the_steps_are_those_of_the_schedule(name: str) -> None:
     programs = printed(found)
     assert [list(steps_of(nodes)) for nodes in programs] == [list(steps(program.body)) for program in found.programs]
     counts = [loop.count for nodes in programs for loop in loops(nodes)]
-    assert counts == ([7, 7, 6, 15, 6] if name == "64 rows" else KERNELS[name][4])
+    assert counts == ([8, 8, 7, 16, 7] if name == "64 rows" else KERNELS[name][4])
 
 
 def changed(body: Sequence[Node], number: int, field: str, value: object) -> tuple[Node, ...]:
@@ -120,12 +120,13 @@ def test_a_part_that_differs_is_in_no_loop(part: int, field: str, value: object)
     nodes = printed(edited)
     assert list(steps_of(nodes[0])) == list(steps(edited.programs[0].body))
     found = [loop.count for loop in loops(nodes[0])]
-    assert (found == [5]) == (part == 0 or edited == base)
+    runs = [6] if edited == base else [count for count in (part, 5 - part) if count >= LEAST]
+    assert found == runs
 
 
 def test_few_parts_are_no_loop() -> None:
     settings = replace(BATCH, k_parts=LEAST - 1, chunk_bytes=512)
-    few = plan(tiny(ffn=512, layers=1), load_target("h200"), settings=settings, max_context=128, workers=4)
+    few = plan(tiny(ffn=256, layers=1), load_target("h200"), settings=settings, max_context=128, workers=4)
     assert not LOOP.search(emit(few)) and LOOP.search(source("batch"))
 
 

@@ -26,6 +26,8 @@ __device__ __forceinline__ void reduce_splits(C& c) {
   constexpr int kOutputs = P::kRows * kGroup * kDim;
   constexpr int kSlice = kOutputs / kSplits, kPiece = greatest_divisor(kSlice, kDim, 128), kWide = From::kWide;
   constexpr int kLanes = kPiece / kWide, kSubs = 32 / kLanes, kEach = (kSplits + kSubs - 1) / kSubs;
+  // Where all lanes have outputs of the same head, lane e has the scale of split e, and gives its weight to the others.
+  constexpr bool kShared = kSubs == 1 && kEach > 4 && kEach <= 32;
   static_assert(kWide == 4 && kLanes > 0, "four outputs a lane");
   static_assert(kOutputs % kSplits == 0 && kPiece % kWide == 0, "slices are whole pieces, each in one head");
   if (c.shares.attn_head < 0) return;
@@ -39,39 +41,54 @@ __device__ __forceinline__ void reduce_splits(C& c) {
     const auto mine = from.from(row * kDim + first % kDim);
     const auto my_scales = scales.from(row * 2);
     typename From::Raw raw[kEach];
-    typename Scales::Two scale[kEach];
+    typename Scales::Two scale[kShared ? 1 : kEach];
     until_fresh(c, from.tag, [&] {
       bool fresh = true;
 #pragma unroll
       for (int e = 0; e < kEach; ++e) {
-        raw[e] = {}, scale[e] = {};
-        if (sub + e * kSubs < active) {
-          raw[e] = mine.fetch(e * kSubs * kDim), scale[e] = my_scales.fetch_two(e * kSubs * 2);
-        }
+        raw[e] = {};
+        if (sub + e * kSubs < active) raw[e] = mine.fetch(e * kSubs * kDim);
+      }
+#pragma unroll
+      for (int e = 0; e < (kShared ? 1 : kEach); ++e) {
+        scale[e] = {};
+        const int split = kShared ? c.lane : sub + e * kSubs;
+        if (split < active) scale[e] = my_scales.fetch_two((kShared ? c.lane : e * kSubs) * 2);
+        if (split < active) fresh &= scales.fresh_two(scale[e]);
       }
 #pragma unroll
       for (int e = 0; e < kEach; ++e) {
-        if (sub + e * kSubs < active) fresh &= from.fresh(raw[e]) & scales.fresh_two(scale[e]);
+        if (sub + e * kSubs < active) fresh &= from.fresh(raw[e]);
       }
       return fresh;
     });
     float peak = -3.0e38f, total = 0.f, sum[kWide] = {};
 #pragma unroll
-    for (int e = 0; e < kEach; ++e) {
-      if (sub + e * kSubs < active) peak = fmaxf(peak, scales.value_two(scale[e]).x);
+    for (int e = 0; e < (kShared ? 1 : kEach); ++e) {
+      if ((kShared ? c.lane : sub + e * kSubs) < active) peak = fmaxf(peak, scales.value_two(scale[e]).x);
     }
 #pragma unroll
-    for (int offset = kLanes; offset < 32; offset *= 2) peak = fmaxf(peak, __shfl_xor_sync(0xffffffffu, peak, offset));
+    for (int offset = kShared ? 1 : kLanes; offset < 32; offset *= 2) peak = fmaxf(peak, __shfl_xor_sync(0xffffffffu, peak, offset));
+    float2 own = {};  // of lane e, the total and the weight of split e
+    if constexpr (kShared) {
+      own = scales.value_two(scale[0]);
+      own = c.lane < active ? make_float2(own.y, __expf(own.x - peak)) : float2{};
+    }
 #pragma unroll
     for (int e = 0; e < kEach; ++e) {
       // Of several rows without a branch: a split that is not active is zero, and counts for nothing. The exponentials overlap.
       const bool live = sub + e * kSubs < active;
       if (P::kRows == 1 && !live) continue;
-      const float2 part = scales.value_two(scale[e]);
-      const float w = live ? __expf(part.x - peak) : 0.f;
+      float y, w;
+      if constexpr (kShared) {
+        y = __shfl_sync(0xffffffffu, own.x, e), w = __shfl_sync(0xffffffffu, own.y, e);
+      } else {
+        const float2 part = scales.value_two(scale[e]);
+        y = part.y, w = live ? __expf(part.x - peak) : 0.f;
+      }
       float v[kWide];
       from.values(raw[e], v);
-      total = fmaf(part.y, w, total);
+      total = fmaf(y, w, total);
 #pragma unroll
       for (int j = 0; j < kWide; ++j) sum[j] = fmaf(v[j], w, sum[j]);
     }
