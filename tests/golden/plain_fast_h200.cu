@@ -167,6 +167,8 @@ struct S2 {
 };
 struct S3 {
   static constexpr int kFirst = 0, kAgents = 8;
+  static __device__ __forceinline__ int k_part(const Ctx& c) { return kKPart; }
+  static __device__ __forceinline__ bool adds(const Ctx& c) { return false; }
   using Matrix = Plan::Qkv;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
@@ -271,6 +273,8 @@ struct S8 {
 };
 struct S9 {
   static constexpr int kFirst = 0, kAgents = 8;
+  static __device__ __forceinline__ int k_part(const Ctx& c) { return kKPart; }
+  static __device__ __forceinline__ bool adds(const Ctx& c) { return false; }
   using Matrix = Plan::O;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
@@ -310,6 +314,7 @@ struct S11 {
   static constexpr int kFirst = 0, kAgents = 8;
   static constexpr bool kMet = true;
   static __device__ __forceinline__ int k_part(const Ctx& c) { return kKPart; }
+  static __device__ __forceinline__ bool adds(const Ctx& c) { return false; }
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static constexpr bool kHasAlso = false;
   static constexpr bool kHasScales = false;
@@ -336,6 +341,8 @@ struct S11 {
 };
 struct S12 {
   static constexpr int kFirst = 0, kAgents = 8;
+  static __device__ __forceinline__ int k_part(const Ctx& c) { return kKPart; }
+  static __device__ __forceinline__ bool adds(const Ctx& c) { return false; }
   using Matrix = Plan::GateUp;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
@@ -373,6 +380,7 @@ struct S14 {
   static constexpr int kFirst = 0, kAgents = 8;
   static constexpr bool kMet = true;
   static __device__ __forceinline__ int k_part(const Ctx& c) { return kKPart; }
+  static __device__ __forceinline__ bool adds(const Ctx& c) { return false; }
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static constexpr bool kHasAlso = false;
   static constexpr bool kHasScales = false;
@@ -398,6 +406,8 @@ struct S14 {
 };
 struct S15 {
   static constexpr int kFirst = 0, kAgents = 8;
+  static __device__ __forceinline__ int k_part(const Ctx& c) { return kKPart; }
+  static __device__ __forceinline__ bool adds(const Ctx& c) { return false; }
   using Matrix = Plan::Down;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
@@ -437,6 +447,7 @@ struct S17 {
   static constexpr int kFirst = 0, kAgents = 8;
   static constexpr bool kMet = true;
   static __device__ __forceinline__ int k_part(const Ctx& c) { return kKPart; }
+  static __device__ __forceinline__ bool adds(const Ctx& c) { return false; }
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static constexpr bool kHasAlso = false;
   static constexpr bool kHasScales = false;
@@ -463,6 +474,8 @@ struct S17 {
 };
 struct S18 {
   static constexpr int kFirst = 0, kAgents = 8;
+  static __device__ __forceinline__ int k_part(const Ctx& c) { return kKPart; }
+  static __device__ __forceinline__ bool adds(const Ctx& c) { return false; }
   using Matrix = Plan::LmHead;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 0; }
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }

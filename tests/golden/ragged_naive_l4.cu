@@ -159,6 +159,8 @@ struct S1 {
 };
 struct S2 {
   static constexpr int kFirst = 0, kAgents = 4;
+  static __device__ __forceinline__ int k_part(const Ctx& c) { return kKPart; }
+  static __device__ __forceinline__ bool adds(const Ctx& c) { return false; }
   using Matrix = Plan::Qkv;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
@@ -263,6 +265,8 @@ struct S7 {
 };
 struct S8 {
   static constexpr int kFirst = 0, kAgents = 4;
+  static __device__ __forceinline__ int k_part(const Ctx& c) { return kKPart; }
+  static __device__ __forceinline__ bool adds(const Ctx& c) { return false; }
   using Matrix = Plan::O;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
@@ -302,6 +306,7 @@ struct S10 {
   static constexpr int kFirst = 0, kAgents = 4;
   static constexpr bool kMet = true;
   static __device__ __forceinline__ int k_part(const Ctx& c) { return kKPart; }
+  static __device__ __forceinline__ bool adds(const Ctx& c) { return false; }
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static constexpr bool kHasAlso = false;
   static constexpr bool kHasScales = false;
@@ -328,6 +333,8 @@ struct S10 {
 };
 struct S11 {
   static constexpr int kFirst = 0, kAgents = 4;
+  static __device__ __forceinline__ int k_part(const Ctx& c) { return kKPart; }
+  static __device__ __forceinline__ bool adds(const Ctx& c) { return false; }
   using Matrix = Plan::GateUp;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
@@ -365,6 +372,7 @@ struct S13 {
   static constexpr int kFirst = 0, kAgents = 4;
   static constexpr bool kMet = true;
   static __device__ __forceinline__ int k_part(const Ctx& c) { return kKPart; }
+  static __device__ __forceinline__ bool adds(const Ctx& c) { return false; }
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static constexpr bool kHasAlso = false;
   static constexpr bool kHasScales = false;
@@ -390,6 +398,8 @@ struct S13 {
 };
 struct S14 {
   static constexpr int kFirst = 0, kAgents = 4;
+  static __device__ __forceinline__ int k_part(const Ctx& c) { return kKPart; }
+  static __device__ __forceinline__ bool adds(const Ctx& c) { return false; }
   using Matrix = Plan::Down;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
@@ -429,6 +439,7 @@ struct S16 {
   static constexpr int kFirst = 0, kAgents = 4;
   static constexpr bool kMet = true;
   static __device__ __forceinline__ int k_part(const Ctx& c) { return kKPart; }
+  static __device__ __forceinline__ bool adds(const Ctx& c) { return false; }
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static constexpr bool kHasAlso = false;
   static constexpr bool kHasScales = false;
@@ -455,6 +466,8 @@ struct S16 {
 };
 struct S17 {
   static constexpr int kFirst = 0, kAgents = 4;
+  static __device__ __forceinline__ int k_part(const Ctx& c) { return kKPart; }
+  static __device__ __forceinline__ bool adds(const Ctx& c) { return false; }
   using Matrix = Plan::LmHead;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 0; }
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
