@@ -67,15 +67,15 @@ def step_struct(
 
 
 def _part(op: Op, in_loop: bool) -> list[str]:
-    """k_part: the number of the part that a step is of. adds: whether parts before it left sums that it adds to."""
+    """adds: whether parts before the step's left sums that it adds to. k_part: the number of the part that it stages."""
     first = getattr(op, "k_part", None)
     if first is None:
         return []
     part, adds = ("kKPart + c.p", "c.p > 0") if in_loop else ("kKPart", "false")
-    return [
-        f"  static __device__ __forceinline__ int k_part(const Ctx& c) {{ return {part}; }}",
-        f"  static __device__ __forceinline__ bool adds(const Ctx& c) {{ return {'true' if first else adds}; }}",
-    ]
+    lines = [f"  static __device__ __forceinline__ bool adds(const Ctx& c) {{ return {'true' if first else adds}; }}"]
+    if isinstance(op, Staging):
+        lines.append(f"  static __device__ __forceinline__ int k_part(const Ctx& c) {{ return {part}; }}")
+    return lines
 
 
 def _sliced(field: str, buffer: Buffer) -> bool:

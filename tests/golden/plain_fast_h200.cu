@@ -167,7 +167,6 @@ struct S2 {
 };
 struct S3 {
   static constexpr int kFirst = 0, kAgents = 8;
-  static __device__ __forceinline__ int k_part(const Ctx& c) { return kKPart; }
   static __device__ __forceinline__ bool adds(const Ctx& c) { return false; }
   using Matrix = Plan::Qkv;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
@@ -273,7 +272,6 @@ struct S8 {
 };
 struct S9 {
   static constexpr int kFirst = 0, kAgents = 8;
-  static __device__ __forceinline__ int k_part(const Ctx& c) { return kKPart; }
   static __device__ __forceinline__ bool adds(const Ctx& c) { return false; }
   using Matrix = Plan::O;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
@@ -313,8 +311,8 @@ struct S10 {
 struct S11 {
   static constexpr int kFirst = 0, kAgents = 8;
   static constexpr bool kMet = true;
-  static __device__ __forceinline__ int k_part(const Ctx& c) { return kKPart; }
   static __device__ __forceinline__ bool adds(const Ctx& c) { return false; }
+  static __device__ __forceinline__ int k_part(const Ctx& c) { return kKPart; }
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static constexpr bool kHasAlso = false;
   static constexpr bool kHasScales = false;
@@ -341,7 +339,6 @@ struct S11 {
 };
 struct S12 {
   static constexpr int kFirst = 0, kAgents = 8;
-  static __device__ __forceinline__ int k_part(const Ctx& c) { return kKPart; }
   static __device__ __forceinline__ bool adds(const Ctx& c) { return false; }
   using Matrix = Plan::GateUp;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
@@ -379,8 +376,8 @@ struct S13 {
 struct S14 {
   static constexpr int kFirst = 0, kAgents = 8;
   static constexpr bool kMet = true;
-  static __device__ __forceinline__ int k_part(const Ctx& c) { return kKPart; }
   static __device__ __forceinline__ bool adds(const Ctx& c) { return false; }
+  static __device__ __forceinline__ int k_part(const Ctx& c) { return kKPart; }
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static constexpr bool kHasAlso = false;
   static constexpr bool kHasScales = false;
@@ -406,7 +403,6 @@ struct S14 {
 };
 struct S15 {
   static constexpr int kFirst = 0, kAgents = 8;
-  static __device__ __forceinline__ int k_part(const Ctx& c) { return kKPart; }
   static __device__ __forceinline__ bool adds(const Ctx& c) { return false; }
   using Matrix = Plan::Down;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
@@ -446,8 +442,8 @@ struct S16 {
 struct S17 {
   static constexpr int kFirst = 0, kAgents = 8;
   static constexpr bool kMet = true;
-  static __device__ __forceinline__ int k_part(const Ctx& c) { return kKPart; }
   static __device__ __forceinline__ bool adds(const Ctx& c) { return false; }
+  static __device__ __forceinline__ int k_part(const Ctx& c) { return kKPart; }
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static constexpr bool kHasAlso = false;
   static constexpr bool kHasScales = false;
@@ -474,7 +470,6 @@ struct S17 {
 };
 struct S18 {
   static constexpr int kFirst = 0, kAgents = 8;
-  static __device__ __forceinline__ int k_part(const Ctx& c) { return kKPart; }
   static __device__ __forceinline__ bool adds(const Ctx& c) { return false; }
   using Matrix = Plan::LmHead;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 0; }

@@ -159,7 +159,6 @@ struct S1 {
 };
 struct S2 {
   static constexpr int kFirst = 0, kAgents = 4;
-  static __device__ __forceinline__ int k_part(const Ctx& c) { return kKPart; }
   static __device__ __forceinline__ bool adds(const Ctx& c) { return false; }
   using Matrix = Plan::Qkv;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
@@ -265,7 +264,6 @@ struct S7 {
 };
 struct S8 {
   static constexpr int kFirst = 0, kAgents = 4;
-  static __device__ __forceinline__ int k_part(const Ctx& c) { return kKPart; }
   static __device__ __forceinline__ bool adds(const Ctx& c) { return false; }
   using Matrix = Plan::O;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
@@ -305,8 +303,8 @@ struct S9 {
 struct S10 {
   static constexpr int kFirst = 0, kAgents = 4;
   static constexpr bool kMet = true;
-  static __device__ __forceinline__ int k_part(const Ctx& c) { return kKPart; }
   static __device__ __forceinline__ bool adds(const Ctx& c) { return false; }
+  static __device__ __forceinline__ int k_part(const Ctx& c) { return kKPart; }
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static constexpr bool kHasAlso = false;
   static constexpr bool kHasScales = false;
@@ -333,7 +331,6 @@ struct S10 {
 };
 struct S11 {
   static constexpr int kFirst = 0, kAgents = 4;
-  static __device__ __forceinline__ int k_part(const Ctx& c) { return kKPart; }
   static __device__ __forceinline__ bool adds(const Ctx& c) { return false; }
   using Matrix = Plan::GateUp;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
@@ -371,8 +368,8 @@ struct S12 {
 struct S13 {
   static constexpr int kFirst = 0, kAgents = 4;
   static constexpr bool kMet = true;
-  static __device__ __forceinline__ int k_part(const Ctx& c) { return kKPart; }
   static __device__ __forceinline__ bool adds(const Ctx& c) { return false; }
+  static __device__ __forceinline__ int k_part(const Ctx& c) { return kKPart; }
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static constexpr bool kHasAlso = false;
   static constexpr bool kHasScales = false;
@@ -398,7 +395,6 @@ struct S13 {
 };
 struct S14 {
   static constexpr int kFirst = 0, kAgents = 4;
-  static __device__ __forceinline__ int k_part(const Ctx& c) { return kKPart; }
   static __device__ __forceinline__ bool adds(const Ctx& c) { return false; }
   using Matrix = Plan::Down;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
@@ -438,8 +434,8 @@ struct S15 {
 struct S16 {
   static constexpr int kFirst = 0, kAgents = 4;
   static constexpr bool kMet = true;
-  static __device__ __forceinline__ int k_part(const Ctx& c) { return kKPart; }
   static __device__ __forceinline__ bool adds(const Ctx& c) { return false; }
+  static __device__ __forceinline__ int k_part(const Ctx& c) { return kKPart; }
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static constexpr bool kHasAlso = false;
   static constexpr bool kHasScales = false;
@@ -466,7 +462,6 @@ struct S16 {
 };
 struct S17 {
   static constexpr int kFirst = 0, kAgents = 4;
-  static __device__ __forceinline__ int k_part(const Ctx& c) { return kKPart; }
   static __device__ __forceinline__ bool adds(const Ctx& c) { return false; }
   using Matrix = Plan::LmHead;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 0; }
