@@ -38,9 +38,7 @@ def step_struct(
     if isinstance(op, AttendOp):
         share = sharing(schedule.geometry(), role.count)
         lines.append(f"  static constexpr int kTogether = {blocks_together(schedule, share)};")
-    if isinstance(op, Staging):
-        lines.append(f"  static constexpr bool kMet = {str(met).lower()};")
-    lines += _part(op, in_loop)
+    lines += _staging(op, met, in_loop)
     if (name_of := multiplied(op)) is not None:
         lines.append(f"  using Matrix = Plan::{_matrix(op, name_of, schedule)};")
     for field, info in type(op).model_fields.items():
@@ -66,13 +64,15 @@ def step_struct(
     return f"struct {name} {{\n" + "\n".join(lines) + "\n};\n"
 
 
-def _part(op: Op, in_loop: bool) -> list[str]:
-    """adds: whether parts before the step's left sums that it adds to. k_part: the number of the part that it stages."""
+def _staging(op: Op, met: bool, in_loop: bool) -> list[str]:
+    """What steps have that stage a vector or multiply it. adds: whether parts before the step's left sums that it adds to.
+    k_part: the part that it stages."""
+    lines = [f"  static constexpr bool kMet = {str(met).lower()};"] if isinstance(op, Staging) else []
     first = getattr(op, "k_part", None)
     if first is None:
-        return []
+        return lines
     part, adds = ("kKPart + c.p", "c.p > 0") if in_loop else ("kKPart", "false")
-    lines = [f"  static __device__ __forceinline__ bool adds(const Ctx& c) {{ return {'true' if first else adds}; }}"]
+    lines.append(f"  static __device__ __forceinline__ bool adds(const Ctx& c) {{ return {'true' if first else adds}; }}")
     if isinstance(op, Staging):
         lines.append(f"  static __device__ __forceinline__ int k_part(const Ctx& c) {{ return {part}; }}")
     return lines
