@@ -22,7 +22,7 @@ from amk.schedule_ir.ops.attention import (
     seen_before,
 )
 from amk.schedule_ir.ops.base import F32, Access, BufferField, FloatArray, Geometry, Memory, Op
-from amk.schedule_ir.ops.precondition import BLOCK, DIM, ROWS, Need, as_model
+from amk.schedule_ir.ops.precondition import BLOCK, DIM, ROWS, Need, as_model, row
 
 
 class RopeAppendOp(Op):
@@ -45,6 +45,7 @@ class RopeAppendOp(Op):
         as_model("k_norm", "qk_norm"),
         QUERIES,
         TOLD,
+        Need("row-pairs", (ROWS <= 1) | row("qkv").multiple_of(2), "of several rows, each begins at whole pairs"),
         Need("rows", ROWS <= BLOCK, "the rows of a step lie in two blocks at most"),
     )
     own_fields: ClassVar[Mapping[str, BufferField]] = {"tree": BufferField("global", "i32", "tree")}
