@@ -62,8 +62,8 @@ of two sequences at positions of their own, of such with weights in codes and `d
 alone, with those and attention's outputs in one block, of three rows and parts of all columns, with one warp each, with
 four layers, of which an analysis may look at fewer, with one worker, with tokens that are drawn, with ops of its own
 for each of four warps, with two sequences that draw, with vectors that lie in two layouts at once and end within a
-block, with attention's outputs reduced before they are staged in one block, with steps of nine rows, with hidden states that
-one warp cannot norm at once, and with such of LayerNorms and weights in codes."""
+block, with attention's outputs reduced before they are staged in one block, with steps of nine rows, with hidden
+states that one warp cannot norm at once, and with such of LayerNorms and weights in codes."""
 MODELS = {
     "coded": TINY.model_copy(update={"ffn": 640}), "block": TINY.model_copy(update={"heads": 2, "kv_heads": 1}),
     "deep": TINY.model_copy(update={"layers": 4}), "single": TINY.model_copy(update={"kv_heads": 1}),

@@ -76,10 +76,10 @@ class RopeAppendOp(Op):
         units = [("q", r * group + g, r, firsts[r] + (head * group + g) * dim) for r in rows for g in range(group)]
         first, writers = (0, (len(units), len(units) + 1)) if len(rows) == 1 else (2 * (agents > 2), (0, 1))
         mine = [unit for i, unit in enumerate(units) if first + i % (agents - first) == env.agent]
-        for kind, row, writer in (("k", model.heads, writers[0]), ("v", model.heads + model.kv_heads, writers[1])):
+        for kind, before, writer in (("k", model.heads, writers[0]), ("v", model.heads + model.kv_heads, writers[1])):
             if writer % agents == env.agent:
                 owned = [r for r in rows if owns_position(env.pos + r, part, geo)]
-                mine += [(kind, 0, r, firsts[r] + (row + head) * dim) for r in owned]
+                mine += [(kind, 0, r, firsts[r] + (before + head) * dim) for r in owned]
         return mine
 
     def accesses(self, env: Env, geo: Geometry) -> list[Access]:
