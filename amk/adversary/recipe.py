@@ -53,6 +53,8 @@ BASES: dict[str, Settings] = {
     "layouts": replace(FAST, warps=2, kv_block=8),
     "reduced": replace(FAST, warps=2, kv_block=8, reduce_from=2),
     "nine rows": replace(FAST, warps=2, kv_block=16, rows=9, head_sums="global"),
+    "long": replace(PHASED, warps=2, kv_block=8),
+    "long in blocks": replace(PHASED, warps=4, kv_block=8),
 }
 """Plans that cases start from: epilogues in one warp, in all warps, with per-head counters, with tagged words, with
 copies held back until a result is out, with steps of three rows, of three that accept guesses, of four that are a tree,
@@ -60,12 +62,17 @@ of two sequences at positions of their own, of such with weights in codes and `d
 alone, with those and attention's outputs in one block, of three rows and parts of all columns, with one warp each, with
 four layers, of which an analysis may look at fewer, with one worker, with tokens that are drawn, with ops of its own
 for each of four warps, with two sequences that draw, with vectors that lie in two layouts at once and end within a
-block, with attention's outputs reduced before they are staged in one block, with steps of nine rows."""
+block, with attention's outputs reduced before they are staged in one block, with steps of nine rows, with hidden
+states that one warp cannot norm at once, and with such of LayerNorms and weights in codes."""
 MODELS = {
     "coded": TINY.model_copy(update={"ffn": 640}), "block": TINY.model_copy(update={"heads": 2, "kv_heads": 1}),
     "deep": TINY.model_copy(update={"layers": 4}), "single": TINY.model_copy(update={"kv_heads": 1}),
     "apart": TINY.model_copy(update={"kv_heads": 4}), "layouts": TINY.model_copy(update={"hidden": 96}),
     "reduced": TINY.model_copy(update={"heads": 2, "kv_heads": 1}),
+    "long": TINY.model_copy(update={"layers": 1, "hidden": 1280}),
+    "long in blocks": TINY.model_copy(update={
+        "family": "gpt_neox", "layers": 1, "hidden": 2304, "kv_heads": 4, "qkv_bias": True, "activation": "gelu",
+    }),
 }  # fmt: skip
 """Of the bases that have one of their own."""
 
@@ -89,7 +96,7 @@ def base_schedule(name: str) -> Json:
     """The safe plan as JSON; `idle` is the tagged one with a worker that owns no rows of the layers."""
     settings = BASES["tagged" if name == "idle" else name]
     coded = {"layouts": formats("int8", "bf16")} | dict.fromkeys(
-        ("coded", "digits", "block", "reduced"), formats("int8")
+        ("coded", "digits", "block", "reduced", "long in blocks"), formats("int8")
     )
     wanted = coded.get(name, BF16)
     workers = 1 if name == "single" else WORKERS

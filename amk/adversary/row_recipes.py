@@ -74,6 +74,16 @@ def _outputs_for_nobody(s: Json) -> list[Edit]:
     ]
 
 
+def _normed_by_one(s: Json) -> list[Edit]:
+    """One warp of a worker norms all of every hidden state."""
+    normed = [path for path, step in steps(s) if step["op"]["op"] in ("embed", "stage_norm", "layer_norm")]
+    read = [path for path, step in steps(s) if "ssq_agents" in step["op"]]
+    return [
+        *(Edit("replace", (*path, "op", "role"), "w0") for path in normed),
+        *(Edit("replace", (*path, "op", "ssq_agents"), 1) for path in read),
+    ]
+
+
 ROWS = [
     Recipe(
         "cut-of-another-sequence",
@@ -126,5 +136,29 @@ ROWS = [
         "four outputs with tags are stored at once, and the second row of an array of outputs begins between two such "
         "places",
         _outputs_for_nobody,
+    ),
+    Recipe(
+        "pairs-of-odd-rows",
+        "rows of a step in the same bytes",
+        "rows",
+        "AMK407",
+        "the second row's queries, keys and values begin at an odd word, and the device reads two words at once",
+        _longer("qkv", 1),
+    ),
+    Recipe(
+        "norm-of-two-batches",
+        "share that is too long",
+        "long",
+        "AMK407",
+        "one warp norms all of a hidden state, more than the device code has in flight at once",
+        _normed_by_one,
+    ),
+    Recipe(
+        "blocks-without-lanes",
+        "share that is too long",
+        "long in blocks",
+        "AMK407",
+        "one warp norms all of a hidden state in blocks, of which there are more than lanes for their scales",
+        _normed_by_one,
     ),
 ]

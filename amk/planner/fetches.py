@@ -8,12 +8,10 @@ from amk.planner.formats import Layered
 from amk.planner.settings import Settings, crossing_dtype, has_tags
 from amk.planner.staging import layout
 from amk.report.diagnostic import AmkError, Diagnostic
+from amk.schedule_ir.ops.staging import LANES, NORM_FETCHES
 
-LANES = 32
 READERS: tuple[tuple[MatrixName, ...], ...] = (("qkv", "gate_up"), ("o",), ("down",))
 """What multiplies the vectors of hidden, q_dim and ffn elements; lm_head's comes with the next QKV's."""
-NORM_FETCHES = 8
-"""Fetches a lane keeps in flight while it stages a normalised vector: all of its share."""
 
 
 def fetched(settings: Settings) -> int:

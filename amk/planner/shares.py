@@ -113,9 +113,10 @@ def head_handoff(model: ModelSpec, tables: dict[str, Table]) -> PartHandoff:
 
 
 def act_handoff(model: ModelSpec, tables: dict[str, Table], parts: int) -> PartHandoff:
-    """Signals of the activations per part of the columns of `down`; a row group of gate-up has half as many."""
+    """Signals of the activations per part of the columns of `down`; with a gate a row group has half as many."""
     spans = [[(model.ffn * p // parts, model.ffn * (p + 1) // parts)] for p in range(parts)]
-    return _part_handoff("act", spans, _rows(tables, "gate_up", ROWS_PER_GROUP // 2))
+    each = ROWS_PER_GROUP * model.ffn // matrix(model, "gate_up").rows
+    return _part_handoff("act", spans, _rows(tables, "gate_up", each))
 
 
 def _rows(tables: dict[str, Table], name: str, each: int) -> list[Rows]:

@@ -328,6 +328,7 @@ struct S10 {
   static_assert((kKPart < kKParts), "the part is one of them");
   static_assert((!kHasScales || (kKParts == 1)), "a vector in blocks is staged as a whole");
   static_assert(((kScaleBlocks == 1) || (kHasScales && (((kScaleBlocks * 2) % 4) == 0))), "blocks that share a scale are whole fetches of a warp");
+  static_assert(((Plan::kHidden / kKParts) <= ((4 * kAgents) * 256)), "what a warp norms at once is one batch of fetches");
 };
 struct S11 {
   static constexpr int kFirst = 0, kAgents = 4;
@@ -459,6 +460,7 @@ struct S16 {
   static_assert((kKPart < kKParts), "the part is one of them");
   static_assert((!kHasScales || (kKParts == 1)), "a vector in blocks is staged as a whole");
   static_assert(((kScaleBlocks == 1) || (kHasScales && (((kScaleBlocks * 2) % 4) == 0))), "blocks that share a scale are whole fetches of a warp");
+  static_assert(((Plan::kHidden / kKParts) <= ((4 * kAgents) * 256)), "what a warp norms at once is one batch of fetches");
 };
 struct S17 {
   static constexpr int kFirst = 0, kAgents = 4;

@@ -27,7 +27,8 @@ from amk.targets.target import load_target
 from amk.validator.verify import verify
 from amk.weights.weight_format import Chunk, FormatName
 from tests.damage import raised_threshold, rewritten
-from tests.tiny import PLAIN, VARIANTS
+from tests.engine.tiny import NEOX
+from tests.tiny import PLAIN, VARIANTS, tiny
 
 CASES = [
     *((model, gpu, context) for model in VARIANTS for gpu in ("h200", "l4") for context in (64, 1024)),
@@ -71,6 +72,14 @@ def test_parts_of_down_wait_for_their_own_columns(handoff: Literal["tagged", "fe
     waits[1]["index"][1] = 0
     verdict = verify(Schedule.model_validate_json(json.dumps(data)))
     assert verdict.status == ("UNSAFE" if handoff == "fenced" else "SAFE")
+
+
+@pytest.mark.parametrize("parts", [2, 4])
+def test_parts_of_down_without_a_gate(parts: int) -> None:
+    """A row group has twice the activations, and each has an owner."""
+    model, settings = tiny(**NEOX | {"kv_heads": 4}), replace(FAST, act_parts=parts, chunk_bytes=512)
+    schedule = plan(model, load_target("h200"), settings=settings, max_context=64, workers=8)
+    assert verify(schedule).safe and len({sum(schedule.tables[f"act.to.{part}"]) for part in range(parts)}) == 1
 
 
 def test_parts_of_down_are_whole_chunks_of_one_sequence() -> None:

@@ -16,6 +16,7 @@ from amk.adversary.edits import at, steps
 from amk.lowering.emit import emit
 from amk.models.matrices import MATRICES
 from amk.models.model_spec import LayerSlice, ModelSpec
+from amk.planner import decode
 from amk.planner.decode import plan
 from amk.planner.formats import formats
 from amk.planner.settings import FAST, PHASED, Settings
@@ -54,6 +55,7 @@ BASES: dict[str, Callable[[], Schedule]] = {
     "refilled": lambda: made(tiny(hidden=512, ffn=4096, heads=8)),
     "int4": lambda: made(wanted=formats("int4-g64")),
     "LayerNorm": lambda: made(CENTRED),
+    "LayerNorm, codes": lambda: made(CENTRED, wanted=formats("int8")),
     "slice": lambda: made(PLAIN.sliced(1, 2)),
     "output head": lambda: made(PLAIN.sliced(2, 2, head=True)),
     "slice, codes": lambda: made(PLAIN.sliced(0, 2), wanted=formats("int4-g64-zp")),
@@ -279,6 +281,28 @@ CHANGES: list[tuple[str, Callable[[Document], object]]] = [
 @pytest.mark.parametrize(("need", "change"), CHANGES, ids=[f"{n}-{need}" for n, (need, _) in enumerate(CHANGES)])
 def test_needs_of_the_schedule(need: str, change: Callable[[Document], object]) -> None:
     assert need in wanted(changed("fast", change))
+
+
+LONG: list[tuple[str, ModelSpec, Settings, int]] = [
+    ("stage_norm.one-batch", PLAIN, replace(FAST, handoff="fenced"), 4 * 32 * 8),
+    ("stage_norm.one-batch", PLAIN, replace(FAST, handoff="tagged", handoff_dtype="f32"), 2 * 32 * 8),
+    ("stage_norm.one-batch", PLAIN, replace(FAST, handoff="fenced", rows=4), 4 * 32 * 8),
+    ("take_hidden.one-batch", PLAIN.sliced(0, 1), replace(FAST, handoff="fenced"), 4 * 32 * 8),
+    ("layer_norm.scales", CENTRED, replace(FAST, handoff="fenced"), 2048),
+]
+
+
+@pytest.mark.parametrize(("need", "model", "settings", "most"), LONG, ids=range(len(LONG)))
+def test_the_longest_share_of_a_norm(
+    need: str, model: ModelSpec, settings: Settings, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the planner refuses of itself."""
+    monkeypatch.setattr(decode, "require_whole_fetches", lambda *_: None)
+    form = formats("int8" if model is CENTRED else "bf16")
+    for hidden in (most * 2, most * 2 + 128):
+        longer = model.model_copy(update={"hidden": hidden})
+        found = wanted(made(longer, replace(settings, warps=2), wanted=form))
+        assert (need in found) == (hidden > 2 * most)
 
 
 OF_THE_GRAPH = ("text", "slice", "norm-kind", "taken")

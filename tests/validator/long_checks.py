@@ -35,6 +35,8 @@ from tests.lowering.edits.ptx_run import ptx_slice
 from tests.lowering.edits.run import SLICES as LOWERING
 from tests.lowering.edits.run import edits_slice as lowering_slice
 from tests.systems import long_forgeries, long_loops, long_rules
+from tests.validator.any_sizes import SLICES as SIZES
+from tests.validator.any_sizes import sizes_slice
 from tests.validator.batches import differences
 from tests.validator.exhaustive import batches
 from tests.validator.mutants import edits_slice, mutants
@@ -166,6 +168,7 @@ WHAT: dict[str, Check] = {
     "lowering": Check(lowering_slice, "lowering-edits.json", LOWERING, 20.0),
     "ptx": Check(ptx_slice, "ptx-edits.json", PTX, 40.0),
     "lanes": Check(lanes_slice, "lane-barriers.json", LANES, 20.0),
+    "sizes": Check(sizes_slice, "sizes.json", SIZES, 15.0),
     "neighbourhood": Check(neighbourhood_slice, "neighbourhood.json", SLICES, 30.0),
     "abstractions": Check(abstract_slice, "neighbourhood-abstractions.json", ABSTRACT_SLICES, 20.0),
     "splits": Check(splits_slice, "neighbourhood-splits.json", SPLIT_SLICES, 15.0),

@@ -114,6 +114,7 @@ MADE: dict[str, Callable[[], Json]] = {
     "LayerNorm, one after the other, fenced": lambda: _small(
         replace(PHASED, warps=2), layers=1, **NEOX | {"parallel": False, "activation": "gelu-tanh"}
     ),
+    "LayerNorm, two layers": lambda: _small(replace(TAGGED, handoff="mixed"), **NEOX),
     "refills held back": lambda: _small(
         replace(PHASED, warps=2, run_ahead=True, slots=2, held_refills=1.0, first_refills=0.5), layers=1
     ),

@@ -12,11 +12,13 @@ from amk.schedule_ir.expr import Env, Expr
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import F32, Access, BufferField, Count, Geometry, Memory
 from amk.schedule_ir.ops.hidden import HIDDEN_FIELDS
-from amk.schedule_ir.ops.precondition import AGENTS, HIDDEN, Need, has, normed_by, own
+from amk.schedule_ir.ops.precondition import AGENTS, HIDDEN, Need, has, lacks, normed_by, own
 from amk.schedule_ir.ops.staging import Staging
 
 WIDE = 4
 """Elements that a lane takes at a time."""
+MOST_IN_BLOCKS = 2048
+"""Elements of a warp's share in blocks: each of the lanes that have a block's elements has the scale of one of them."""
 
 
 class LayerNormOp(Staging):
@@ -32,6 +34,11 @@ class LayerNormOp(Staging):
         normed_by("layer"),
         Need("wide", HIDDEN.multiple_of(WIDE), "elements are taken four at a time"),
         Need("fours", has("scales") | HIDDEN.multiple_of(AGENTS * WIDE), "every warp's share is whole fours"),
+        Need(
+            "scales",
+            lacks("scales") | (HIDDEN <= AGENTS * MOST_IN_BLOCKS),
+            "every block of a warp's share has a lane for its scale",
+        ),
         Need("equal", HIDDEN.multiple_of(own("moment_agents")), "the moments are those of equal shares"),
     )
     own_fields: ClassVar[Mapping[str, BufferField]] = {

@@ -22,7 +22,7 @@ from amk.schedule_ir.ops.attention import (
     seen_before,
 )
 from amk.schedule_ir.ops.base import F32, Access, BufferField, FloatArray, Geometry, Memory, Op
-from amk.schedule_ir.ops.precondition import BLOCK, DIM, ROWS, Need, as_model
+from amk.schedule_ir.ops.precondition import BLOCK, DIM, ROWS, Need, as_model, row
 
 
 class RopeAppendOp(Op):
@@ -45,6 +45,7 @@ class RopeAppendOp(Op):
         as_model("k_norm", "qk_norm"),
         QUERIES,
         TOLD,
+        Need("row-pairs", (ROWS <= 1) | row("qkv").multiple_of(2), "of several rows, each begins at whole pairs"),
         Need("rows", ROWS <= BLOCK, "the rows of a step lie in two blocks at most"),
     )
     own_fields: ClassVar[Mapping[str, BufferField]] = {"tree": BufferField("global", "i32", "tree")}
@@ -75,10 +76,10 @@ class RopeAppendOp(Op):
         units = [("q", r * group + g, r, firsts[r] + (head * group + g) * dim) for r in rows for g in range(group)]
         first, writers = (0, (len(units), len(units) + 1)) if len(rows) == 1 else (2 * (agents > 2), (0, 1))
         mine = [unit for i, unit in enumerate(units) if first + i % (agents - first) == env.agent]
-        for kind, row, writer in (("k", model.heads, writers[0]), ("v", model.heads + model.kv_heads, writers[1])):
+        for kind, before, writer in (("k", model.heads, writers[0]), ("v", model.heads + model.kv_heads, writers[1])):
             if writer % agents == env.agent:
                 owned = [r for r in rows if owns_position(env.pos + r, part, geo)]
-                mine += [(kind, 0, r, firsts[r] + (row + head) * dim) for r in owned]
+                mine += [(kind, 0, r, firsts[r] + (before + head) * dim) for r in owned]
         return mine
 
     def accesses(self, env: Env, geo: Geometry) -> list[Access]:

@@ -10,8 +10,8 @@ from amk.report.schema import unless
 from amk.schedule_ir.expr import Env, Expr
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import Access, Geometry, Memory, ValueKey
-from amk.schedule_ir.ops.precondition import HIDDEN, MAX_PARTS, Need, normed_by
-from amk.schedule_ir.ops.staging import RunStaging, in_parts, whole_runs
+from amk.schedule_ir.ops.precondition import HIDDEN, MAX_PARTS, Need, normed_by, own
+from amk.schedule_ir.ops.staging import RunStaging, in_parts, one_batch, whole_runs
 
 
 class StageNormOp(RunStaging):
@@ -23,7 +23,13 @@ class StageNormOp(RunStaging):
     In parts, as in `gemv`, x[i] is that of element first + i, and ssq[a] adds up over the steps.
     """
 
-    needs: ClassVar[tuple[Need, ...]] = (*RunStaging.needs, normed_by("rms"), *in_parts(HIDDEN, "h"), whole_runs("h"))
+    needs: ClassVar[tuple[Need, ...]] = (
+        *RunStaging.needs,
+        normed_by("rms"),
+        *in_parts(HIDDEN, "h"),
+        whole_runs("h"),
+        one_batch(HIDDEN // own("k_parts"), "h"),
+    )
     leaves: ClassVar[str | None] = "ssq_agents"
     op: Literal["stage_norm"] = "stage_norm"
     index: Expr

@@ -63,6 +63,18 @@ def whole_fetches(count: Term, field: str) -> tuple[Need, ...]:
     )
 
 
+LANES = 32
+NORM_FETCHES = 8
+"""Fetches that a lane keeps in flight while it stages a normalised vector: all of its share, as many weights beside."""
+
+
+def one_batch(count: Term, field: str) -> Need:
+    """What an op relies on that weights `count` elements of a hand-off by a norm: all of a warp's share is in flight at
+    once. Whole blocks need no more: what a warp has at most is whole blocks itself."""
+    most = wide(field) * AGENTS * (LANES * NORM_FETCHES)
+    return Need("one-batch", count <= most, "what a warp norms at once is one batch of fetches")
+
+
 def in_parts(count: Term, field: str) -> tuple[Need, ...]:
     """`whole_fetches` of one of `k_parts` equal parts of the elements."""
     return (

@@ -12,7 +12,7 @@ from amk.schedule_ir.expr import Env
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import Access, BufferField, Geometry, Memory, owned_rows, split
 from amk.schedule_ir.ops.precondition import ALONE, HIDDEN, LAYERS, OF_A_SLICE, Need, has, normed_by
-from amk.schedule_ir.ops.staging import Staging, whole_fetches
+from amk.schedule_ir.ops.staging import Staging, one_batch, whole_fetches
 
 
 class TakeHiddenOp(Staging):
@@ -27,6 +27,7 @@ class TakeHiddenOp(Staging):
         OF_A_SLICE,
         normed_by("rms"),
         *whole_fetches(HIDDEN, "hidden_in"),
+        one_batch(HIDDEN, "hidden_in"),
         Need("alone", ALONE, "a slice of layers is called for one token"),
         Need("residual", has("residual").equals(LAYERS), "layers, and nothing else, add to the residual stream"),
     )
