@@ -65,7 +65,7 @@ def step_struct(
 
 
 def _staging(op: Op, met: bool, in_loop: bool) -> list[str]:
-    """What steps have that stage a vector or multiply it. adds: whether parts before the step's left sums that it adds to.
+    """What steps have that stage a vector or multiply it. adds: whether earlier parts left sums that the step adds to.
     k_part: the part that it stages."""
     lines = [f"  static constexpr bool kMet = {str(met).lower()};"] if isinstance(op, Staging) else []
     first = getattr(op, "k_part", None)
