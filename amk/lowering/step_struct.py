@@ -72,7 +72,8 @@ def _staging(op: Op, met: bool, in_loop: bool) -> list[str]:
     if first is None:
         return lines
     part, adds = ("kKPart + c.p", "c.p > 0") if in_loop else ("kKPart", "false")
-    lines.append(f"  static __device__ __forceinline__ bool adds(const Ctx& c) {{ return {'true' if first else adds}; }}")
+    adds = "true" if first else adds
+    lines.append(f"  static __device__ __forceinline__ bool adds(const Ctx& c) {{ return {adds}; }}")
     if isinstance(op, Staging):
         lines.append(f"  static __device__ __forceinline__ int k_part(const Ctx& c) {{ return {part}; }}")
     return lines
