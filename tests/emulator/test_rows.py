@@ -11,10 +11,14 @@ import pytest
 from amk.adversary.neighbourhood.bases import base
 from amk.emulator.decode import EmulatedEngine
 from amk.engine.backends.cpu_engine import CpuEngine
+from amk.judges.emulated_run import EmulatedKernel
+from amk.judges.judge import DEVICE_TOLERANCE, judged
+from amk.judges.request import Request
 from amk.lowering.compile import compile_ptx
 from amk.lowering.emit import emit
 from amk.schedule_ir.schedule import Schedule
 from tests.engine.tiny import RandomTensors
+from tests.lowering.edits.judge import original, subject
 
 SCHEDULE = Schedule.model_validate_json(json.dumps(base("rows, parts of down, sums in global memory")))
 SOURCE = RandomTensors(SCHEDULE.model)
@@ -68,3 +72,15 @@ def test_a_text_that_has_ended_stays_ended() -> None:
 @pytest.mark.parametrize("start", range(9))
 def test_splits_are_read_from_the_step_on_that_reaches_them(start: int) -> None:
     assert emulated(given=1, start=start) == interpreted(given=1, start=start)
+
+
+@pytest.mark.parametrize("start", [0, 70, 95, 118])
+def test_lanes_that_have_a_split_each_give_the_others_its_weight(start: int) -> None:
+    """One split of eight has seen something, five, six and all of them, beside a plain forward pass."""
+    schedule = subject("weights of splits")
+    assert (schedule.kv.splits, schedule.model.head_dim) == (8, 128)
+    text = tuple((7 * n + 3) % schedule.model.vocab for n in range(start + 3))
+    request = Request((text,), (1, 1), start)
+    kernel = EmulatedKernel(lambda _: str(original("weights of splits")))
+    found = judged(schedule, request, "priorities:1", kernel, DEVICE_TOLERANCE)
+    assert (found.status, kernel.runs) == ("not refuted", 1), found

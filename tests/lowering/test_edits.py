@@ -127,8 +127,8 @@ def test_an_edit_is_seen_where_its_function_runs_alone(which: str, kernel: str, 
 @pytest.mark.parametrize(
     ("which", "kernel", "seen"),
     [
-        ("difference for sum: amk/ops/reduce_splits.cuh:61:14", "far scores", "logits"),
-        ("sum for difference: amk/ops/reduce_splits.cuh:71:43", "far scores", "logits"),
+        ("difference for sum: amk/ops/reduce_splits.cuh:68:34", "far scores", "logits"),
+        ("sum for difference: amk/ops/reduce_splits.cuh:87:45", "far scores", "logits"),
         ("difference for sum: amk/ops/combine.cuh:119:52", "many splits", "race"),
         ("loop one shorter: amk/ops/rope_append.cuh:197:9", "four rows", "deadlock"),
         ("loop one shorter: amk/ops/select.cuh:128:5", "ended", "tokens"),
@@ -155,6 +155,8 @@ def test_an_edit_is_seen_where_its_function_runs_alone(which: str, kernel: str, 
         ("loop one shorter: amk/ops/select.cuh:109:3", "far splits", "tokens"),
         ("difference for sum: amk/ops/begin.cuh:39:67", "live draws", "tokens"),
         ("difference for sum: amk/ops/stage_norm.cuh:101:45", "two layers of given rows", "race"),
+        ("difference for sum: amk/ops/stage_norm.cuh:88:40", "norms in parts", "memory"),
+        ("difference for sum: amk/ops/reduce_splits.cuh:50:16", "weights of splits", "tokens"),
     ],
 )
 def test_an_edit_is_seen_in_a_kernel_beside_the_sample(which: str, kernel: str, seen: str) -> None:

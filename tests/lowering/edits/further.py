@@ -197,6 +197,22 @@ FURTHER: dict[str, tuple[str, Settings, FormatName, ModelSpec, tuple[Request, ..
         tiny(layers=1, ffn=4032),
         REQUESTS[:1],
     ),
+    "weights of splits": (
+        "h200",
+        replace(FAST, rows=2, warps=2, kv_block=16, handoff="tagged", workers=8),
+        "bf16",
+        tiny(layers=1, heads=2, kv_heads=1, head_dim=128),
+        (ONE_STEP, MANY_SPLITS),
+    ),
+    "norms in parts": (
+        "h200",
+        replace(
+            FAST, rows=17, headless=True, x_parts=2, warps=2, kv_block=32, chunk_bytes=512, handoff="mixed", workers=2
+        ),
+        "bf16",
+        tiny(layers=1, hidden=64, heads=1, kv_heads=1),
+        (ONE_STEP,),
+    ),
 }
 """Splits that are not all active, and heads of 48 elements; splits of whole heads of 128; the same with scores at
 which only their distance from the largest has a finite exponential; more splits than one turn of their reader takes;
@@ -208,7 +224,8 @@ in pairs of blocks, copies ahead of the step that needs them, and shares that di
 registers hold, nodes of a tree, of which an agent has 33 residuals; rows whose sums of squares have the ring right
 behind them; scales beside the chunks of several layers, and many vectors that end within a block; a live batch that
 draws, each sequence in its own way and at its own position; LayerNorm of several vectors in several pieces, and gelu
-by tanh; blocks that share a scale, in so many fetches of a lane that they are used in groups."""
+by tanh; blocks that share a scale, in so many fetches of a lane that they are used in groups; rows of which a lane has
+the scale of one split; norms of rows that are one more than a turn takes, beside sums that a later part adds to."""
 
 FROM_WARP_1 = frozenset(
     {
