@@ -20,6 +20,7 @@ SEEDS = range(16)
 FREE = {"wait", "signal", "barrier", "prefetch_cache"}
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", MADE)
 def test_bases_are_accepted(name: str) -> None:
     assert looked_at(base(name)) == ("accepted", "")

@@ -191,6 +191,7 @@ MISTAKES: list[Callable[[], Json]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_in_one_place_is_seen(mistake: Callable[[], Json]) -> None:
     schedule = schedule_of(mistake())

@@ -81,6 +81,7 @@ def begun(system: System, withheld: int) -> set[int]:
             value[cell] += amount
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("together", [3, 11, 4_096])
 def test_columns_say_what_runs_without_each_segment(together: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Withheld alone, in few columns whose rows begin and end somewhere inside, and in all at once."""

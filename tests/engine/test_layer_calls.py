@@ -184,6 +184,7 @@ SMALLER = [
 SMALLER += [(PARTS["head"], without(op)) for op in ("take_hidden", "give_logits", "gemv", "wait", "signal")]
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(("part", "change"), SMALLER)
 def test_a_slice_that_leaves_something_out_is_refused_by_either(change: Any, part: ModelSpec) -> None:
     schedule = tiny_plan(part)

@@ -128,6 +128,7 @@ def test_limits_stops_and_streams(plain: amk.LanguageModel, guessing: amk.Langua
         assert (stream.completion.tokens, stream.completion.finish) == (wanted.tokens, "stop")
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     "options",
     [

@@ -147,6 +147,7 @@ def test_every_section_is_tried(tmp_path: Path) -> None:
     assert set(stored) - {"version"} == set(SECTIONS) - {"truncation and padding"}
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("field", CONFIG)
 def test_fields_of_tokenizer_config(field: str, tmp_path: Path) -> None:
     for number, value in enumerate(CONFIG[field]):

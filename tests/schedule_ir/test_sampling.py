@@ -38,6 +38,7 @@ FILTERS = [(0, 1.0), (1, 1.0), (7, 1.0), (82, 1.0), (83, 1.0), (10**6, 1.0), (0,
            (0, 0.5), (5, 0.5), (40, 0.95), (3, 0.34)]  # fmt: skip
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize(("top_k", "top_p"), FILTERS)
 def test_the_filters_keep_what_an_independent_one_keeps(top_k: int, top_p: float, seed: int) -> None:

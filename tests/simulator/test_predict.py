@@ -122,6 +122,7 @@ def test_a_machine_without_latency_takes_the_time_of_its_bytes() -> None:
     assert step_ms(schedule, 0, free) == pytest.approx(wanted, rel=0.05)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("changes", [
     {"run_ahead": False}, {"slots": 2}, {"head_handoff": True}, {"warps": 4}, {"chunk_bytes": 1024},
     {"handoff": "fenced"}, {"wide_epilogue": 0}, {"kv_block": 16}, {"refill_fence": False}, {"max_ring_bytes": 32768},

@@ -37,6 +37,7 @@ def test_emitted_systems_get_the_verdict_of_their_schedules(name: str) -> None:
         assert judged(parse_system(json.dumps(emitted).encode(), "flat.json")).verdict == expected
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("file", CLASSES, ids=lambda f: f.stem[:8])
 def test_emitted_systems_of_the_classes(file: Path) -> None:
     case = json.loads(file.read_text())
