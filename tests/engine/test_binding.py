@@ -72,7 +72,7 @@ def other_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bound, "_BOUND", set())
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @pytest.mark.parametrize("what", FORGERIES)
 def test_a_forged_cubin_with_the_right_stamp_is_refused(what: str) -> None:
     made = forged(what)

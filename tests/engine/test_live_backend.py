@@ -98,7 +98,7 @@ def test_texts_that_come_and_go_are_what_they_are_alone(seed: int) -> None:
             assert tokens == drawn(text)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("seed", range(cases(1, 6)))
 def test_texts_that_the_device_draws_are_what_they_are_alone(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each by parameters of its own, beside texts that take the largest logit."""

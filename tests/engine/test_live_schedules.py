@@ -89,7 +89,7 @@ def test_no_run_refutes_sequences_at_positions_of_their_own(name: str) -> None:
     assert judge(schedule, most=len(asked)).status == "not refuted"
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("name", LIVE)
 def test_no_run_of_the_kernel_refutes_sequences_at_positions_of_their_own(name: str) -> None:
     schedule = schedule_of(name)

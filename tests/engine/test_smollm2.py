@@ -63,7 +63,7 @@ def test_text_survives_a_round_trip(text: str, tokenizer: Tokenizer) -> None:
     assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_the_reference_answers_in_words(checkpoint: Checkpoint, tokenizer: Tokenizer) -> None:
     spec = checkpoint.spec
     config = Config(spec.layers, spec.heads, spec.kv_heads, spec.head_dim, spec.rms_eps, spec.rope_theta)

@@ -75,7 +75,7 @@ def test_a_guess_is_what_stood_behind_the_same_tokens() -> None:
         assert lookup.guess(long[:size], 5) == Lookup(shortest=1).guess(long[:size], 5), "whatever it knew before"
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("options", [{}, DRAWN], ids=["greedy", "drawn"])
 def test_the_text_is_that_of_one_token_at_a_time(
     plain: amk.LanguageModel, guessing: amk.LanguageModel, options: dict[str, Any]
@@ -89,7 +89,7 @@ def test_the_text_is_that_of_one_token_at_a_time(
     assert (wanted.usage.steps, wanted.usage.drafted_tokens) == (24, 0)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling(0.8, 20, 0.9, 11)], ids=["greedy", "drawn"])
 def test_every_number_of_right_guesses(
     plain: amk.LanguageModel, guessing: amk.LanguageModel, sampling: Sampling

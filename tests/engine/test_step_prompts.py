@@ -86,7 +86,7 @@ def backends(headed: bool, **settings: Any) -> tuple[ScheduleBackend, ScheduleBa
     return ScheduleBackend(one, prompts=reader), ScheduleBackend(engine(1, **settings)), reader
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("headed", [False, True])
 def test_texts_are_those_of_a_schedule_that_reads_token_by_token(headed: bool) -> None:
     """Whole steps, a step that is not full, turns that go on, and prompts up to the end of the context."""

@@ -72,7 +72,7 @@ def test_a_signal_need_not_speak_for_all_warps() -> None:
     assert verdict.accepted, verdict.reason
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @BOTH
 @pytest.mark.parametrize(("order", "copies"), [("random:1", "events"), ("delay:9", "whole"), ("favour:12", "whole")])
 def test_it_decodes_what_the_reference_decodes(module: ModuleType, order: str, copies: Copies) -> None:

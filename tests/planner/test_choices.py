@@ -77,7 +77,7 @@ def test_a_choice_is_another_kernel_that_is_safe(change: dict[str, Any], gpu: st
 PAIRS = [(changes, gpu) for changes in TOGETHER for gpu in ("h200", "a100")]
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize(("changes", "gpu"), PAIRS if cases(0, 1) else [PAIRS[n] for n in (0, 3, 4, 6, 9)])
 def test_choices_together_are_safe_and_compile(changes: dict[str, Any], gpu: str) -> None:
     schedule = planned(replace(BASE, **changes), gpu)

@@ -74,7 +74,7 @@ def test_the_token_does_not_depend_on_the_plan() -> None:
         assert len(found) == 1
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("live", [False, True])
 def test_a_sequence_of_a_batch_draws_what_it_draws_alone(live: bool) -> None:
     """Whatever the others are, and how they draw: so what holds of the draws of one sequence holds of each."""

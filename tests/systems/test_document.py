@@ -25,7 +25,7 @@ from tests.validator.test_flat_file import CLASSES, RUNS, UNSAFE
 VALIDATOR = jsonschema.Draft202012Validator(schema())
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("name", UNSAFE)
 def test_emitted_systems_get_the_verdict_of_their_schedules(name: str) -> None:
     case = make_case(next(recipe for recipe in RECIPES if recipe.name == name))

@@ -159,7 +159,7 @@ def test_changed_and_malformed_certificates_are_refused(changed: str) -> None:
         assert not check(document_of(other).model_dump(mode="json"), made).accepted
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_random_kernels_are_safe_only_if_longer_unrollings_are() -> None:
     told: Counter[str] = Counter()
     for seed in range(10):
