@@ -139,6 +139,7 @@ def test_a_proposal_waits_for_the_gate(finished: Run) -> None:
     assert suggestion.settings["run_ahead"] is True and suggestion.handle == handle
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [

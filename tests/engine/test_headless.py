@@ -165,6 +165,7 @@ BROKEN: dict[str, Callable[[dict[str, Any]], list[Edit]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", BROKEN)
 def test_steps_that_leave_something_out_are_refused(name: str) -> None:
     schedule = planned("fenced counters")
@@ -173,6 +174,7 @@ def test_steps_that_leave_something_out_are_refused(name: str) -> None:
     assert refused_by_both(wrong, certify_schedule(schedule))
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("case", ["tagged words", "all in parts", "LayerNorm"])
 def test_the_header_says_whether_there_is_an_output_head(case: str) -> None:
     """A head that the header denies, or none where it says nothing, by the validator and by the checker."""

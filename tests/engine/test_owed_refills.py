@@ -34,6 +34,7 @@ def tokens(schedule: Schedule, order: str) -> list[int]:
     return engine.step(TOKENS).tolist()
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("order", ["round-robin", "random:1"])
 @pytest.mark.parametrize("recipe", OWED, ids=lambda recipe: recipe.name)
 def test_a_verdict_is_what_happens(recipe: Recipe, order: str) -> None:

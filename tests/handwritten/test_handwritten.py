@@ -146,6 +146,7 @@ WAITED_FOR = {8: "h_mid", 14: "h_out"}
 with another worker, whose code names the wait, or one of two warps here."""
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("number", range(0, len(barriers(sync_agent)), 2))
 def test_the_two_kinds_of_warps_meet_where_they_must(number: int) -> None:
     verdict = verify(broken(sync_agent, Edit("remove", barriers(sync_agent)[number])))

@@ -94,6 +94,7 @@ def test_where_the_cache_is_asked_for() -> None:
     assert "prefetch_cache" not in order(planned(replace(BASE, prefetch_cache=False, prefetch_at="product"), "h200"))
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("model", VARIANTS, ids=lambda m: m.name)
 @pytest.mark.parametrize("sampling", ["greedy", "top-k-top-p"])
 def test_all_warps_look_for_words_and_the_widest_vector_is_fenced(model: ModelSpec, sampling: Mode) -> None:

@@ -142,6 +142,7 @@ def test_forged_certificates_are_refused() -> None:
     assert not found["differences"] and found["offered"] > 40
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("changed", ["values", "laps", "rests", "base", "open", "claims", "runs"])
 def test_changed_and_malformed_certificates_are_refused(changed: str) -> None:
     document = document_of(tma(1))
