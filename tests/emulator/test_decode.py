@@ -145,7 +145,7 @@ def _found(value: Any, key: str) -> list[Any]:
     return [entry for part in value for entry in _found(part, key)] if isinstance(value, list | tuple) else []
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize(
     ("written", "edited"), [("red.release.gpu", "red.relaxed.gpu"), ("ld.acquire.gpu", "ld.relaxed.gpu")]
 )

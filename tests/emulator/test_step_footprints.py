@@ -115,7 +115,7 @@ def test_a_wrong_declaration_is_told(
     assert told >= expected
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("part", [2, 4])
 def test_a_wrong_declaration_of_one_part_of_a_loop_is_told(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """All parts have one call in the text; what each of them reads is beside its own."""

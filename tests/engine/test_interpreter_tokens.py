@@ -224,7 +224,7 @@ def test_drawn_texts_follow_the_reference(sampling: Sampling, handoff: str) -> N
     assert texts[0] == expected
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_drawn_end_token_ends_the_text() -> None:
     model, sampling = tiny_model(), DRAWS[3]
     source, schedule = RandomTensors(model), planned(model, sampling=sampling.mode)

@@ -246,7 +246,7 @@ def test_the_command_plans_and_verifies_live_batches(tmp_path: Path, capsys: pyt
     assert "SAFE" in capsys.readouterr().out
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @pytest.mark.parametrize("name", LIVE)
 def test_the_emulators_command_compares_footprints_of_live_batches(name: str, tmp_path: Path) -> None:
     file = tmp_path / "live.json"

@@ -224,7 +224,7 @@ def test_the_judge_refutes_wrong_rows(damage: str, monkeypatch: pytest.MonkeyPat
     assert judge(planned("fenced counters, two splits", rows=4), most=2).status == "refuted"
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_behind_an_ended_text_its_last_token_is_repeated() -> None:
     """Also where lanes hold the tokens of rows: the kernel's tokens are the references'."""
     schedule = planned("sixteen rows")

@@ -62,7 +62,7 @@ def test_greedy_texts_are_those_of_transformers(model: amk.LanguageModel, other:
     check(model, other, list(PROMPTS), 64)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_a_greedy_text_is_that_of_transformers(model: amk.LanguageModel, other: Any) -> None:
     check(model, other, list(PROMPTS)[:1], 16)
 

@@ -196,7 +196,7 @@ def test_turns_and_another_text(plain: amk.LanguageModel, guessing: amk.Language
     assert found.usage.cached_tokens == found.usage.prompt_tokens - 1
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_logits_and_scores_of_a_schedule_of_rows(directory: Path, plain: amk.LanguageModel) -> None:
     schedule = plan_for_cpu(load_model(str(directory)), 24, rows=3)
     with amk.load(directory, schedule=schedule, device="interpreter") as rows:

@@ -55,7 +55,7 @@ def test_a_right_slice_of_layers_is_not_refuted(positions: tuple[int, ...], orde
     assert ruling.status == "not refuted", ruling
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("name", ["output head", "last layer and output head"])
 def test_a_right_output_head_is_not_refuted_and_a_wrong_one_is(name: str) -> None:
     """As long as nothing is changed, in any order; then where the norm is another table."""
