@@ -330,7 +330,7 @@ def test_runs_are_replayed_from_another(data: Path, capsys: pytest.CaptureFixtur
     assert len(rows) == 2 and rows[0]["best"] == rows[1]["best"]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_answers_of_another_run_are_replayed(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In a new run; the tools run again, and nobody is called."""
     pytest.importorskip("anthropic")

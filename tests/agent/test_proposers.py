@@ -86,7 +86,7 @@ def test_the_beam_simulates_plans_of_the_weights_that_the_run_has(
     assert labels == ["int8"] * 2
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_blind_draws_repeat_nothing_and_learn_which_values_are_refused(make_loop: MakeLoop) -> None:
     loop = make_loop(offline("random"), evals=24)
     loop.run()

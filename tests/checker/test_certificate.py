@@ -378,7 +378,7 @@ def test_obligations_are_named(naive: tuple[Schedule, dict[str, Any]]) -> None:
     assert len(facts.RING_LEMMA) == len(scripts)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_forgeries_are_not_accepted() -> None:
     """The long run is `python -m amk.adversary.forgeries --n 100000`."""
     reasons, fooled = offer(list(victims(6)), 1000, "tests")
