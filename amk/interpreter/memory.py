@@ -62,6 +62,7 @@ class Storage:
     def __init__(self, schedule: Schedule, numerics: Numerics, external: frozenset[str]) -> None:
         own = [b for b in schedule.buffers if b.name not in external]
         self.buffers = {b.name: b for b in schedule.buffers}
+        self.sizes = {b.name: (b.bytes, b.item_bytes) for b in schedule.buffers}
         self.globals = {b.name: poisoned(b) for b in own if b.space == "global"}
         self._shared = [b for b in own if b.space == "shared"]
         self.shared: list[dict[str, Array]] = [
@@ -95,26 +96,28 @@ class Storage:
 
     def poison_shared(self, worker: int, buffer: Buffer, lo: int, hi: int) -> None:
         """Bytes [lo, hi) of `buffer`, clipped to it, were overwritten through another name."""
-        lo, hi = max(lo, 0), min(hi, buffer.bytes)
+        size, item = self.sizes[buffer.name]
+        lo, hi = max(lo, 0), min(hi, size)
         if lo >= hi:
             return
         if (worker, buffer.name) in self.on_overwrite:
             self.on_overwrite[worker, buffer.name](lo, hi)
         if (array := self.shared[worker].get(buffer.name)) is not None:
             poison = POISON_FLOAT if array.dtype == np.float32 else POISON_INT
-            array[lo // buffer.item_bytes : -(-hi // buffer.item_bytes)] = poison
+            array[lo // item : -(-hi // item)] = poison
 
     def overwritten(self, worker: int, buffer: str, lo: int, hi: int) -> None:
         """Bytes [lo, hi) of `buffer` were written: a buffer of its dtype that has them has the same elements, whatever
         else stands there is gone."""
         for other, distance in self.aliases.get(buffer, ()):
             self.poison_shared(worker, other, lo + distance, hi + distance)
-            if other.dtype == self.buffers[buffer].dtype and distance % other.item_bytes == 0:
-                self._copy(worker, buffer, other, max(lo, -distance), min(hi, other.bytes - distance), distance)
+            size, item = self.sizes[other.name]
+            if other.dtype == self.buffers[buffer].dtype and distance % item == 0:
+                self._copy(worker, buffer, other, max(lo, -distance), min(hi, size - distance), distance)
 
     def _copy(self, worker: int, buffer: str, other: Buffer, lo: int, hi: int, distance: int) -> None:
         """Bytes [lo, hi) of a buffer to where another one of its dtype has them."""
-        own, item = self.shared[worker], other.item_bytes
+        own, item = self.shared[worker], self.sizes[other.name][1]
         if lo < hi and other.name in own and buffer in own:
             at = (lo + distance) // item
             own[other.name][at : at + (hi - lo) // item] = own[buffer][lo // item : hi // item]
@@ -141,7 +144,7 @@ class View:
         data = self._slice(buffer, lo, hi)
         if buffer in self._tagged:
             self._check_tags(buffer, lo, hi)
-        if buffer not in self._constant and (data.view(np.uint32) == POISON_BITS).any():
+        if buffer not in self._constant and np.count_nonzero(data.view(np.uint32) == POISON_BITS):
             at = lo + int(np.argmax(data.view(np.uint32) == POISON_BITS))
             raise PoisonRead(f"reads {buffer}[{lo}:{hi}], element {at} was never written")
         return data
@@ -150,7 +153,7 @@ class View:
         data = self._slice(buffer, lo, hi)
         if buffer in self._tagged:
             self._check_tags(buffer, lo, hi)
-        if buffer not in self._constant and (data == POISON_INT).any():
+        if buffer not in self._constant and np.count_nonzero(data == POISON_INT):
             at = lo + int(np.argmax(data == POISON_INT))
             raise PoisonRead(f"reads {buffer}[{lo}:{hi}], element {at} was never written")
         return data.astype(np.int64)
@@ -166,8 +169,8 @@ class View:
         if buffer in self._tagged:
             self._storage.woken += self._tagged[buffer].write(lo, lo + values.size, self.tags[buffer])
         if buffer in self._aliases:
-            size = self._storage.buffers[buffer].item_bytes
-            self._storage.overwritten(self._worker, buffer, lo * size, (lo + values.size) * size)
+            item = self._storage.sizes[buffer][1]
+            self._storage.overwritten(self._worker, buffer, lo * item, (lo + values.size) * item)
 
     def tile(self, stream: str, name: MatrixName, layer: int, group: int, k_chunk: int) -> F32:
         """Replaced by views of agents that drain a stream."""

@@ -32,11 +32,11 @@ class TaggedWords(Generic[W]):
     def missing(self, lo: int, hi: int, tag: int) -> int | None:
         """The first word of bytes [lo, hi) whose tag is not `tag`, if any."""
         wrong = self.tags[lo // WORD_BYTES : -(-hi // WORD_BYTES)] != tag
-        return lo // WORD_BYTES + int(wrong.argmax()) if wrong.any() else None
+        return lo // WORD_BYTES + int(wrong.argmax()) if np.count_nonzero(wrong) else None
 
     def holds(self, lo: int, hi: int, tag: int) -> bool:
         """Elements [lo, hi) all carry `tag`."""
-        return bool((self.tags[lo // self._per_word : -(-hi // self._per_word)] == tag).all())
+        return not np.count_nonzero(self.tags[lo // self._per_word : -(-hi // self._per_word)] != tag)
 
     def write(self, lo: int, hi: int, tag: int) -> Iterable[W]:
         """Elements [lo, hi) were written with `tag`; returns who waited for one of these words to carry it."""

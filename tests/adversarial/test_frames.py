@@ -20,6 +20,7 @@ SEEDS = range(16)
 FREE = {"wait", "signal", "barrier", "prefetch_cache"}
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", MADE)
 def test_bases_are_accepted(name: str) -> None:
     assert looked_at(base(name)) == ("accepted", "")
@@ -36,7 +37,7 @@ def test_random_frames_have_no_hole() -> None:
     assert not any(wrong for _, wrong in found), found
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_no_step_with_data_may_leave_the_tokens() -> None:
     """Each before the first token and behind the last one; the launch state is loaded and stored where it is."""
     document = base("one layer")

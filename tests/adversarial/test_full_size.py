@@ -18,7 +18,7 @@ LAYERED = TINY.model_copy(update={"layers": 3})
 SHARED_CELL, SPLIT_COUNT = 11, 43
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("number", list(PLANS)[:: cases(2, 1)])
 def test_judges_of_all_layers_and_of_two_agree(number: int) -> None:
     outcome, _ = decide(number, "layers/3", 0, LAYERED)
@@ -53,7 +53,7 @@ def test_the_oracle_refuses_a_launch_beyond_the_context() -> None:
             rule(schedule, TOKENS, [position])
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize(
     ("number", "seed", "codes", "kind"),
     [

@@ -321,7 +321,7 @@ def test_partial_thresholds_over_signals_with_a_common_past(missing: int, status
     assert verify(schedule).status == rule(schedule).status == status
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_mutants_of_every_class_are_judged_alike(capsys: pytest.CaptureFixture[str]) -> None:
     """A slice of `amk adversarial --n`, which `.ci/run` runs with more."""
     assert main(["adversarial", "--n", "44", "--seed", "9", "--jobs", "1", "--format", "json"]) == 0

@@ -81,6 +81,7 @@ def begun(system: System, withheld: int) -> set[int]:
             value[cell] += amount
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("together", [3, 11, 4_096])
 def test_columns_say_what_runs_without_each_segment(together: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Withheld alone, in few columns whose rows begin and end somewhere inside, and in all at once."""
@@ -220,7 +221,7 @@ def races_by_definition(case: Drawn) -> bool:
     return False
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("together", [5, 4_096])
 def test_races_are_those_of_the_definition(together: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ordering, "TOGETHER", together)
@@ -280,7 +281,7 @@ def test_what_is_read_is_what_each_byte_holds() -> None:
     assert min(seen[True], seen[False]) > 3, seen
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_a_position_is_decided_alike_whatever_was_decided_before() -> None:
     seen, differ = Counter[bool](), 0
     for kind in CLASSES:

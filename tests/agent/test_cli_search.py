@@ -64,7 +64,7 @@ def run(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str,
     return code, captured.out, captured.err
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_search_runs_report_export_resume(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """By knobs, whose plans are SAFE whatever the quick certifier lets pass, because the export proves its best."""
     code, out, err = run([*SEARCH, "--evals", "8", "--proposer", "knobs"], capsys)
@@ -133,7 +133,7 @@ def test_a_limit_that_is_not_given_stays_what_it_was(data: Path, capsys: pytest.
     assert code == 2 and "--max-dollars: " in err
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_advice_outlasts_a_resume_from_elsewhere(
     data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -162,7 +162,7 @@ def test_advice_outlasts_a_resume_from_elsewhere(
     assert told == ["fewer registers\n\\x1b[2J"] * 2 + ["more of them"] * 2 + [""] * 2
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_a_run_that_is_resumed_stays_what_it_is(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What is asked for beside a run must be what the run is of; what is left at its default asks for nothing."""
     assert run([*SEARCH, "--evals", "1", "--seed", "3"], capsys)[0] == 0
@@ -182,7 +182,7 @@ def test_a_run_that_is_resumed_stays_what_it_is(data: Path, capsys: pytest.Captu
     assert ("nothing was kept" in err) is (read_state(folder).best == START)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_a_run_of_a_file_is_found_again(
     data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -211,7 +211,7 @@ def test_a_run_of_which_nothing_is_left_is_not_begun_anew(data: Path, capsys: py
     assert code == 2 and "AMK704" in err and not (folder / MIRROR).read_bytes()
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("place", [(Loop, "_take"), (session, "proposer_for"), (runs, "begin")])
 def test_an_interrupted_search_leaves_a_report_and_says_how_to_go_on(
     place: tuple[Any, str], data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -330,7 +330,7 @@ def test_runs_are_replayed_from_another(data: Path, capsys: pytest.CaptureFixtur
     assert len(rows) == 2 and rows[0]["best"] == rows[1]["best"]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_answers_of_another_run_are_replayed(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In a new run; the tools run again, and nobody is called."""
     pytest.importorskip("anthropic")

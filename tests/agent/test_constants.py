@@ -213,7 +213,7 @@ def given_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("amk.planner.search.constants_for", never)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize(("proposer", "evals"), [("beam", 2), ("structure", 4), ("portfolio", 5)])
 def test_no_part_of_a_search_asks_with_other_constants(
     proposer: str, evals: int, runs: Path, given: Path, given_alone: None

@@ -206,6 +206,7 @@ def replace(path: Path, old: bytes, new: bytes) -> None:
     path.write_bytes(path.read_bytes().replace(old, new))
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("loss", LOSSES)
 def test_what_one_copy_lost_is_read_back_from_the_other(tmp_path: Path, loss: str) -> None:
     """After a kill; and nothing that was there is gone: what was replaced lies beside, byte for byte."""

@@ -69,7 +69,7 @@ class Named(SimulatedBackend):
         return super().measure(job, incumbent, candidate)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_two_devices_share_the_work(make_loop: MakeLoop) -> None:
     first, second = (Named("h200", 1, number=i, seconds=0.01) for i in (1, 2))
     loop = make_loop(RandomDraw(), first, evals=16)

@@ -156,7 +156,7 @@ def test_a_night_with_a_model_ends_with_every_fault_named(
     assert KEY not in report
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_each_trial_is_told_as_a_change_to_its_parent_with_its_gain_over_it(make_loop: MakeLoop) -> None:
     """By the true times: whatever was kept since, the sign of every gain is right within its error, and the change is
     the one that was proposed."""
@@ -190,7 +190,7 @@ def test_each_trial_is_told_as_a_change_to_its_parent_with_its_gain_over_it(make
     assert measured >= 10 and kept and slower and single
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize(
     ("answer", "outcome", "again"),
     [
@@ -229,7 +229,7 @@ def test_a_failure_is_told_everywhere_and_waited_for(
     assert outcome in printed.getvalue() and "0 of" not in printed.getvalue()
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_a_model_that_earns_nothing_is_asked_less(make_loop: MakeLoop) -> None:
     """What it submits is in form and leads nowhere."""
     numbers = itertools.cycle((0, 1, 2, 3, 5))
@@ -272,7 +272,7 @@ def test_a_search_with_nothing_else_to_do_waits_for_the_model(make_loop: MakeLoo
     assert [t.proposed.proposer for t in loop.state.trials] == ["llm"] and loop.state.evals == 1
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_a_replayed_search_is_the_same_twice_and_calls_nobody(make_loop: MakeLoop, tmp_path: Path) -> None:
     tape = tmp_path / "tape.jsonl"
     search(make_loop, played, 6, cassette=Cassette(tape, replay=False))

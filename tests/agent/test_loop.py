@@ -81,7 +81,7 @@ def test_evaluations_end_the_search(make_loop: MakeLoop) -> None:
     assert "4 evaluations" in loop.run() and loop.state.evals == 4
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_a_proposer_without_ideas_ends_the_search(make_loop: MakeLoop) -> None:
     loop = make_loop(points({"run_ahead": True}), evals=50, survey=True)
     assert "nothing new; of " in loop.run() and not loop.state.exhausted
@@ -150,7 +150,7 @@ def test_a_night_of_identical_candidates_through_the_loop_keeps_none(make_loop: 
     assert loop.state.evals == 100 and loop.state.best == START
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_what_lost_its_pilot_is_decided_before_anything_else_is_measured(make_loop: MakeLoop) -> None:
     """Otherwise a slow plan waits behind all better ones of later batches, and something near the best stays open."""
     waiting: list[int] = []
@@ -207,7 +207,7 @@ def test_the_last_minute_begins_in_time_to_test_and_confirm(
     assert budget.closing(Limits(minutes=minutes), elapsed) is closes
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_the_simulator_is_never_below_the_floor(make_loop: MakeLoop) -> None:
     from amk.simulator.floor import floor_ms
 
@@ -220,7 +220,7 @@ def test_the_simulator_is_never_below_the_floor(make_loop: MakeLoop) -> None:
                 assert Simulator().step_ms(made.schedule, pos) >= floor_ms(made.schedule, pos)  # type: ignore[union-attr]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_the_best_is_compared_with_a_plan_that_nobody_proposes_from(make_loop: MakeLoop) -> None:
     plain, beside = make_loop(Local(), evals=5), make_loop(Local(), evals=5, folder=Path(tempfile.mkdtemp()))
     beside.reference = FAST

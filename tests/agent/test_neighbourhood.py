@@ -185,7 +185,7 @@ def test_two_values_that_the_gate_refuses_are_each_avoided_by_themselves(make_lo
     assert not context.history.hopeless(replace(loop.space.start, warps=12))
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_what_passed_its_pilot_holds_up_nothing(make_loop: MakeLoop) -> None:
     """It waits for others that are tested with it; meanwhile the sweep goes on, later it is tested alone."""
     backend, when = Gains("h200", noise=Noise("quiet"), values=(("run_ahead", True),), gain=0.004), list[int]()

@@ -86,7 +86,7 @@ def test_what_waits_for_its_paired_test_holds_up_no_proposal(whole: Path) -> Non
     assert max(waiting) > 1 and min(queued) == AHEAD
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("share", [0.1, 0.4, 0.8])
 def test_a_run_that_was_cut_off_anywhere_goes_on_as_it_would_have(
     whole: Path, tmp_path: Path, workshop: Workshop, share: float

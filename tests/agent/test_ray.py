@@ -87,12 +87,13 @@ def test_a_stopped_search_leaves_its_server(cluster: None, tmp_path: Path, make_
     server.close()
 
 
+@pytest.mark.turns(3)
 def test_no_gpus_is_said(cluster: None) -> None:
     with pytest.raises(AmkError, match="AMK708"):
         ray_backend.device_servers(functools.partial(fake_server, ".", "honest"))
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_no_cluster_is_said() -> None:
     with pytest.raises(AmkError, match="AMK708"), ray_backend.cluster("127.0.0.1:1"):
         raise AssertionError("nothing listens there")

@@ -272,7 +272,7 @@ def test_a_long_run_keeps_its_report_small(make_loop: MakeLoop) -> None:
     assert time.process_time() - began < 2.0, "seconds of a processor, for twice as many as a night has"
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_a_short_night_leaves_little_behind(tmp_path: Path) -> None:
     """The short form of `python -m tests.agent.long_night`: seven minutes in four seconds."""
     found = long_night.night(tmp_path / "run", 0.12, "random")

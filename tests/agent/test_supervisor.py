@@ -92,7 +92,7 @@ FAULTS = {"spin": "deadline", "deaf_spin": "deadline", "segfault": "crashed", "e
           "memory": "memory", "raises": "block_failed"}  # fmt: skip
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @way(*FAULTS)
 def test_faults_are_named_and_survived(bench: Bench, request: pytest.FixtureRequest) -> None:
     name = request.node.callspec.params["bench"]

@@ -38,6 +38,7 @@ def test_a_kernel_made_ahead_is_the_same_and_a_refusal_arrives_whole() -> None:
     assert there.value.diagnostics == here.value.diagnostics and there.value.exit_code == here.value.exit_code
 
 
+@pytest.mark.turns(3)
 def test_a_single_kernel_needs_no_other_process() -> None:
     schedule = small()
     with Ahead((schedule,)) as ahead:

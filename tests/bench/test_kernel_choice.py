@@ -23,7 +23,7 @@ TARGET = load_target("h200").model_copy(update={"sms": 32})
 PROBLEM = Problem(MODEL, TARGET, context=512, positions=(100,))
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_the_choice_is_deterministic_varied_and_about_half_near_the_best() -> None:
     states = chosen(PROBLEM, 12, seed=1)
     assert [s.key for s in states] == [s.key for s in chosen(PROBLEM, 12, seed=1)]

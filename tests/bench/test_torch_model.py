@@ -193,7 +193,7 @@ def test_parts_of_the_columns_are_packed_as_on_the_host(settings: Settings) -> N
     np.testing.assert_array_equal(packed.reshape(expected.shape), expected)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_the_step_compiles_as_one_graph() -> None:
     torch._dynamo.reset()
     weights = torch_model.TorchWeights.random(RAGGED, 5, device="cpu")
@@ -210,7 +210,7 @@ def test_the_step_compiles_as_one_graph() -> None:
     torch.testing.assert_close(results[0], results[1], rtol=2e-2, atol=2e-2)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("model", VARIANTS, ids=names)
 @pytest.mark.parametrize("form", ["bf16", "fp8"])
 def test_many_layers_are_compiled_once(form: FormatName, model: ModelSpec, monkeypatch: pytest.MonkeyPatch) -> None:

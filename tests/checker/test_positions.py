@@ -65,6 +65,7 @@ def _words(footprints: Footprints, site: Site, pos: I64) -> set[tuple[int, ...]]
     }
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(("rows", "splits", "context"), SHAPES)
 def test_words_are_read_at_every_position_and_at_some(rows: int, splits: int, context: int) -> None:
     schedule = scheduled(rows, splits, context)

@@ -33,7 +33,7 @@ def saved(schedule: Schedule, directory: Path) -> str:
     return str(path)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_file_becomes_machine_code(schedule: Schedule, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cubin, source, ptx = (tmp_path / name for name in ("k.cubin", "k.cu", "k.ptx"))
     words = ["compile", saved(schedule, tmp_path), "-o", str(cubin), "--emit-cuda", str(source), "--ptx", str(ptx)]
@@ -46,7 +46,7 @@ def test_a_file_becomes_machine_code(schedule: Schedule, tmp_path: Path, capsys:
     assert printed["cubin_bytes"] == cubin.stat().st_size
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_model_and_a_gpu_instead_of_a_file(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compile", "--model", "SmolLM2-135m", "--gpu", "A100", "--plan", "naive", "--max-context", "256"]) == 0
     text = capsys.readouterr().out

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.checkpoint
 ON_SCHEDULE = ("--device", "interpreter")
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_the_question_is_answered_in_words(smollm2_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """As the template has it, without its system message of 20 tokens; the answer ends with the model's own token."""
     asked = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"

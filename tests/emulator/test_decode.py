@@ -101,7 +101,7 @@ def scheduled(name: str) -> Schedule:
     )  # fmt: skip
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize("name", CASES)
 def test_the_kernel_gives_the_interpreters_tokens_in_any_order(name: str) -> None:
     schedule = scheduled(name)
@@ -122,7 +122,7 @@ def test_the_kernel_gives_the_interpreters_tokens_in_any_order(name: str) -> Non
         assert np.abs(result.logits - expected.logits()).max() <= ROUNDING * scale
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_an_unsafe_schedule_hangs_and_the_counter_is_named() -> None:
     """A wait for one signal more than there are: the schedule is UNSAFE, its kernel polls for ever."""
     good = scheduled("naive sm_80")
@@ -145,7 +145,7 @@ def _found(value: Any, key: str) -> list[Any]:
     return [entry for part in value for entry in _found(part, key)] if isinstance(value, list | tuple) else []
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize(
     ("written", "edited"), [("red.release.gpu", "red.relaxed.gpu"), ("ld.acquire.gpu", "ld.relaxed.gpu")]
 )

@@ -176,7 +176,7 @@ def unmet(settings: Settings, form: FormatName) -> Schedule:
     return Schedule.model_validate_json(json.dumps(document))
 
 
-@pytest.mark.turns(10)
+@pytest.mark.turns(20)
 @pytest.mark.parametrize("name", APART)
 def test_warps_without_rows_need_not_meet(name: str) -> None:
     """SAFE, accepted, and the kernel races in no order: it reads sums of squares where it has rows."""
@@ -194,7 +194,7 @@ WIDENED = {1: 3, 3: 1, 7: 1}
 """Warps that stage a norm, and sequences, of which the sums of squares are no multiple of four."""
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("warps", WIDENED)
 def test_three_neighbours_are_not_read_as_four(warps: int) -> None:
     """The compiler knows where the sums of squares stand, and makes one load of neighbours."""

@@ -38,7 +38,7 @@ print("all as asked")
 """
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_values_from_outside_replace_approximate_instructions_alone() -> None:
     """In a process of its own, whose emulator stays so."""
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False)

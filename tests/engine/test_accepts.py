@@ -91,7 +91,7 @@ def tokens_of(shown: NDArray[np.int32]) -> list[list[int]]:
     return found
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("name", CASES)
 def test_every_way_of_accepting_gives_the_text_of_one_token_at_a_time(name: str) -> None:
     model, rows, _ = CASES[name]
@@ -110,7 +110,7 @@ def test_every_way_of_accepting_gives_the_text_of_one_token_at_a_time(name: str)
         assert sampling.temperature or [int(token) for token in logits.argmax(axis=1)] == found[-1]
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("name", CASES)
 def test_a_launch_reads_a_prompt_and_goes_on_until_the_text_ends(name: str) -> None:
     """Given tokens are never compared, and none of them ends the text, wherever the last one lies in its step."""
@@ -148,7 +148,7 @@ def test_every_way_is_safe(name: str) -> None:
     assert check_certificate(schedule, schedule_hash(schedule), certificate).reason == ""
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("name", ["tagged words", "fp8 cache", "drawn", "drawn behind filters"])
 def test_no_run_refutes_it(name: str) -> None:
     schedule = planned(name, max_tokens=6)

@@ -54,7 +54,7 @@ def test_plans_are_admitted() -> None:
         assert verdict.proofs and all(proof.outcome == "proved" for proof in verdict.proofs)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_a_second_start_asks_the_checker_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the entry was edited, cut short, or is of another schedule: then the proof is made anew."""
     monkeypatch.setenv("AMK_CACHE", str(tmp_path))
@@ -73,7 +73,7 @@ def test_a_second_start_asks_the_checker_alone(tmp_path: Path, monkeypatch: pyte
         assert entry.read_text() == good
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_no_kept_certificate_admits_a_schedule_that_is_not_safe(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,7 +192,7 @@ def test_ptx_that_synchronises_otherwise_is_refused() -> None:
     assert refusal(schedule, proof(), ptx.replace("ld.acquire.gpu", "ld.relaxed.gpu")).code == "AMK607"
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_registers_of_the_cubin_are_what_counts() -> None:
     """The schedule promises 32 registers and is proved for that; its cubin needs more."""
     schedule = built()[0]

@@ -83,7 +83,7 @@ def test_a_second_start_checks_and_builds_nothing(starts: Starts) -> None:
     assert starts.checks == 1 and starts.builds >= 1, "another schedule"
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @pytest.mark.parametrize(
     "spoil", ["cubin", "seal", "letters", "deep", "pipe", "cut", "certificate", "other schedule", "other key"]
 )
@@ -137,7 +137,7 @@ def restarted(monkeypatch: pytest.MonkeyPatch) -> None:
     admissions.hashed.cache_clear()
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("change", ["version.py", "lowering/cuda/sync.cuh", "new.py", "package"])
 def test_a_changed_program_checks_again(
     starts: Starts, change: str, copied: Path, monkeypatch: pytest.MonkeyPatch
@@ -158,7 +158,7 @@ def test_a_changed_program_checks_again(
     assert starts.checks == 1 and starts.builds >= 1
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_process_older_than_its_sources_seals_nothing(
     starts: Starts, copied: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,7 +181,7 @@ def test_a_process_older_than_its_sources_seals_nothing(
     assert starts.checks == 0
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_certificate_as_deep_as_can_be_read_costs_a_new_proof(starts: Starts) -> None:
     """Some depths can be read and not be written again."""
     schedule = small()

@@ -65,7 +65,7 @@ def texts(engine: CpuEngine, prompts: list[list[int]], eos: tuple[int, ...] = ()
     return found
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize("name", CASES)
 def test_a_batch_is_its_sequences(name: str) -> None:
     model, batch, settings = CASES[name]
@@ -120,7 +120,7 @@ def test_a_sequence_that_ends_repeats_its_end_and_the_others_go_on() -> None:
     assert stopped[1] == free[1][:end]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_launches_of_any_length_agree() -> None:
     model = tiny_model()
     source, schedule = RandomTensors(model), tiny_plan(model, batch=3, workers=6)

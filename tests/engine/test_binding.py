@@ -72,7 +72,7 @@ def other_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bound, "_BOUND", set())
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @pytest.mark.parametrize("what", FORGERIES)
 def test_a_forged_cubin_with_the_right_stamp_is_refused(what: str) -> None:
     made = forged(what)
@@ -184,7 +184,7 @@ LOADERS = {
 """Who gives code to the driver, and which. All but the first load code of their own, compiled on the spot."""
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_only_the_engine_loads_the_kernel_of_a_schedule() -> None:
     root, found = Path(amk.__file__).parent, dict[str, list[str]]()
     for path in sorted(path for path in root.rglob("*.py") if "emulator" not in path.parts):  # a Module of its own

@@ -201,6 +201,7 @@ def check(original: tuple[str, Path], directory: Path, chosen: slice) -> dict[st
     return {what: found.count(what) for what in ("equal", "refused")}
 
 
+@pytest.mark.turns(3)
 def test_every_fourth_field_of_a_type(original: tuple[str, Path], tmp_path: Path) -> None:
     """A quarter each, so that the types together try a field that they all have."""
     counts = check(original, tmp_path, slice(TYPES.index(original[0]), None, len(TYPES)))

@@ -63,7 +63,7 @@ def test_the_farthest_of_several_sequences_decides(live: bool) -> None:
     refused(engine, 1)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_the_emulator() -> None:
     pytest.importorskip("numba")
     emulated = EmulatorEngine(tiny_plan(MODEL, **SETTINGS), RandomTensors(MODEL))

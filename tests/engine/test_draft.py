@@ -62,7 +62,7 @@ def test_the_text_is_that_of_one_token_at_a_time(directory: Path, draft: Path, p
         assert guessing.generate(again, max_tokens=5).tokens == plain.generate(again, max_tokens=5).tokens
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_schedules_of_both_models(directory: Path, draft: Path, plain: amk.LanguageModel) -> None:
     """One of several rows verifies what one of one row draws where it runs."""
     loaded: dict[str, Any] = {"device": "interpreter", "max_context": 16, "sampling": "greedy"}
@@ -110,7 +110,7 @@ def test_what_the_other_model_does_not_know_is_not_guessed(plain: amk.LanguageMo
         assert Draft(backend, second).guess([40, 41], 2, GREEDY) in ([first], [])
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_sampling_keeps_the_distribution() -> None:
     """Every text of three tokens among the three most probable ones, enumerated with its probability by an independent
     decoder, and how often each comes with guesses. With equal seeds the texts are those without guesses."""

@@ -70,7 +70,7 @@ def refused_by_both(wrong: Schedule, certificate: dict[str, Any]) -> bool:
     return bool(told) and check_certificate(wrong, digest, certificate | {"schedule": digest}).reason != ""
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("name", CASES)
 def test_plans_are_safe_certified_and_read_what_the_model_reads(name: str) -> None:
     schedule = planned(name)
@@ -81,7 +81,7 @@ def test_plans_are_safe_certified_and_read_what_the_model_reads(name: str) -> No
     assert ruling.status == "not refuted", ruling
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("name", CASES)
 def test_caches_are_those_of_steps_with_output_head(name: str) -> None:
     """Byte for byte, over two launches; and so are tokens and state, where the text goes on."""
@@ -135,7 +135,7 @@ def test_its_kernel_reads_the_same(settings: Settings) -> None:
         assert ruling.status == "not refuted", (request, order, ruling)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("name", ["all in parts", "more than 32 rows"])
 def test_kernels_of_both_leave_the_same_bits(name: str) -> None:
     pytest.importorskip("numba")
@@ -165,6 +165,7 @@ BROKEN: dict[str, Callable[[dict[str, Any]], list[Edit]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", BROKEN)
 def test_steps_that_leave_something_out_are_refused(name: str) -> None:
     schedule = planned("fenced counters")
@@ -173,6 +174,7 @@ def test_steps_that_leave_something_out_are_refused(name: str) -> None:
     assert refused_by_both(wrong, certify_schedule(schedule))
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("case", ["tagged words", "all in parts", "LayerNorm"])
 def test_the_header_says_whether_there_is_an_output_head(case: str) -> None:
     """A head that the header denies, or none where it says nothing, by the validator and by the checker."""

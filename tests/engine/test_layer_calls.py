@@ -122,7 +122,7 @@ def test_a_position_outside_the_context_is_the_nearest_inside() -> None:
     assert (found[0] != found[2]).any()
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize("part", [MODEL.sliced(2, 4), PARTS["last and head"], PARTS["head"]], ids=lambda p: p.layers)
 @pytest.mark.parametrize("name", ["tagged", "codes", "fenced", "scales apart"])
 def test_the_kernel_of_a_slice_gives_the_interpreters_results_in_any_order(name: str, part: ModelSpec) -> None:
@@ -184,6 +184,7 @@ SMALLER = [
 SMALLER += [(PARTS["head"], without(op)) for op in ("take_hidden", "give_logits", "gemv", "wait", "signal")]
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(("part", "change"), SMALLER)
 def test_a_slice_that_leaves_something_out_is_refused_by_either(change: Any, part: ModelSpec) -> None:
     schedule = tiny_plan(part)

@@ -98,7 +98,7 @@ def test_texts_that_come_and_go_are_what_they_are_alone(seed: int) -> None:
             assert tokens == drawn(text)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("seed", range(cases(1, 6)))
 def test_texts_that_the_device_draws_are_what_they_are_alone(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each by parameters of its own, beside texts that take the largest logit."""
@@ -149,7 +149,7 @@ def test_a_text_goes_on_in_the_cache_that_it_left() -> None:
     assert first + again == alone((3, 17, 5, 8))[: len(first) + len(again)]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_the_last_position_is_used_beside_texts_that_begin() -> None:
     backend = live(patience=0.0)
     long = tuple(range(1, CONTEXT + 1))
@@ -187,7 +187,7 @@ def test_a_schedule_with_one_position_is_refused() -> None:
         LiveBackend(CpuEngine(tiny_plan(MODEL, batch=3, **SETTINGS), source()))  # type: ignore[arg-type]
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_a_model_answers_several_prompts_at_once(tmp_path: Path) -> None:
     directory = tiny_chat.write(tmp_path / "tiny")
     prompts = ["one", [5, 6, 7], [{"role": "user", "content": "Hi"}], "two two"]

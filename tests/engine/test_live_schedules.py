@@ -89,7 +89,7 @@ def test_no_run_refutes_sequences_at_positions_of_their_own(name: str) -> None:
     assert judge(schedule, most=len(asked)).status == "not refuted"
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("name", LIVE)
 def test_no_run_of_the_kernel_refutes_sequences_at_positions_of_their_own(name: str) -> None:
     schedule = schedule_of(name)
@@ -246,7 +246,7 @@ def test_the_command_plans_and_verifies_live_batches(tmp_path: Path, capsys: pyt
     assert "SAFE" in capsys.readouterr().out
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @pytest.mark.parametrize("name", LIVE)
 def test_the_emulators_command_compares_footprints_of_live_batches(name: str, tmp_path: Path) -> None:
     file = tmp_path / "live.json"

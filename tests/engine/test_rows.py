@@ -66,7 +66,7 @@ def planned(name: str, **changes: Any) -> Schedule:
     return tiny_plan(model, **({"kv_block": 4, "rows": rows} | settings | changes))
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize("name", CASES)
 def test_a_step_of_rows_is_steps_of_one_row(name: str) -> None:
     model, rows, _ = CASES[name]
@@ -116,7 +116,7 @@ def test_rows_are_safe(name: str) -> None:
         )
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("name", ["rows across blocks", "bias, a group of three", "all in parts"])
 def test_no_run_refutes_rows(name: str) -> None:
     assert judge(planned(name, max_tokens=4), most=cases(2, 4)).status == "not refuted"
@@ -224,7 +224,7 @@ def test_the_judge_refutes_wrong_rows(damage: str, monkeypatch: pytest.MonkeyPat
     assert judge(planned("fenced counters, two splits", rows=4), most=2).status == "refuted"
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_behind_an_ended_text_its_last_token_is_repeated() -> None:
     """Also where lanes hold the tokens of rows: the kernel's tokens are the references'."""
     schedule = planned("sixteen rows")

@@ -62,7 +62,7 @@ def test_greedy_texts_are_those_of_transformers(model: amk.LanguageModel, other:
     check(model, other, list(PROMPTS), 64)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_a_greedy_text_is_that_of_transformers(model: amk.LanguageModel, other: Any) -> None:
     check(model, other, list(PROMPTS)[:1], 16)
 
@@ -78,7 +78,7 @@ def test_perplexity_is_that_of_transformers(model: amk.LanguageModel, other: Any
     assert found.value == pytest.approx(perplexity(in_bfloat16(other), tokens, 128, 96), rel=0.005)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_the_first_word_of_a_chat_takes_seconds_of_processor_time(smollm2_path: Path) -> None:
     """Of the whole command, on one thread. About 3 s on an idle core, twice that where cores are shared.
     The interpreter of schedules takes 14 s."""

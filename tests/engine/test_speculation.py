@@ -75,7 +75,7 @@ def test_a_guess_is_what_stood_behind_the_same_tokens() -> None:
         assert lookup.guess(long[:size], 5) == Lookup(shortest=1).guess(long[:size], 5), "whatever it knew before"
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("options", [{}, DRAWN], ids=["greedy", "drawn"])
 def test_the_text_is_that_of_one_token_at_a_time(
     plain: amk.LanguageModel, guessing: amk.LanguageModel, options: dict[str, Any]
@@ -89,7 +89,7 @@ def test_the_text_is_that_of_one_token_at_a_time(
     assert (wanted.usage.steps, wanted.usage.drafted_tokens) == (24, 0)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling(0.8, 20, 0.9, 11)], ids=["greedy", "drawn"])
 def test_every_number_of_right_guesses(
     plain: amk.LanguageModel, guessing: amk.LanguageModel, sampling: Sampling
@@ -128,6 +128,7 @@ def test_limits_stops_and_streams(plain: amk.LanguageModel, guessing: amk.Langua
         assert (stream.completion.tokens, stream.completion.finish) == (wanted.tokens, "stop")
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     "options",
     [
@@ -195,7 +196,7 @@ def test_turns_and_another_text(plain: amk.LanguageModel, guessing: amk.Language
     assert found.usage.cached_tokens == found.usage.prompt_tokens - 1
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_logits_and_scores_of_a_schedule_of_rows(directory: Path, plain: amk.LanguageModel) -> None:
     schedule = plan_for_cpu(load_model(str(directory)), 24, rows=3)
     with amk.load(directory, schedule=schedule, device="interpreter") as rows:

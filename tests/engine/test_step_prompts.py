@@ -86,7 +86,7 @@ def backends(headed: bool, **settings: Any) -> tuple[ScheduleBackend, ScheduleBa
     return ScheduleBackend(one, prompts=reader), ScheduleBackend(engine(1, **settings)), reader
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("headed", [False, True])
 def test_texts_are_those_of_a_schedule_that_reads_token_by_token(headed: bool) -> None:
     """Whole steps, a step that is not full, turns that go on, and prompts up to the end of the context."""
@@ -121,7 +121,7 @@ def test_logits_and_draws_behind_a_prompt_are_those_of_a_schedule_that_reads_tok
     assert not follows or several.extend([*prompt, *first], 1, drawn, ()) == follows
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_the_kernels_of_all_three_take_turns() -> None:
     """Compiled, in the emulator: a prompt of several steps, and a turn behind it."""
     pytest.importorskip("numba")

@@ -72,7 +72,7 @@ def test_a_signal_need_not_speak_for_all_warps() -> None:
     assert verdict.accepted, verdict.reason
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @BOTH
 @pytest.mark.parametrize(("order", "copies"), [("random:1", "events"), ("delay:9", "whole"), ("favour:12", "whole")])
 def test_it_decodes_what_the_reference_decodes(module: ModuleType, order: str, copies: Copies) -> None:
@@ -146,6 +146,7 @@ WAITED_FOR = {8: "h_mid", 14: "h_out"}
 with another worker, whose code names the wait, or one of two warps here."""
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("number", range(0, len(barriers(sync_agent)), 2))
 def test_the_two_kinds_of_warps_meet_where_they_must(number: int) -> None:
     verdict = verify(broken(sync_agent, Edit("remove", barriers(sync_agent)[number])))

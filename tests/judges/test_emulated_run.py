@@ -40,7 +40,7 @@ SHORT = Request(((7, 20),), (3, 1))
 LATER = Request(((7, 20, 33, 6, 19, 32),), (1, 2), 4)
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @pytest.mark.parametrize("name", ["tagged", "fenced, heads apart"])
 @pytest.mark.parametrize(("request_", "order"), [(SHORT, "round-robin"), (LATER, "priorities:1")])
 def test_a_right_kernel_is_not_refuted(name: str, request_: Request, order: str) -> None:
@@ -55,7 +55,7 @@ def test_a_right_slice_of_layers_is_not_refuted(positions: tuple[int, ...], orde
     assert ruling.status == "not refuted", ruling
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("name", ["output head", "last layer and output head"])
 def test_a_right_output_head_is_not_refuted_and_a_wrong_one_is(name: str) -> None:
     """As long as nothing is changed, in any order; then where the norm is another table."""
@@ -112,7 +112,7 @@ def _waits(body: list[dict[str, object]]) -> list[dict[str, object]]:
     return out
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("name", ["hint-one-short", "order-at-some-positions"])
 def test_a_word_that_is_overwritten_before_it_is_read_hangs_its_reader_where_that_is_delayed(name: str) -> None:
     """Nothing orders the two, and where the reader is in time nothing shows that: words are strong, so no race."""

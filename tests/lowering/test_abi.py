@@ -45,7 +45,7 @@ def test_names_that_differ_differ_in_the_kernel(schedule: Schedule) -> None:
     assert all(re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", member(name)) for name in names)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_kernel_is_read_back_whose_buffers_are_named_alike(schedule: Schedule) -> None:
     """As each other but for a character that C++ does not have, as other fields of the argument, as other variables."""
     small = plan(tiny(layers=1), load_target("h200"), settings=NAIVE, max_context=128, workers=2)

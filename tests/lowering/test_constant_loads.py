@@ -81,7 +81,7 @@ def test_what_takes_the_path_is_constant(name: str) -> None:
     assert kinds == ({NORM, SCALES} if apart else {NORM}), "norms and the scales of rows take it"
 
 
-@pytest.mark.turns(len(NAMES))
+@pytest.mark.turns(2 * len(NAMES))
 @pytest.mark.parametrize("name", NAMES)
 def test_no_other_load_can_take_it(name: str) -> None:
     """Of the loads one at a time, exactly those of constants pass."""

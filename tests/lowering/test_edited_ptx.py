@@ -50,7 +50,7 @@ def sample(name: str, each: int) -> Iterator[Instruction]:
         yield from [one for one in synchronising(name) if one.kind is kind][: cases(each, 10_000)]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("name", NAMES)
 def test_nothing_synchronises_under_a_predicate(name: str) -> None:
     for one in sample(name, 2):
@@ -150,7 +150,7 @@ def test_narrow_arithmetic_is_no_sum(change: str) -> None:
     assert refusal("fenced", 0, *text, instead_of=len(text)).startswith("AMK609")
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_every_group_of_copies_is_committed_on_every_path() -> None:
     """Without one, a wait for all but the youngest groups lets a chunk be read that is on its way."""
     commits = [one for one in synchronising("copies") if one.kind is Kind.COPY_COMMIT]
@@ -207,7 +207,7 @@ def barriers(name: str) -> Iterator[Instruction]:
                 yield one
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("name", NAMES)
 def test_no_branch_steps_over_a_barrier(name: str) -> None:
     """The text has it in its place, and nothing is wrong with it but that some warps pass by."""
@@ -243,7 +243,7 @@ def test_mbarriers_are_initialised_by_one_lane(name: str) -> None:
         assert OTHERWISE in refusal(name, branch, *new)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_loaded_is_not_read_before(name: str) -> None:
     """A poll or a tagged load that stands behind what reads its result, or nowhere, as an address that is computed
@@ -285,7 +285,7 @@ def test_a_wait_is_not_stepped_over(name: str) -> None:
         assert OTHERWISE in told or "goes on although" in told, (one, told)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_words_of_tagged_buffers_are_accessed_as_such_alone() -> None:
     """A weak load or store of one is no instruction of the skeleton, and says nothing to whoever polls."""
     text = lines("tagged")

@@ -33,7 +33,7 @@ def test_a_plan_is_within_its_budget(schedule: Schedule) -> None:
     assert built.synchronisation
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize(
     ("changes", "code"),
     [

@@ -71,7 +71,7 @@ def test_the_assembler_makes_the_same_code_whether_it_contracts_or_not() -> None
     assert code(assembled("family", True)) == code(assembled("family", False))
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("name", ["family", "fenced"])
 def test_machine_code_has_as_many_fma_as_its_ptx(name: str) -> None:
     """Kernels of which ptxas unrolls no loop with one."""

@@ -86,7 +86,7 @@ def without_assembly(function: str) -> Callable[[str, str], str]:
     return edit
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("name", SUBJECTS)
 def test_plans_keep_the_schedules_synchronisation(name: str) -> None:
     """Every wait, signal and barrier of the text is in the kernel once, in the strength that the hand-off needs; one
@@ -119,7 +119,7 @@ REMOVED = [
 """The others are taken out below: the fence by `build`, or what calls them is, which leaves as little of them."""
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize(("name", "function"), REMOVED, ids=lambda value: value)
 def test_a_primitive_that_does_nothing_fails(name: str, function: str) -> None:
     with pytest.raises(AmkError, match="AMK607") as caught:
@@ -150,7 +150,7 @@ WEAKENED = {
 """Of another scope or order than any that is used: `test_readback.py` refuses the form."""
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("case", WEAKENED)
 def test_a_weakened_primitive_fails(case: str) -> None:
     name, header, old, new = WEAKENED[case]
@@ -168,7 +168,7 @@ OTHERS: dict[str, tuple[Settings, FormatName]] = {
 }
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize(("name", "header", "place"), OWN)
 def test_a_warp_barrier_inside_an_op_that_is_taken_out_fails(name: str, header: str, place: int) -> None:
     settings, kept = OTHERS.get(name, (FAST, "bf16"))
@@ -182,7 +182,7 @@ def test_a_warp_barrier_inside_an_op_that_is_taken_out_fails(name: str, header: 
         judge(schedule, lambda name, old: without if name == found else old)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_build_says_which_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Through `build`, from a copied header set."""
     read = headers.read_header

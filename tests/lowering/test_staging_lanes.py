@@ -67,7 +67,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
         f"    case {number}: return shape_{number}::staged(count - 1, words + 1);" for number in range(len(SHAPES))
     ]
     (folder / "shapes.cpp").write_text("\n".join([*lines, "  }", "  return 1;", "}", ""]))
-    command = ["g++", "-std=c++20", "-O1", "-w", "-pthread", "-I", folder, folder / "shapes.cpp"]
+    command = ["g++", "-std=c++20", "-O0", "-w", "-pthread", "-I", folder, folder / "shapes.cpp"]
     subprocess.run([*command, "-o", folder / "staging"], check=True, timeout=120)
     return folder / "staging"
 

@@ -75,7 +75,7 @@ def test_narrower_formats_in_some_layers_are_fewer_bytes() -> None:
     assert sizes == sorted(sizes, reverse=True) and len(set(sizes)) == 3
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("wanted", [WANTED, ((1, PLAIN), (8, EIGHT)), ((3, FOUR), (3, PLAIN), (3, EIGHT))])
 def test_such_plans_are_safe_and_checked(wanted: Layered) -> None:
     schedule = made(wanted)

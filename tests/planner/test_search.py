@@ -127,7 +127,7 @@ def test_the_bound_is_below_every_completion() -> None:
             assert drain_ms(MODEL, H200, PROBLEM.runs, constants, known) <= min(state.ms) * (1 + 1e-9)
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("gpu", ["l4", "a100", "b200"])
 @pytest.mark.parametrize(("form", "batch"), [("bf16", 1), ("int4-g128", 1), ("bf16", 4)])
 def test_the_bound_is_below_whole_plans_of_other_targets(gpu: str, form: FormatName, batch: int) -> None:
@@ -145,7 +145,7 @@ def test_the_bound_is_below_whole_plans_of_other_targets(gpu: str, form: FormatN
     assert seen > 5
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_a_short_search_has_tried_every_choice() -> None:
     """As many plans as a ready-made one is searched with: order, tiles, splits, rings, SMs, parts, hand-offs."""
     made = Search(PROBLEM)
@@ -217,7 +217,7 @@ def arguments(path: Path, *more: str) -> list[str]:
     return [*named, "-o", str(path), "--search", *more]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_the_command_searches_once_and_then_knows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -353,7 +353,7 @@ def test_the_command_searches_with_the_batch_that_it_writes(
     assert f"simulated {known['ms'][0]:.4f} ms at 128" in told and "error of such predictions: " in told
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_the_command_searches_by_the_constants_of_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -25,6 +25,7 @@ from tests.tiny import PLAIN, VARIANTS
 APART, OVERLAID = (replace(FAST, overlay=o) for o in (False, True))
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("model", VARIANTS, ids=lambda m: m.name)
 @pytest.mark.parametrize(
     "settings", [APART, OVERLAID, replace(NAIVE, overlay=True)], ids=["apart", "overlaid", "naive"]

@@ -58,7 +58,7 @@ class Interpreted:
         return np.stack([cache[:, :, :end] for cache in self.caches])
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("name", CASES)
 def test_the_cache_is_the_one_of_reading_token_by_token(name: str) -> None:
     model, settings = CASES[name]

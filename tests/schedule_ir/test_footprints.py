@@ -333,6 +333,7 @@ def test_select_declares_what_either_choice_reads(forced: int, done: int) -> Non
         assert memory.regs == {"token": expected, "pos": 9, "epoch": 6, "done": int(done or forced != 10)}
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", PLANS)
 def test_agents_of_a_step_write_disjoint_bytes(name: str) -> None:
     schedule = planned(name)
@@ -397,6 +398,7 @@ def test_every_file_of_an_op_is_found_and_has_its_device_body() -> None:
     assert set(OPS) == declared == bodies | {"wait", "signal", "barrier"}
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", PLANS)
 def test_what_is_staged_has_one_order_in_each_dtype(name: str) -> None:
     """The order of elements is no part of a content: a staged value is read by a product alone, as it was staged, and

@@ -38,6 +38,7 @@ FILTERS = [(0, 1.0), (1, 1.0), (7, 1.0), (82, 1.0), (83, 1.0), (10**6, 1.0), (0,
            (0, 0.5), (5, 0.5), (40, 0.95), (3, 0.34)]  # fmt: skip
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize(("top_k", "top_p"), FILTERS)
 def test_the_filters_keep_what_an_independent_one_keeps(top_k: int, top_p: float, seed: int) -> None:
@@ -73,7 +74,7 @@ def test_the_token_does_not_depend_on_the_plan() -> None:
         assert len(found) == 1
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("live", [False, True])
 def test_a_sequence_of_a_batch_draws_what_it_draws_alone(live: bool) -> None:
     """Whatever the others are, and how they draw: so what holds of the draws of one sequence holds of each."""

@@ -97,7 +97,7 @@ values = st.recursive(
 )
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_no_value_of_a_field_is_a_fault_of_the_server(running: Running, data: st.DataObject) -> None:

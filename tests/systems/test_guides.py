@@ -55,7 +55,7 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_the_job_fails_for_one_wrong_kernel_and_points_into_the_user_s_source(checkout: Path) -> None:
     script = GUIDE.read_text(encoding="utf-8").partition("- run: |\n")[2].partition("      - if: always()")[0]
     script = textwrap.dedent(script)
@@ -71,7 +71,7 @@ def test_the_job_fails_for_one_wrong_kernel_and_points_into_the_user_s_source(ch
     assert not json.loads((checkout / "sarif" / "right.system.json.sarif").read_text())["runs"][0]["results"]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_the_hook_names_the_file_that_is_wrong(checkout: Path) -> None:
     entry = GUIDE.read_text(encoding="utf-8").partition("entry: sh -c '")[2].partition("' --")[0]
     right, wrong = "kernels/right.system.json", "kernels/wrong.system.json"

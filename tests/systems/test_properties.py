@@ -80,7 +80,7 @@ def safe_systems(count: int, seed: int) -> Iterator[System]:
             yield system
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_relaxed_operations_mean_what_happens_before_says() -> None:
     """SAFE: no interleaving has a race. UNSAFE: some has one, or reads wrongly. UNKNOWN is rare."""
     rng, told = Random(5), Counter[str]()
@@ -112,7 +112,7 @@ def forgeries(rng: Random, evidence: dict[str, Any]) -> Any:
     return evidence
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_no_certificate_is_accepted_for_an_unsafe_system() -> None:
     """Evidence of a system for its weakened or edited neighbour, with the digest made to fit; and changed numbers."""
     rng, tried = Random(9), 0

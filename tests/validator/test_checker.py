@@ -96,7 +96,7 @@ def single_lies(certificate: Certificate) -> Iterator[Certificate]:
                 yield certificate | {"clocks": [*clocks[:number], changed, *clocks[number + 1 :]]}
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_no_forgery_for_an_unsafe_system_is_accepted() -> None:
     rng = Random(42)
     offered, donor = 0, None

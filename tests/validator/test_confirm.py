@@ -51,7 +51,7 @@ def places(result: Composition, fault: Fault) -> tuple[Place | None, Place | Non
     return reader, _node(result, fault.writer) if fault.writer is not None and fault.writer >= 0 else None
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("preset", ["fast", "naive"])
 def test_wrong_content_that_is_confirmed_replays(preset: str) -> None:
     document = json.loads(small_plan(SMALL[preset]).model_dump_json())
@@ -179,7 +179,7 @@ def disturbed(name: str, rng: Random) -> Schedule | None:
         return None
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("name", ["fast", "two-warps", "naive"])
 def test_what_the_composed_order_orders_is_never_enabled_together(name: str) -> None:
     """So these pairs are not put to the flat system."""

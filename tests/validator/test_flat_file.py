@@ -40,7 +40,7 @@ def test_safe_plans(name: str, tmp_path: Path) -> None:
 UNSAFE = ["missing-wait", "threshold-high", "relaxed-signal", "merge-before-attend", "wait-after-read"]
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("name", UNSAFE[:: cases(2, 1)])
 def test_unsafe_cases_and_their_twins(name: str) -> None:
     case = make_case(next(recipe for recipe in RECIPES if recipe.name == name))

@@ -223,7 +223,7 @@ def _kinds(judgement: Judgement, race: Race) -> tuple[int, int]:
     return kinds if position[race.first] < position[race.second] else kinds[::-1]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("seed", range(cases(1, 4)))
 def test_composed_verdict_is_the_flat_verdict_on_mutants(seed: int) -> None:
     """Few: `amk adversarial --n` judges many more mutants against an oracle that is as flat."""

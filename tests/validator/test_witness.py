@@ -32,7 +32,7 @@ def witnesses(system: System) -> list[Witness]:
     return found + [fault_witness(mine.run, fault) for fault in mine.dataflow.faults]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_all_witnesses_of_random_systems_replay() -> None:
     kinds: Counter[str] = Counter()
     for system in random_systems(cases(700, 3000), seed=31):
