@@ -157,6 +157,7 @@ def test_an_edit_is_seen_where_its_function_runs_alone(which: str, kernel: str, 
         ("difference for sum: amk/ops/stage_norm.cuh:101:45", "two layers of given rows", "race"),
         ("difference for sum: amk/ops/stage_norm.cuh:88:40", "norms in parts", "memory"),
         ("difference for sum: amk/ops/reduce_splits.cuh:50:16", "weights of splits", "tokens"),
+        ("sum for difference: amk/ops/argmax_rows.cuh:61:33", "ragged batch", "out of bounds"),
     ],
 )
 def test_an_edit_is_seen_in_a_kernel_beside_the_sample(which: str, kernel: str, seen: str) -> None:

@@ -213,6 +213,13 @@ FURTHER: dict[str, tuple[str, Settings, FormatName, ModelSpec, tuple[Request, ..
         tiny(layers=1, hidden=64, heads=1, kv_heads=1),
         (ONE_STEP,),
     ),
+    "ragged batch": (
+        "h200",
+        replace(FAST, batch=2, kv_block=16, workers=4),
+        "bf16",
+        tiny(layers=1, heads=2, kv_heads=1, vocab=331),
+        (TWO_TOKENS,),
+    ),
 }
 """Splits that are not all active, and heads of 48 elements; splits of whole heads of 128; the same with scores at
 which only their distance from the largest has a finite exponential; more splits than one turn of their reader takes;
@@ -225,7 +232,8 @@ registers hold, nodes of a tree, of which an agent has 33 residuals; rows whose 
 behind them; scales beside the chunks of several layers, and many vectors that end within a block; a live batch that
 draws, each sequence in its own way and at its own position; LayerNorm of several vectors in several pieces, and gelu
 by tanh; blocks that share a scale, in so many fetches of a lane that they are used in groups; rows of which a lane has
-the scale of one split; norms of rows that are one more than a turn takes, beside sums that a later part adds to."""
+the scale of one split; norms of rows that are one more than a turn takes, beside sums that a later part adds to; a
+batch whose last row group of the output head has three rows."""
 
 FROM_WARP_1 = frozenset(
     {
