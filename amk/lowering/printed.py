@@ -16,7 +16,7 @@ from amk.lowering.lanes import lane_barriers, met_before
 from amk.schedule_ir.schedule import Loop, Node, Schedule, Step
 
 LEAST = 2
-"""Parts of a product that are worth a loop: with fewer there is hardly less code, and offsets are constants."""
+"""Parts of a product that are a loop."""
 LONGEST = 6
 """Most steps of one part: staging, a product, and barriers around them."""
 

@@ -38,7 +38,7 @@ def step_struct(
     if isinstance(op, AttendOp):
         share = sharing(schedule.geometry(), role.count)
         lines.append(f"  static constexpr int kTogether = {blocks_together(schedule, share)};")
-    lines += _staging(op, met, in_loop)
+    lines += _of_vector(op, met, in_loop)
     if (name_of := multiplied(op)) is not None:
         lines.append(f"  using Matrix = Plan::{_matrix(op, name_of, schedule)};")
     for field, info in type(op).model_fields.items():
@@ -64,7 +64,7 @@ def step_struct(
     return f"struct {name} {{\n" + "\n".join(lines) + "\n};\n"
 
 
-def _staging(op: Op, met: bool, in_loop: bool) -> list[str]:
+def _of_vector(op: Op, met: bool, in_loop: bool) -> list[str]:
     """What steps have that stage a vector or multiply it. adds: whether earlier parts left sums that the step adds to.
     k_part: the part that it stages."""
     lines = [f"  static constexpr bool kMet = {str(met).lower()};"] if isinstance(op, Staging) else []

@@ -120,7 +120,7 @@ MANY_COLUMNS = 32
 
 LONG_PAIRS: Changes = {**PAIRS, "chunk_bytes": 4096, "slots": 2, "held_refills": 0.0}
 """Slots go back before their weights are multiplied, so two are enough: half as many copies, releases and waits. No
-product holds refills back: all of its parts are one loop then, and a layer has a sixth less code."""
+product holds refills back: all of its parts are one loop then, and the kernel has a seventh less code."""
 
 MOST_COLUMNS = 64
 """Where that was raced."""

@@ -124,10 +124,10 @@ def test_a_part_that_differs_is_in_no_loop(part: int, field: str, value: object)
     assert found == runs
 
 
-def test_few_parts_are_no_loop() -> None:
-    settings = replace(BATCH, k_parts=LEAST - 1, chunk_bytes=512)
-    few = plan(tiny(ffn=256, layers=1), load_target("h200"), settings=settings, max_context=128, workers=4)
-    assert not LOOP.search(emit(few)) and LOOP.search(source("batch"))
+def test_a_product_of_one_part_is_no_loop() -> None:
+    settings = replace(BATCH, k_parts=1, chunk_bytes=512)
+    whole = plan(tiny(ffn=256, layers=1), load_target("h200"), settings=settings, max_context=128, workers=4)
+    assert not LOOP.search(emit(whole)) and LOOP.search(source("batch"))
 
 
 @cache
@@ -198,3 +198,25 @@ def test_another_part_is_seen_by_the_emulator(name: str) -> None:
         text = f"{source(name)[:at]} + 1{source(name)[at:]}"
         seen.add(equal(shown(schedule(name), ptx(name, text), REQUESTS[0]), ones))
     assert seen == {False}
+
+
+PRODUCTS, NORMS = "using Matrix", " norm("
+"""What the struct of a step has that adds up sums of products, or of squares."""
+
+
+@pytest.mark.turns(6)
+@pytest.mark.parametrize(
+    ("name", "of"),
+    [
+        ("batch", PRODUCTS),
+        ("codes", PRODUCTS),
+        *((name, of) for name in ("rows", "16 rows") for of in (PRODUCTS, NORMS)),
+    ],
+)
+@pytest.mark.parametrize("adds", ["true", "false", "c.p > 1"])
+def test_parts_that_add_where_they_must_not_are_seen_by_the_emulator(name: str, of: str, adds: str) -> None:
+    structs = re.split(r"(?=^struct )", source(name), flags=re.MULTILINE)
+    edited = [re.sub(r"return c\.p > 0;", f"return {adds};", text) if of in text else text for text in structs]
+    assert edited != structs
+    ones = shown(schedule(name), ptx(name, source(name)), REQUESTS[0])
+    assert not equal(shown(schedule(name), ptx(name, "".join(edited)), REQUESTS[0]), ones)

@@ -69,10 +69,10 @@ __device__ __forceinline__ void reduce_splits(C& c) {
     }
 #pragma unroll
     for (int offset = kShared ? 1 : kLanes; offset < 32; offset *= 2) peak = fmaxf(peak, __shfl_xor_sync(0xffffffffu, peak, offset));
-    float2 own = {};  // of lane e, the total and the weight of split e
+    float2 given = {};  // of lane e, the total and the weight of split e
     if constexpr (kShared) {
-      own = scales.value_two(scale[0]);
-      own = c.lane < active ? make_float2(own.y, __expf(own.x - peak)) : float2{};
+      given = scales.value_two(scale[0]);
+      given = c.lane < active ? make_float2(given.y, __expf(given.x - peak)) : float2{};
     }
 #pragma unroll
     for (int e = 0; e < kEach; ++e) {
@@ -81,7 +81,7 @@ __device__ __forceinline__ void reduce_splits(C& c) {
       if (P::kRows == 1 && !live) continue;
       float y, w;
       if constexpr (kShared) {
-        y = __shfl_sync(0xffffffffu, own.x, e), w = __shfl_sync(0xffffffffu, own.y, e);
+        y = __shfl_sync(0xffffffffu, given.x, e), w = __shfl_sync(0xffffffffu, given.y, e);
       } else {
         const float2 part = scales.value_two(scale[e]);
         y = part.y, w = live ? __expf(part.x - peak) : 0.f;
