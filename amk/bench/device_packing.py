@@ -14,7 +14,7 @@ from torch import Tensor
 from amk.bench.device_quantise import packed_chunks, quantised
 from amk.bench.torch_model import Drawn, TorchWeights
 from amk.models.matrices import MATRICES, ROWS_PER_GROUP, MatrixName, matrices_of, matrix, scale_buffer, scale_shape
-from amk.schedule_ir.layout import piece_places, stream_layout
+from amk.schedule_ir.layout import owners, piece_places, stream_layout
 from amk.schedule_ir.memory import Stream
 from amk.schedule_ir.schedule import Schedule
 from amk.weights.weight_format import Chunk
@@ -37,8 +37,9 @@ def packed_weights(schedule: Schedule, weights: TorchWeights, into: Tensor | Non
         out = into.view(-1).view(torch.uint8)[: shape[0] * shape[1]].view(shape).zero_()
     for (name, layer, part), places in piece_places(schedule, stream):
         rows, chunk = _rows_in_groups(schedule, weights, name, layer), stream.chunk(name, layer)
-        groups = len(rows) // ROWS_PER_GROUP
-        own = _encoded(rows, chunk).view(groups, layout.parts[name], -1, chunk.bytes)[:, part]
+        shape = len(rows) // ROWS_PER_GROUP, layout.splits[name], layout.parts[name], -1, chunk.bytes
+        groups, index = (torch.from_numpy(each).to(rows.device) for each in owners(schedule, layout, name))
+        own = _encoded(rows, chunk).view(shape)[groups, index, part]
         out[torch.from_numpy(places).to(rows.device), : chunk.bytes] = own.reshape(-1, chunk.bytes)
     return out
 
@@ -93,10 +94,13 @@ def packing_key(schedule: Schedule) -> str:
     """sha256 of all that `packed_weights` takes from a schedule."""
     (stream,) = schedule.streams
     layout = stream_layout(schedule, stream)
-    digest = hashlib.sha256(repr((schedule.model, stream.chunk_bytes, layout.places.tolist(), layout.parts)).encode())
+    digest = hashlib.sha256(
+        repr((schedule.model, stream.chunk_bytes, layout.places.tolist(), layout.parts, layout.splits)).encode()
+    )
     for (name, layer, part), places in piece_places(schedule, stream):
         digest.update(repr((name, layer, part, stream.chunk(name, layer), places.shape)).encode())
         digest.update(places.tobytes())
+        digest.update(b"".join(each.tobytes() for each in owners(schedule, layout, name)))
     return digest.hexdigest()
 
 

@@ -19,11 +19,15 @@ from amk.weights.chunks import unpack_chunks
 
 
 class Drain:
-    """A gemv in progress: chunks [lo, hi) of the worker's group-major sequence, of which `chunks` are drained."""
+    """A gemv in progress: chunks [lo, hi) of the worker's group-major sequence, of which `chunks` are drained.
 
-    def __init__(self, ring: Ring, key: DrainKey, lo: int, hi: int, k_chunks: int, first: int) -> None:
+    part: of all parts of all shares of the columns.
+    """
+
+    def __init__(self, ring: Ring, key: DrainKey, lo: int, hi: int, k_chunks: int, first: int, part: int) -> None:
         self.ring, self.key = ring, key
-        self.matrix, self.layer, self.part = key
+        self.matrix, self.layer, _ = key
+        self.part = part
         self.lo, self.hi, self.k_chunks = lo, hi, k_chunks
         self.first_group = first
         self.chunks: list[Bits] = []

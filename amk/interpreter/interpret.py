@@ -31,7 +31,7 @@ from amk.interpreter.whole import LogicalWeights, gemv_share
 from amk.models.row_groups import TensorSource
 from amk.schedule_ir.expr import Env, IntArray
 from amk.schedule_ir.layout import stream_layout
-from amk.schedule_ir.ops.base import Op, owned_groups
+from amk.schedule_ir.ops.base import Op, owned_groups, owned_split
 from amk.schedule_ir.ops.begin import STATE
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.ops.refill import RefillOp
@@ -289,8 +289,9 @@ class Machine:
         ring = self._rings[op.stream].rings[agent.worker][agent.entry.agent]
         if not ring.stream.run_ahead:
             self._push(*ring.issue(ring.drained + hi - lo))
-        first = owned_groups(env, op.matrix)[0]
-        return Drain(ring, (op.matrix, env.eval_int(op.layer), op.k_part), lo, hi, k_chunks, first)
+        first = owned_groups(env, op.matrix, op.k_splits)[0]
+        part = owned_split(env, op.k_splits) * op.k_parts + op.k_part
+        return Drain(ring, (op.matrix, env.eval_int(op.layer), op.k_part), lo, hi, k_chunks, first, part)
 
     def _blocked(self, agent: Agent) -> Blocked:
         entry = agent.entry

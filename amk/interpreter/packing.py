@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from amk.models.matrices import (
+    K_SPLIT,
     ROWS_PER_GROUP,
     MatrixName,
     matrices_of,
     matrix,
     scale_buffer,
     scale_shape,
-    share_table,
 )
 from amk.models.row_groups import TensorSource, group_rows, quantised_groups
 from amk.schedule_ir.layout import StreamLayout, stream_layout
@@ -66,14 +66,15 @@ class Packer:
     def _sequence(self, worker: int, name: MatrixName, layer: int, part: int) -> Iterator[Bits]:
         """The worker's group-major chunks of one part of a matrix, in blocks."""
         model, tables = self.schedule.model, self.schedule.tables
-        key = share_table(name)
+        key, splits = self.layout.shares(name), self.layout.splits[name]
+        index = tables[f"{K_SPLIT}.index"][worker] if splits > 1 else 0
         first, count = tables[f"{key}.first"][worker], tables[f"{key}.count"][worker]
         each = self.stream.row_groups
         step = max(1, BLOCK_ELEMENTS // (ROWS_PER_GROUP * matrix(model, name).k) // each) * each
         for group in range(first, first + count, step):
             groups = range(group, min(group + step, first + count))
             chunks = self._chunks(name, layer, groups)
-            own = chunks.reshape(len(groups), self.layout.parts[name], -1, chunks.shape[1])[:, part]
+            own = chunks.reshape(len(groups), splits, self.layout.parts[name], -1, chunks.shape[1])[:, index, part]
             pieces = own.reshape(len(groups) // each, each, -1, chunks.shape[1]).swapaxes(1, 2)
             filled_up = filled(pieces.reshape(-1, chunks.shape[1]), self.stream.piece_bytes)
             yield filled_up.reshape(-1, self.stream.chunk_bytes // 2)

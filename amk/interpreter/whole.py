@@ -77,12 +77,12 @@ def gemv_share(op: GemvOp, env: Env, geo: Geometry, view: View, weights: Logical
     lo, hi, k_chunks = op.share(env, geo)
     if lo == hi:
         return
-    layer, first = env.eval_int(op.layer), owned_groups(env, op.matrix)[0]
-    width, (begin, stop) = geo.columns(op.stream, op.matrix, layer), op.columns(geo)
+    layer, first = env.eval_int(op.layer), owned_groups(env, op.matrix, op.k_splits)[0]
+    width, (begin, size) = geo.columns(op.stream, op.matrix, layer), op.columns(env, geo)
     each = geo.streams[op.stream].row_groups
     for lower, upper, c0, c1 in _pieces(lo, hi, k_chunks):
         group, end = lower * each, upper * each
-        k0, k1 = c0 * width, min(c1 * width, stop - begin)
+        k0, k1 = c0 * width, min(c1 * width, size)
         rows = weights.rows(op.matrix, layer, first + group, first + end)
         own = rows[:, begin + k0 : begin + k1]
         # One product a sequence: the sums are those of the sequence alone, whatever else is in the batch.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from amk.models.matrices import MATRICES, Matrix, MatrixName, matrix, share_table
+from amk.models.matrices import K_SPLIT, MATRICES, Matrix, MatrixName, matrix, share_table
+from amk.schedule_ir.layout import k_splits
 from amk.schedule_ir.memory import Stream
 from amk.schedule_ir.schedule import Schedule
 from amk.weights.weight_format import Chunk
@@ -45,20 +46,22 @@ def plan_struct(schedule: Schedule) -> str:
     lines.append(f"  static constexpr float kRmsEps = {float_literal(model.rms_eps)};")
     lines.append(f"  static constexpr float kQueryScale = {float_literal(model.head_dim**-0.5)};")
     lines.append(f"  using Cache = amk::{kv.dtype};")
-    lines.append(_shares_struct(schedule))
+    splits = k_splits(schedule)
+    lines.append(_shares_struct(schedule, bool(splits)))
     for name in MATRICES:
-        shares = share_table(name)
         for chunk in stream.kinds(name):
-            kind, weights = matrix_type(stream, name, chunk), _weights_type(chunk, stream.row_groups)
-            lines.append(_matrix_struct(kind, shares, matrix(model, name), chunk.columns, weights))
+            weights = _weights_type(chunk, stream.row_groups)
+            for each in dict.fromkeys((1, splits.get(name, 1))):
+                kind, shares = matrix_type(stream, name, chunk, each), share_table(name, each)
+                lines.append(_matrix_struct(kind, shares, matrix(model, name), chunk.columns, weights))
     lines.append("  using Hidden = O;")
     return "struct Plan {\n" + "\n".join(lines) + "\n};\n"
 
 
-def matrix_type(stream: Stream, name: MatrixName, chunk: Chunk) -> str:
-    """The name, within Plan, of the matrix in chunks of this kind."""
-    kind = stream.kinds(name).index(chunk)
-    return f"{camel(name)}{kind}" if kind else camel(name)
+def matrix_type(stream: Stream, name: MatrixName, chunk: Chunk, k_splits: int = 1) -> str:
+    """The name, within Plan, of the matrix in chunks of this kind, whose columns are divided among so many workers."""
+    kind, divided = stream.kinds(name).index(chunk), "Split" if k_splits > 1 else ""
+    return f"{camel(name)}{divided}{kind or ''}"
 
 
 def _matrix_struct(name: str, shares: str, shape: Matrix, columns: int, weights: str) -> str:
@@ -101,13 +104,14 @@ def _share(table: str) -> str:
     return table.replace(".", "_")
 
 
-def _shares_struct(schedule: Schedule) -> str:
+def _shares_struct(schedule: Schedule, divided: bool) -> str:
     """The worker's entries of tables, read once: a table look-up on the critical path costs a cache miss.
 
-    hold() keeps them where they are: what comes from constant memory is read again wherever a register is short.
+    divided: also those of products whose columns are divided among workers. hold() keeps them where they are: what comes from constant memory is read again wherever a register is short.
     """
     attention = (*ATTENTION, *sorted(GATES & schedule.tables.keys()))
     tables = [f"{s}.{f}" for s in SHARES for f in ("first", "count")] + list(attention)
+    tables += [f"{K_SPLIT}.{f}" for f in ("first", "count", "index")] if divided else []
     names = [_share(table) for table in tables]
     loads = ", ".join(f"t_{identifier(table)}[w]" for table in tables)
     held = ", ".join(f"{n} = amk::held({n})" for n in names if not n.endswith("_first"))

@@ -8,7 +8,7 @@ from typing import Any, get_args, get_origin
 from amk.lowering.abi import C_TYPES, member
 from amk.lowering.expression import expression
 from amk.lowering.plan_constants import camel, matrix_type
-from amk.models.matrices import MatrixName
+from amk.models.matrices import K_SPLIT, MatrixName
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.in_flight import blocks_together
 from amk.schedule_ir.launch_needs import static_needs
@@ -66,15 +66,20 @@ def step_struct(
 
 def _of_vector(op: Op, met: bool, in_loop: bool) -> list[str]:
     """What steps have that stage a vector or multiply it. adds: whether earlier parts left sums that the step adds to.
-    k_part: the part that it stages."""
+    k_part: the part that it stages. kCut: parts of all columns, whichever worker has them."""
     lines = [f"  static constexpr bool kMet = {str(met).lower()};"] if isinstance(op, Staging) else []
     first = getattr(op, "k_part", None)
+    if "k_splits" in type(op).model_fields:
+        cut = getattr(op, "k_splits") * getattr(op, "k_parts", 1)  # noqa: B009
+        lines.append(f"  static constexpr int kCut = {cut};")
     if first is None:
         return lines
     part, adds = ("kKPart + c.p", "c.p > 0") if in_loop else ("kKPart", "false")
     adds = "true" if first else adds
     lines.append(f"  static __device__ __forceinline__ bool adds(const Ctx& c) {{ return {adds}; }}")
     if isinstance(op, Staging):
+        if getattr(op, "k_splits", 1) > 1:
+            part = f"c.shares.{K_SPLIT}_index * kKParts + {part}"
         lines.append(f"  static __device__ __forceinline__ int k_part(const Ctx& c) {{ return {part}; }}")
     return lines
 
@@ -88,7 +93,8 @@ def _matrix(op: Op, name: MatrixName, schedule: Schedule) -> str:
     """The matrix in the chunks of the op's layers, which are alike in all iterations of a loop (AMK405)."""
     stream = next(s for s in schedule.streams if s.name == getattr(op, "stream"))  # noqa: B009
     layer = Env(loops={"l": 0}, worker=0).eval_int(getattr(op, "layer", 0))
-    return matrix_type(stream, name, stream.chunk(name, layer))
+    splits = getattr(op, "k_splits", 1) if type(op).of_split else 1
+    return matrix_type(stream, name, stream.chunk(name, layer), splits)
 
 
 def _optional(annotation: Any) -> bool:

@@ -47,8 +47,15 @@ def matrices_of(model: ModelSpec) -> tuple[MatrixName, ...]:
     return tuple(name for name in MATRICES if (model.has_head if name == "lm_head" else model.layers > 0))
 
 
-def share_table(name: MatrixName) -> str:
+K_SPLIT = "k_split"
+"""Tables of a product whose columns are divided among workers with the same rows: `.first` and `.count` row groups, of
+the columns' share number `.index`."""
+
+
+def share_table(name: MatrixName, k_splits: int = 1) -> str:
     """The name of the tables that say which row groups of the matrix a worker owns, without `.first` or `.count`."""
+    if k_splits > 1:
+        return K_SPLIT
     return "hidden" if name in ("o", "down") else name
 
 

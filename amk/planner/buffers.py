@@ -14,7 +14,7 @@ from amk.models.matrices import (
 )
 from amk.models.model_spec import ModelSpec
 from amk.planner.formats import Runs
-from amk.planner.settings import Settings, crossing_dtype, has_tags, per_vector, sum_slots
+from amk.planner.settings import Settings, crossing_dtype, has_tags, k_splits_of, per_vector, sum_slots
 from amk.planner.storage import packed_bytes
 from amk.schedule_ir.expr import Expr
 from amk.schedule_ir.memory import Buffer, Dtype
@@ -101,6 +101,11 @@ def state_name(graph: Graph, number: int) -> str:
     return "h_out" if number == len(graph.additions) else "h_mid"
 
 
+def sums_of(name: MatrixName) -> str:
+    """The buffer of the sums over all shares of a matrix's columns."""
+    return f"sums_{name}"
+
+
 def handed(graph: Graph, name: MatrixName) -> str | None:
     """The counter and buffer that hand on what becomes of a product; None for a sum that its owner keeps."""
     then = graph.products[name].then
@@ -135,6 +140,11 @@ def handoffs(model: ModelSpec, kv: KvLayout, settings: Settings, workers: int, r
         crossing("attn", wide, *each, model.q_dim),
         *(crossing(h, wide, *each, model.hidden) for h in ("h_mid", "h_out") if h in handoffs_of(model.graph)),
         crossing("act", "bf16", *each, model.ffn),
+        *(
+            crossing(sums_of(name), "f32", *each, splits * model.hidden)
+            for name in matrices_of(model)
+            if (splits := k_splits_of(settings, name)) > 1
+        ),
     ]
     runs = runs if model.layers else 0
     of_layers = [b.model_copy(update={"name": of_run(b.name, run)}) for run in range(runs) for b in layer]

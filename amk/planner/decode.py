@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from amk.models.matrices import MatrixName, matrices_of, matrix, share_table
+from amk.models.matrices import MATRICES, MatrixName, matrices_of, matrix, share_table
 from amk.models.model_spec import ModelSpec
 from amk.planner.buffers import global_buffers, handoffs_of, of_run
 from amk.planner.fetches import require_whole_fetches
@@ -21,6 +21,7 @@ from amk.planner.settings import (
     Settings,
     has_tags,
     is_signalled,
+    k_splits_of,
     kv_block,
     parts_of,
     reducible,
@@ -113,7 +114,8 @@ def _laid_out(
 ) -> Sized:
     """AMK401 unless shared memory holds two slots of every ring."""
     _require_pairs(model, settings, runs)
-    rows = row_tables(model, count, runs, settings.row_groups)
+    divided = {name: n for name in MATRICES if (n := k_splits_of(settings, name)) > 1}
+    rows = row_tables(model, count, runs, settings.row_groups, divided)
     parts = settings.act_parts if settings.act_parts > 1 else choose_parts(model, target, settings, rows, runs)
     settings = replace(settings, k_parts=parts)
     chunks = choose_chunks(model, target, settings, rows, runs)
@@ -123,7 +125,7 @@ def _laid_out(
     )
     kv = kv_layout(model, settings, count, context)
     _require_room(settings.rows, kv)
-    load = loads(model, runs, rows)
+    load = loads(model, runs, rows, divided)
     heads = settings.batch * model.kv_heads if model.layers else 0
     tables = rows | attention_tables(heads, kv.splits, load, settings.attends)
     shared = shared_plan(model, target, settings, chunks, tables)
@@ -382,8 +384,10 @@ def first_refills(model: ModelSpec, settings: Settings, chunks: Chunks, tables: 
 
 def drained(model: ModelSpec, settings: Settings, chunk: Chunk, tables: Shares, name: MatrixName) -> int:
     """Chunks of one product, or of a part of it, that the least busy agent drains."""
-    groups = min(tables[f"{share_table(name)}.count"]) // settings.row_groups
-    return groups * (matrix(model, name).k_chunks(chunk.columns) // parts_of(settings, name)) // settings.warps
+    splits = k_splits_of(settings, name)
+    groups = min(tables[f"{share_table(name, splits)}.count"]) // settings.row_groups
+    across = matrix(model, name).k_chunks(chunk.columns) // (parts_of(settings, name) * splits)
+    return groups * across // settings.warps
 
 
 def kv_layout(model: ModelSpec, settings: Settings, workers: int, context: int) -> KvLayout:

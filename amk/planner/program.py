@@ -8,12 +8,14 @@ from typing import TypedDict
 
 from amk.models.graph import Attention, Norm, Product
 from amk.models.matrices import MatrixName, bias_buffer
+from amk.planner.buffers import sums_of
 from amk.planner.draw import draw_steps
 from amk.planner.settings import NARROW_STEP, in_place
 from amk.planner.staging import Written, layout, staged_for
 from amk.planner.steps import LAYER, RunOfLayers, Writer
 from amk.schedule_ir.expr import Expr
 from amk.schedule_ir.ops import OPS, AnyOp, SignalOp, WaitOp
+from amk.schedule_ir.ops.add_sums import AddSumsOp
 from amk.schedule_ir.ops.advance import AdvanceOp
 from amk.schedule_ir.ops.argmax_rows import ArgmaxRowsOp
 from amk.schedule_ir.ops.attend import AttendOp
@@ -34,6 +36,7 @@ from amk.schedule_ir.ops.stage import StageOp
 from amk.schedule_ir.ops.stage_attention import StageAttentionOp
 from amk.schedule_ir.ops.stage_hidden import StageHiddenOp
 from amk.schedule_ir.ops.stage_norm import StageNormOp
+from amk.schedule_ir.ops.store_sums import StoreSumsOp
 from amk.schedule_ir.ops.take_hidden import TakeHiddenOp
 from amk.schedule_ir.schedule import Loop, Node, Signal, Step, Wait
 
@@ -60,6 +63,7 @@ class Author(Writer):
             *(self.asked_at("layer") if first else ()),
             *multiplied,
             *(self.asked_at("product") if first else ()),
+            *self.summed(node.matrix),
             *self.published(node.matrix, self.result(node), self.signals(node)),
             *(self.asked_at("published") if first else ()),
         ]
@@ -75,7 +79,8 @@ class Author(Writer):
         whole = self.act_delta is None
         ready = self.wait(act, (LAYER,)) if whole else self.wait(act, (LAYER, part), self.act_delta)
         op = StageOp(
-            role="all", layer=self.layer, act=act, k_part=part, k_parts=parts, **self.scaled(fields), **fields
+            role="all", layer=self.layer, act=act, k_part=part, k_parts=parts, k_splits=self.k_splits(node.matrix),
+            **self.scaled(fields), **fields
         )  # fmt: skip
         stage = Step(op=op)
         return [
@@ -120,12 +125,23 @@ class Author(Writer):
             "matrix": node.matrix, "layer": self.layer, "residual": "residual", "out": out, "act": out, "h": out,
             "bias": bias_buffer(node.matrix) if node.biases else None,
             "k_parts": self.parts(node.matrix),
+            "k_sums": self.own(sums_of(node.matrix)), "k_splits": self.k_splits(node.matrix),
             **self.of_sums(node.matrix), **self.squares(), **dict(node.settings),
         }  # fmt: skip
-        op = OPS[node.taken_by]
+        op = OPS[node.taken_by] if self.k_splits(node.matrix) == 1 else AddSumsOp
         return op.model_validate(
             {"role": self.role(node.matrix), **{name: fields[name] for name in op.model_fields if name in fields}}
         )
+
+    def summed(self, name: MatrixName) -> list[Step]:
+        """Publish the sums over the worker's share of the columns, where these are divided."""
+        if self.k_splits(name) == 1:
+            return []
+        store = StoreSumsOp(
+            role="all", matrix=name, layer=self.layer, k_sums=self.own(sums_of(name)), k_parts=self.parts(name),
+            k_splits=self.k_splits(name), **self.of_sums(name),
+        )  # fmt: skip
+        return [Step(op=store)]
 
     def signals(self, node: Product) -> tuple[Signal, ...]:
         """That the result is there: to all, to the heads that read it, or to the parts of the next product that do.
@@ -202,7 +218,7 @@ class Author(Writer):
         combine = CombineOp(role="all", layer=self.layer, heads=heads, mix="mix", **self.splits_at(), **fields)
         staged = StageAttentionOp(
             role="all", layer=self.layer, attn=self.own("attn"), k_part=part, k_parts=self.parts(name),
-            **self.scaled(fields), **fields,
+            k_splits=self.k_splits(name), **self.scaled(fields), **fields,
         )  # fmt: skip
         stage = Step(op=combine if self.splits is None else staged)
         if part:

@@ -23,6 +23,9 @@ Handoff = Literal["fenced", "tagged", "mixed", "narrow"]
 FEW_READ = ("qkv", "split", "split_partial", "split_scale")
 """Buffers and counters of what a KV head's workers hand to each other; all else that crosses is read by everybody."""
 
+DIVIDED = ("sums_o", "sums_down")
+"""Sums over shares of a product's columns: always tagged words, which few workers read, without a counter."""
+
 UNHINTED: dict[str, tuple[str, ...]] = {
     "all": (),
     "many": FEW_READ,
@@ -62,7 +65,9 @@ class Settings:
     k_parts: steps that the product of `down` is done in, so that its input fits; None: as few as leave comfortable
     rings. x_parts: the same of all other products; with several, the embedding is handed over like a hidden state, so
     that every norm is staged where it is read. act_parts: parts that the product of `down` is done in, each of which
-    waits for the activations of its own columns only. scales_apart: chunks hold no scales where a row has one.
+    waits for the activations of its own columns only. k_splits: workers that the columns of `down`, or of o and `down`
+    (k_split), are divided among; k_parts then counts the steps of a worker's share. scales_apart: chunks hold no scales
+    where a row has one.
 
     Order of steps that do not need each other: refill_first: the refills that a product held back go out before its
     result is published, not after it. refill_early: the rest of them before the next input is staged, not after it.
@@ -124,6 +129,8 @@ class Settings:
     k_parts: int | None = None
     x_parts: int = 1
     act_parts: int = 1
+    k_splits: int = 1
+    k_split: Literal["down", "both"] = "both"
     scales_apart: bool = False
     refill_first: bool = False
     refill_early: bool = False
@@ -162,8 +169,15 @@ STARTS = PRESETS | {"phased": PHASED, "untuned": UNTUNED}
 
 
 def parts_of(settings: Settings, name: MatrixName) -> int:
-    """Steps that the product of a matrix is done in."""
-    return (settings.k_parts or 1) if name == "down" else settings.x_parts
+    """Steps that the product of a matrix, or of a worker's share of its columns, is done in."""
+    if name == "down":
+        return settings.k_parts or 1
+    return max(1, settings.x_parts // k_splits_of(settings, name))
+
+
+def k_splits_of(settings: Settings, name: MatrixName) -> int:
+    """Workers that the columns of a matrix are divided among."""
+    return settings.k_splits if name == "down" or (name == "o" and settings.k_split == "both") else 1
 
 
 def in_place(model: ModelSpec, settings: Settings) -> bool:
@@ -176,7 +190,8 @@ def in_place(model: ModelSpec, settings: Settings) -> bool:
 def down_apart(model: ModelSpec, settings: Settings) -> bool:
     """Whether parts of the input of `down` are wider than those of all others, and have an array of their own: a worker
     has few sums of `down` beside them."""
-    return settings.x_parts > 1 and model.ffn * settings.x_parts > model.hidden * (settings.k_parts or 1)
+    cut = (settings.k_parts or 1) * settings.k_splits
+    return settings.x_parts > 1 and model.ffn * settings.x_parts > model.hidden * cut
 
 
 def per_vector(settings: Settings) -> tuple[int, ...]:
@@ -251,6 +266,8 @@ def reducible(settings: Settings, model: ModelSpec, splits: int) -> bool:
 def has_tags(settings: Settings, name: str) -> bool:
     """Whether what the buffer or counter `name` hands on is tagged words; `handoff` is decided."""
     family = name.partition(".")[0]
+    if family in DIVIDED:
+        return True
     match settings.handoff:
         case "mixed":
             return family in FEW_READ

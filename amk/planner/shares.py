@@ -2,56 +2,84 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal
 
-from amk.models.matrices import MATRICES, ROWS_PER_GROUP, MatrixName, matrix
+from amk.models.matrices import K_SPLIT, MATRICES, ROWS_PER_GROUP, MatrixName, matrix, share_table
 from amk.models.model_spec import ModelSpec
 from amk.planner.formats import BF16, Formats, Layered, layered
 from amk.weights.weight_format import weight_format
 
 Table = tuple[int, ...]
 
-OWNED: dict[str, MatrixName] = {"hidden": "o", "gate_up": "gate_up", "qkv": "qkv", "lm_head": "lm_head"}
+OWNED: dict[str, MatrixName] = {
+    "hidden": "o", K_SPLIT: "o", "gate_up": "gate_up", "qkv": "qkv", "lm_head": "lm_head"
+}  # fmt: skip
 """Share tables and the matrix whose row groups they count; o and down share one."""
 
 
-def row_tables(model: ModelSpec, workers: int, wanted: Formats | Layered = BF16, together: int = 1) -> dict[str, Table]:
+def row_tables(
+    model: ModelSpec,
+    workers: int,
+    wanted: Formats | Layered = BF16,
+    together: int = 1,
+    k_splits: Mapping[MatrixName, int] | None = None,
+) -> dict[str, Table]:
     """first/count tables of every matrix; o and down share `hidden`, so a worker keeps its residual rows to itself.
 
     Every worker gets the same number of groups, and the left-over ones go to those who stream the fewest bytes a token
     so far, heaviest matrix first: rings run ahead across phases, so what counts is a worker's sum, not each phase.
-    together: groups that one worker owns together, whose number divides that of every matrix.
+    together: groups that one worker owns together, whose number divides that of every matrix. k_splits: workers that the
+    columns of a matrix are divided among, where there are several: worker w has share w % k_splits of them.
     """
+    divided = k_splits or {}
     load = [0] * workers
     tables: dict[str, Table] = {}
-    for key, bits_per_row in sorted(streamed_bits(model, wanted).items(), key=lambda item: -item[1]):
+    for key, bits_per_row in sorted(streamed_bits(model, wanted, divided).items(), key=lambda item: -item[1]):
         groups = matrix(model, OWNED[key]).groups
-        counts = tuple(together * count for count in _shared_out(groups // together, load))
+        splits = max(divided.values(), default=1) if key == K_SPLIT else 1
+        first, counts = [0] * workers, [0] * workers
+        for index in range(splits):
+            found = _shared_out(groups // together, load[index::splits])
+            counts[index::splits] = [together * count for count in found]
+            first[index::splits] = [0, *accumulate(counts[index::splits])][:-1]
         load = [have + count * bits_per_row for have, count in zip(load, counts, strict=True)]
-        tables[f"{key}.first"], tables[f"{key}.count"] = (0, *accumulate(counts[:-1])), counts
+        tables[f"{key}.first"], tables[f"{key}.count"] = tuple(first), tuple(counts)
+        if key == K_SPLIT:
+            tables[f"{key}.index"] = tuple(worker % splits for worker in range(workers))
     return tables
 
 
-def streamed_bits(model: ModelSpec, wanted: Formats | Layered = BF16) -> dict[str, int]:
+def streamed_bits(
+    model: ModelSpec, wanted: Formats | Layered = BF16, k_splits: Mapping[MatrixName, int] | None = None
+) -> dict[str, int]:
     """Bits of a row of each share table that are streamed for a token, divided by the number of layers."""
+    divided = k_splits or {}
     runs = layered(model, wanted)
     bits = {
         name: matrix(model, name).k * sum(count * weight_format(forms[name]).bits for count, forms in runs)
         for name in MATRICES
     }
-    return {
-        "hidden": bits["o"] + bits["down"],
+    shared: dict[str, int] = {"hidden": 0}
+    for name in ("o", "down"):
+        splits = divided.get(name, 1)
+        table = share_table(name, splits)
+        shared[table] = shared.get(table, 0) + bits[name] // splits
+    return shared | {
         "gate_up": bits["gate_up"],
         "qkv": bits["qkv"],
         "lm_head": bits["lm_head"] // max(model.layers, 1),
     }
 
 
-def loads(model: ModelSpec, wanted: Formats | Layered, tables: dict[str, Table]) -> list[int]:
+def loads(
+    model: ModelSpec, wanted: Formats | Layered, tables: dict[str, Table], k_splits: Mapping[MatrixName, int]
+) -> list[int]:
     """What every worker streams of all matrices, in the unit of `streamed_bits`."""
-    columns = [[weight * n for n in tables[f"{k}.count"]] for k, weight in streamed_bits(model, wanted).items()]
+    each = streamed_bits(model, wanted, k_splits)
+    columns = [[weight * n for n in tables[f"{k}.count"]] for k, weight in each.items()]
     return [sum(worker) for worker in zip(*columns, strict=True)]
 
 

@@ -10,7 +10,7 @@ from amk.models.matrices import MatrixName, scale_buffer
 from amk.models.model_spec import ModelSpec
 from amk.planner.buffers import HEAD_SUMS, handed, of_run, state_name
 from amk.planner.formats import Formats
-from amk.planner.settings import Settings, down_apart, has_tags, is_bare, is_signalled, parts_of
+from amk.planner.settings import Settings, down_apart, has_tags, is_bare, is_signalled, k_splits_of, parts_of
 from amk.planner.staging import DOWN, DOWN_SUMS, Read, Written, read_by, staged_for
 from amk.schedule_ir.expr import Expr
 from amk.schedule_ir.ops import AnyOp, BarrierOp, SignalOp, WaitOp
@@ -164,6 +164,7 @@ class Writer:
         op = GemvOp(
             role="all", matrix=name, layer=layer, stream="weights", part=self.sums(name),
             deferred=self.deferred(name) if part == parts - 1 else 0, k_part=part, k_parts=parts,
+            k_splits=self.k_splits(name),
             row_scales=scale_buffer(name) if self.settings.scales_apart and self.run.format(name).per_row else None,
             **self.read_by(name),
         )  # fmt: skip
@@ -173,6 +174,10 @@ class Writer:
     def parts(self, name: MatrixName) -> int:
         """Steps that the product is done in."""
         return parts_of(self.settings, name)
+
+    def k_splits(self, name: MatrixName) -> int:
+        """Workers that the columns are divided among."""
+        return k_splits_of(self.settings, name)
 
     def sums(self, name: MatrixName) -> str:
         """The buffer of the partial sums of matrix `name`."""

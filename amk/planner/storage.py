@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
-from amk.models.matrices import MATRICES, ROWS_PER_GROUP, matrix
+from amk.models.matrices import MATRICES, ROWS_PER_GROUP, matrix, share_table
 from amk.models.model_spec import ModelSpec
 from amk.planner.formats import BF16, Formats, Layered, Runs, chunk_choices, layered
 from amk.planner.settings import Settings, chunk_bytes_of, down_apart, in_place, per_vector, sum_slots
@@ -43,7 +43,9 @@ def choose_chunks(model: ModelSpec, target: Target, settings: Settings, counts: 
     fixed = fixed_buffers(model, settings, counts, wanted)[1]
     used = {form for _, forms in wanted for form in forms.values()}
     limit = chunk_bytes_of(settings, model, target, used, len(counts["hidden.count"]))
-    choices = chunk_choices(model, limit // settings.row_groups, wanted, settings.scales_apart, settings.k_parts or 1)
+    choices = chunk_choices(
+        model, limit // settings.row_groups, wanted, settings.scales_apart, (settings.k_parts or 1) * settings.k_splits
+    )
     depths = [ring_slots(target, settings, copied(settings, chunks), fixed) for chunks in choices]
     comfortable = [chunks for chunks, slots in zip(choices, depths, strict=True) if slots >= enough]
     return comfortable[0] if comfortable else choices[depths.index(max(depths))]
@@ -121,7 +123,7 @@ def fixed_buffers(
     vectors = model.heads // model.kv_heads * settings.rows
     together, each = settings.vectors, per_vector(settings)
     apart = down_apart(model, settings)
-    k_parts = -(-model.ffn * settings.x_parts // model.hidden) if apart else settings.k_parts or 1
+    k_parts = -(-model.ffn * settings.x_parts // model.hidden) if apart else (settings.k_parts or 1) * settings.k_splits
     staged = staged_arrays(model, wanted, together, k_parts, settings.x_parts)
     products: list[Array] = [("part", "f32", (sum_slots(settings, most), *each, ROWS_PER_GROUP))]
     attention: list[Array] = [("q", "f32", (vectors, dim))]
@@ -150,8 +152,8 @@ def fixed_buffers(
     part = free_from(staged)
     first, end = _laid_out(products, part)
     if apart:
-        wide = shared(DOWN, "bf16", -(-model.ffn // (settings.k_parts or 1)), 0, together)
-        slots = sum_slots(settings, max(counts["hidden.count"]))
+        wide = shared(DOWN, "bf16", -(-model.ffn // ((settings.k_parts or 1) * settings.k_splits)), 0, together)
+        slots = sum_slots(settings, max(counts[f"{share_table('down', settings.k_splits)}.count"]))
         sums, last = _laid_out([(DOWN_SUMS, "f32", (slots, *each, ROWS_PER_GROUP))], free_from([wide]))
         first, end = [*first, wide, *sums], max(end, last)
     second, behind = _laid_out(attention, 0 if settings.overlay else end)

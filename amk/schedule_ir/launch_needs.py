@@ -12,9 +12,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from amk.models.matrices import MATRICES, matrices_of, matrix, scale_buffer, scale_shape, share_table, vectors
+from amk.models.matrices import K_SPLIT, MATRICES, matrices_of, matrix, scale_buffer, scale_shape, share_table, vectors
 from amk.schedule_ir.expr import Env
-from amk.schedule_ir.layout import stream_layout
+from amk.schedule_ir.layout import k_splits, stream_layout
 from amk.schedule_ir.memory import Buffer, Stream
 from amk.schedule_ir.ops.attention import TREE_WORDS
 from amk.schedule_ir.ops.base import LEFT, Op, multiplied, rows_held
@@ -141,6 +141,14 @@ def _tables(schedule: Schedule) -> Iterator[Unmet]:
         if ((first < 0) | (count < 0) | (first + count > groups)).any():
             message = f"a worker's row groups of {name} are among the matrix's {groups}"
             yield Unmet(("tables", f"{name}.count"), "groups", message)
+    for name, splits in k_splits(schedule).items():
+        first, count, index = (np.array(schedule.tables[f"{K_SPLIT}.{end}"]) for end in ("first", "count", "index"))
+        if ((first < 0) | (count < 0) | (first + count > matrix(schedule.model, name).groups)).any():
+            message = f"a worker's row groups of {name} are among the matrix's {matrix(schedule.model, name).groups}"
+            yield Unmet(("tables", f"{K_SPLIT}.count"), "groups", message)
+        if ((index < 0) | (index >= splits)).any():
+            message = f"a worker's share of the columns of {name} is one of {splits}"
+            yield Unmet(("tables", f"{K_SPLIT}.index"), "groups", message)
     head, split = (np.array(schedule.tables[f"attn.{end}"]) for end in ("head", "split"))
     if ((head < -1) | (head >= schedule.caches) | (split < 0) | (split >= schedule.kv.splits)).any():
         message = f"a worker serves one of {schedule.caches} heads (-1: none) and one of {schedule.kv.splits} splits"
@@ -200,6 +208,11 @@ def _counts(schedule: Schedule) -> Iterator[Unmet]:
             parts.setdefault(name, set()).add(getattr(op, "k_parts"))  # noqa: B009
     for name in (name for name, each in parts.items() if len(each) > 1):
         yield Unmet(("programs",), "counts", f"the columns of {name} are in as many parts for all ops")
+    splits = k_splits(schedule)
+    for path, op in ops:
+        name = _parted(op)
+        if "k_splits" in type(op).model_fields and name and getattr(op, "k_splits") != splits.get(name, 1):  # noqa: B009
+            yield Unmet((*path, "op", "k_splits"), "counts", f"all ops divide the columns of {name} alike")
 
 
 def _choice(schedule: Schedule) -> Iterator[Unmet]:

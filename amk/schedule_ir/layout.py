@@ -18,7 +18,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from amk.models.matrices import MatrixName, matrix, share_table
+from amk.models.matrices import K_SPLIT, MatrixName, matrix, share_table
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.memory import Stream
 from amk.schedule_ir.ops.gemv import GemvOp
@@ -32,7 +32,7 @@ class StreamLayout:
     """drains: the stream's gemv steps of one token: matrix, layer and part of the columns. counts[matrix, layer]:
     chunks per step, int64 [workers, agents]. parts[matrix]: steps that the columns are divided into.
 
-    base: first chunk of each (worker, agent) in the packed buffer; totals: chunks per token. packed: all that lies in
+    splits[matrix]: workers that the columns are divided among. base: first chunk of each (worker, agent) in the packed buffer; totals: chunks per token. packed: all that lies in
     the buffer, in order: the drains, and what no step multiplies; places: chunks of each (worker, agent) there.
     """
 
@@ -43,6 +43,16 @@ class StreamLayout:
     totals: NDArray[np.int64]
     places: NDArray[np.int64]
     parts: dict[MatrixName, int]
+    splits: dict[MatrixName, int]
+
+    def shares(self, name: MatrixName) -> str:
+        """The tables of the matrix's row groups."""
+        return share_table(name, self.splits[name])
+
+    def across(self, schedule: Schedule, stream: Stream, name: MatrixName, layer: int) -> int:
+        """Chunks of a part of a worker's share of the columns, of one row of chunks."""
+        whole = matrix(schedule.model, name).k_chunks(stream.chunk(name, layer).columns)
+        return whole // (self.parts[name] * self.splits[name])
 
 
 def drains(program: Program, stream: str) -> list[DrainKey]:
@@ -65,18 +75,29 @@ def _gemvs(body: tuple[Node, ...], loops: dict[str, int]) -> Iterator[tuple[Gemv
                 yield from _gemvs(kept, loops | {node.var: i})
 
 
+def k_splits(schedule: Schedule) -> dict[MatrixName, int]:
+    """Among how many workers the columns of a matrix are divided, where there are several: the most that a step says."""
+    found: dict[MatrixName, int] = {}
+    for program in schedule.programs:
+        for step in steps_of(program.body):
+            if isinstance(step.op, GemvOp) and step.op.k_splits > 1:
+                found[step.op.matrix] = max(found.get(step.op.matrix, 1), step.op.k_splits)
+    return found
+
+
 def drain_order(schedule: Schedule, stream: Stream) -> tuple[DrainKey, ...]:
     """The sequence of drains of a token that the packed order follows: the longest of any program.
 
     A program may leave out the drains of matrices of which none of its workers owns rows; ValueError if it drains the
     others in another order.
     """
-    sequences = [(program, drains(program, stream.name)) for program in schedule.programs]
+    sequences, splits = [(program, drains(program, stream.name)) for program in schedule.programs], k_splits(schedule)
     order = max((sequence for _, sequence in sequences), key=len)
     named = {name for name, *_ in order}
     for program, sequence in sequences:
         mine = slice(program.first, program.first + program.count)
-        owned = {name for name in named if any(schedule.tables[f"{share_table(name)}.count"][mine])}
+        counts = {name: schedule.tables[f"{share_table(name, splits.get(name, 1))}.count"] for name in named}
+        owned = {name for name in named if any(counts[name][mine])}
         if [d for d in sequence if d[0] in owned] != [d for d in order if d[0] in owned] or set(sequence) - set(order):
             raise ValueError(f"program {program.name} drains stream {stream.name} in another order")
     return tuple(order)
@@ -96,13 +117,18 @@ def stream_layout(schedule: Schedule, stream: Stream) -> StreamLayout:
     if schedule.headless and "qkv" in parts:
         parts["lm_head"] = parts["qkv"]
         unread = tuple(("lm_head", 0, part) for part in range(parts["qkv"]))
+    splits = dict.fromkeys(parts, 1) | k_splits(schedule)
     alike: dict[tuple[MatrixName, int], NDArray[np.int64]] = {}
     times: Counter[tuple[MatrixName, int]] = Counter()
     read: Counter[tuple[MatrixName, int]] = Counter()
     for number, (name, layer, _) in enumerate((*sequence, *unread)):
-        k_chunks = matrix(schedule.model, name).k_chunks(stream.chunk(name, layer).columns) // parts[name]
+        k_chunks = matrix(schedule.model, name).k_chunks(stream.chunk(name, layer).columns) // (
+            parts[name] * splits[name]
+        )
         if (name, k_chunks) not in alike:
-            chunks = np.array(schedule.tables[f"{share_table(name)}.count"]) // stream.row_groups * k_chunks
+            chunks = (
+                np.array(schedule.tables[f"{share_table(name, splits[name])}.count"]) // stream.row_groups * k_chunks
+            )
             bounds = [chunks * a // agents for a in range(agents + 1)]
             alike[name, k_chunks] = np.stack([b - a for a, b in pairwise(bounds)], axis=1)
         counts[name, layer] = alike[name, k_chunks]
@@ -113,7 +139,9 @@ def stream_layout(schedule: Schedule, stream: Stream) -> StreamLayout:
         for each in (read, times)
     )
     flat = np.concatenate([[0], np.cumsum(places.reshape(-1))[:-1]])
-    return StreamLayout(sequence, (*sequence, *unread), counts, flat.reshape(totals.shape), totals, places, parts)
+    return StreamLayout(
+        sequence, (*sequence, *unread), counts, flat.reshape(totals.shape), totals, places, parts, splits
+    )
 
 
 def chunk_places(layout: StreamLayout) -> Iterator[tuple[DrainKey, NDArray[np.int64]]]:
@@ -132,9 +160,17 @@ def piece_places(schedule: Schedule, stream: Stream) -> Iterator[tuple[DrainKey,
     """Packed index of each piece of its chunks, worker by worker and group-major, for all that is packed."""
     layout, each = stream_layout(schedule, stream), stream.row_groups
     for key, places in chunk_places(layout):
-        across = matrix(schedule.model, key[0]).k_chunks(stream.chunk(*key[:2]).columns) // layout.parts[key[0]]
+        across = layout.across(schedule, stream, *key[:2])
         pieces = places.reshape(-1, 1, across) * each + np.arange(each)[:, None]
         yield key, pieces.reshape(-1)
+
+
+def owners(schedule: Schedule, layout: StreamLayout, name: MatrixName) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Row groups of the matrix, worker by worker, and which of the shares of their columns the worker has."""
+    first, count = (schedule.tables[f"{layout.shares(name)}.{end}"] for end in ("first", "count"))
+    groups = np.concatenate([np.arange(f, f + n) for f, n in zip(first, count, strict=True)])
+    index = schedule.tables[f"{K_SPLIT}.index"] if layout.splits[name] > 1 else (0,) * len(count)
+    return groups, np.repeat(np.array(index, np.int64), count)
 
 
 def matrix_places(schedule: Schedule, stream: Stream) -> dict[tuple[MatrixName, int], NDArray[np.int32]]:
@@ -142,10 +178,9 @@ def matrix_places(schedule: Schedule, stream: Stream) -> dict[tuple[MatrixName, 
     layout = stream_layout(schedule, stream)
     found: dict[tuple[MatrixName, int], NDArray[np.int32]] = {}
     for (name, layer, part), places in piece_places(schedule, stream):
-        first, count = (schedule.tables[f"{share_table(name)}.{end}"] for end in ("first", "count"))
-        groups = np.concatenate([np.arange(f, f + n) for f, n in zip(first, count, strict=True)])
-        each = matrix(schedule.model, name).k_chunks(stream.chunk(name, layer).columns) // layout.parts[name]
-        shape = (matrix(schedule.model, name).groups, layout.parts[name], each)
+        groups, index = owners(schedule, layout, name)
+        each = layout.across(schedule, stream, name, layer)
+        shape = (matrix(schedule.model, name).groups, layout.splits[name], layout.parts[name], each)
         whole = found.setdefault((name, layer), np.full(int(np.prod(shape)), -1, np.int32))
-        whole.reshape(shape)[groups, part] = places.reshape(len(groups), each)
+        whole.reshape(shape)[groups, index, part] = places.reshape(len(groups), each)
     return found

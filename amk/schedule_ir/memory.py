@@ -270,20 +270,23 @@ class Geometry:
         value: ValueKey | None,
         width: int | None = None,
         origin: int | None = None,
+        which: range | None = None,
     ) -> list[Access]:
-        """The accesses to elements [lo, hi) of every row of `buffer`, one for each token of a step.
+        """The accesses to elements [lo, hi) of every row of `buffer`, one for each token of a step; which: of these.
 
         A row has `width` elements of the value (as many as the row, unless given), of which these are
         [origin, origin + hi - lo), by default [lo, hi).
         """
         first = lo if origin is None else origin
-        if self.folded and self.vectors > 1:
-            step = self.row(buffer, 1) * self.buffers[buffer].item_bytes
-            shift = step if width is None else width * self.buffers[buffer].item_bytes
-            found = self.span(kind, buffer, lo, hi, value, first)
-            return [access._replace(times=self.vectors, step=step, shift=shift) for access in found]
+        which = range(self.vectors) if which is None else which
+        if self.folded and len(which) > 1:
+            each = self.row(buffer, 1)
+            across, at = each if width is None else width, each * which.start
+            size, begin = self.buffers[buffer].item_bytes, first + across * which.start
+            found = self.span(kind, buffer, at + lo, at + hi, value, begin)
+            return [a._replace(times=len(which), step=each * size, shift=across * size) for a in found]
         out: list[Access] = []
-        for s in range(self.vectors):
+        for s in which:
             at = self.row(buffer, s)
             out += self.span(kind, buffer, at + lo, at + hi, value, first + (at if width is None else s * width))
         return out

@@ -9,13 +9,13 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import get_args
 
-from amk.models.matrices import bias_buffer
+from amk.models.matrices import K_SPLIT, bias_buffer
 from amk.models.model_spec import ModelSpec
 from amk.report.diagnostic import Diagnostic, Where, because
 from amk.report.schema import closest, json_pointer
 from amk.schedule_ir.expr import AGENT, CONST, WORKER, Expr, symbols
 from amk.schedule_ir.ops.base import BufferField, Op, multiplied
-from amk.schedule_ir.schedule import Loop, Node, Schedule, Signal, Step, Wait
+from amk.schedule_ir.schedule import Loop, Node, Schedule, Signal, Step, Wait, steps_of
 from amk.weights.weight_format import Staged
 
 Path = tuple[str | int, ...]
@@ -124,6 +124,9 @@ def _unique(schedule: Schedule) -> Iterator[Diagnostic]:
 def _tables(schedule: Schedule) -> Iterator[Diagnostic]:
     workers = schedule.launch.workers
     needed = {f"{m}.{end}" for m in ("qkv", "hidden", "gate_up", "lm_head") for end in ("first", "count")}
+    ops = (step.op for program in schedule.programs for step in steps_of(program.body))
+    if any(getattr(op, "k_splits", 1) > 1 for op in ops):
+        needed |= {f"{K_SPLIT}.{end}" for end in ("first", "count", "index")}
     for name in sorted((needed | {"attn.head", "attn.split"}) - set(schedule.tables)):
         yield _missing("table", name, schedule.tables, ("tables",))
     for name, column in schedule.tables.items():

@@ -27,10 +27,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from amk.models.matrices import MATRICES, MatrixName, matrix, scale_buffer, share_table
+from amk.models.matrices import MATRICES, MatrixName, matrix, scale_buffer
 from amk.report.diagnostic import Diagnostic
 from amk.report.schema import finding
-from amk.schedule_ir.layout import stream_layout
+from amk.schedule_ir.layout import owners, stream_layout
 from amk.schedule_ir.memory import Buffer, Stream
 from amk.schedule_ir.schedule import Schedule
 from amk.weights.weight_format import Chunk
@@ -169,18 +169,21 @@ class _Packed:
     def whole(self) -> bool:
         """Whether workers own whole chunks, as they do in a SAFE schedule."""
         tables, each = self.schedule.tables, self.stream.row_groups
-        return not any(count % each for name, _ in self.matrices for count in tables[f"{share_table(name)}.count"])
+        return not any(
+            count % each for name, _ in self.matrices for count in tables[f"{self.layout.shares(name)}.count"]
+        )
 
     def tiles(self, name: MatrixName, layer: int, columns: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Tiles of so many columns of each warp of each worker, [workers, agents], and the number of each within the
         matrix, in packed order."""
-        model, tables, parts = self.schedule.model, self.schedule.tables, self.layout.parts[name]
-        first, count = (tables[f"{share_table(name)}.{end}"] for end in ("first", "count"))
+        model, parts = self.schedule.model, self.layout.parts[name]
         chunk = self.stream.chunk(name, layer)
         in_row, together = matrix(model, name).k_chunks(chunk.columns), self.stream.row_groups
-        groups = np.concatenate([np.arange(f, f + n) for f, n in zip(first, count, strict=True)])
-        pieces = groups.reshape(-1, 1, together) * in_row + np.arange(in_row // parts)[:, None]
-        chunks = np.concatenate([pieces.reshape(-1, together) + part * (in_row // parts) for part in range(parts)])
+        groups, index = owners(self.schedule, self.layout, name)
+        across = in_row // (parts * self.layout.splits[name])
+        first = groups * in_row + index * parts * across
+        pieces = first.reshape(-1, 1, together) + np.arange(across)[:, None]
+        chunks = np.concatenate([pieces.reshape(-1, together) + part * across for part in range(parts)])
         counts = self.layout.counts[name, layer]
         owner = np.repeat(np.arange(counts.size), counts.reshape(-1))
         order = np.argsort(np.tile(owner, parts), kind="stable")  # of each warp one part after the other

@@ -148,6 +148,14 @@ struct Plain {
 #pragma unroll
     for (int k = 0; k < kWide; ++k) data[i + k] = static_cast<T>(v[k]);
   }
+  // Elements i and i + 1, i even.
+  __device__ __forceinline__ void store_two(int i, float2 v) const {
+    if constexpr (sizeof(T) == 2) {
+      *reinterpret_cast<u32*>(data + i) = pack_bf16(v.x, v.y);
+    } else {
+      *reinterpret_cast<float2*>(data + i) = v;
+    }
+  }
   // Element i <- v where `live`; called by all lanes of the warp, lane n + 1 holding the element after lane n's.
   template <class C, class V>
   __device__ __forceinline__ void store(const C&, int i, V v, bool live) const {
@@ -227,6 +235,14 @@ struct Tagged {
   __device__ __forceinline__ void store_wide(int i, const float (&v)[kWide]) const {
     static_assert(kPerWord == 2, "pairs of bf16");
     sync::store_tagged_pair(words + i / 2, pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]), tag);
+  }
+  // Elements i and i + 1, i even.
+  __device__ __forceinline__ void store_two(int i, float2 v) const {
+    if constexpr (kPerWord == 2) {
+      sync::store_tagged(words + i / 2, pack_bf16(v.x, v.y), tag);
+    } else {
+      sync::store_tagged_pair(words + i, __float_as_uint(v.x), __float_as_uint(v.y), tag);
+    }
   }
   // Two bf16 elements share a word: the even lane stores its own and its neighbour's. i is even in even lanes.
   template <class C, class V>

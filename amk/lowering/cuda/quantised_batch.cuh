@@ -125,9 +125,9 @@ __device__ __forceinline__ void chunk_products(u32 slot, const Part& part, float
 template <class S, class Part, class C>
 __device__ __forceinline__ void batch_of_codes(C& c) {
   using M = typename S::Matrix;
-  constexpr int kBatch = C::P::kBatch, kChunks = M::kChunks / S::kKParts, kGroups = (M::kRows + 7) / 8;
-  constexpr bool kWhole = M::kK % (M::kColumns * S::kKParts) == 0;
-  static_assert(S::kKParts == 1 || kWhole, "parts are whole chunks");
+  constexpr int kBatch = C::P::kBatch, kChunks = M::kChunks / S::kCut, kGroups = (M::kRows + 7) / 8;
+  constexpr bool kWhole = M::kK % (M::kColumns * S::kCut) == 0;
+  static_assert(S::kCut == 1 || kWhole, "parts are whole chunks");
   static_assert(S::kXRow % 8 == 0 && M::kK % 8 == 0, "whole 16 bytes");
   const int agent = c.warp - S::kFirst, chunks = M::count(c) * kChunks;
   const int lo = share_begin(chunks, S::kAgents, agent), hi = share_begin(chunks, S::kAgents, agent + 1);

@@ -150,7 +150,7 @@ __device__ __forceinline__ float chunk_product(u32 slot, const StagedBlocks& fro
 
 template <class S, class C>
 __device__ __forceinline__ void quantised_gemv(C& c) {
-  static_assert(C::P::kBatch == 1 && S::kKParts == 1, "one sequence, all columns at once");
+  static_assert(C::P::kBatch == 1 && S::kCut == 1, "one sequence, all columns at once");
   using M = typename S::Matrix;
   using W = typename M::Weights;
   using H = Halves<M>;

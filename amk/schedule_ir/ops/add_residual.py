@@ -11,6 +11,7 @@ from amk.report.schema import unless
 from amk.schedule_ir.expr import Env, Expr
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import (
+    F32,
     Access,
     Geometry,
     Memory,
@@ -48,30 +49,58 @@ def _published() -> Term:
     return Term(holds)
 
 
-class AddResidualOp(Op):
-    """residual[r] += sum of partials + bias[layer, row]; h[row] = residual[r] for the worker's hidden rows.
-
-    Agents share whole row groups. Without h the sum stays with its owner, as no norm reads it. k_parts: steps in which
-    `gemv` made the partial sums. The residual is fp32, private to the worker that owns the row, and has one writer:
-    results do not depend on timing.
+class Addition(Op):
+    """An op that adds the worker's rows of a product to its residual: residual[r] += sum[r] + bias[layer, row];
+    h[row] = residual[r]. Without h the sum stays with its owner, as no norm reads it. The residual is fp32, private to
+    the worker that owns the row, and has one writer: results do not depend on timing.
     """
 
     needs: ClassVar[tuple[Need, ...]] = (
-        *SUMS,
-        PARTS,
         biased(),
         Need("published", has("h").equals(_published()), "a sum is published if and only if a norm reads it"),
         Need("pairs", untagged("h") | HIDDEN.multiple_of(2), "two elements share a word"),
         Need("rows", untagged("h") | ALONE | row("h").multiple_of(2), "every sequence's row is whole words"),
     )
-    op: Literal["add_residual"] = "add_residual"
     matrix: Literal["o", "down"]
     layer: Expr
     stream: Name
-    part: Name
     residual: Name
     h: Name | None
     bias: Name | None = unless(None)
+
+    def _rest(self, geo: Geometry, layer: int, start: int, lo: int, hi: int, which: range) -> list[Access]:
+        """What is touched beside the sums, for the worker's rows [lo, hi) of these tokens of a step; start: the
+        worker's first row."""
+        hidden, before = geo.model.hidden, geo.model.graph.state_before(self.matrix, layer)
+        own = lo - start, hi - start
+        return [
+            *geo.rows("read", self.residual, *own, ("h", before), hidden, lo, which),
+            *geo.rows("write", self.residual, *own, ("h", before + 1), hidden, lo, which),
+            *(geo.rows("write", self.h, lo, hi, ("h", before + 1), which=which) if self.h else []),
+            *(geo.span("read", self.bias, layer * hidden + lo, layer * hidden + hi, None) if self.bias else []),
+        ]
+
+    def _add(self, geo: Geometry, mem: Memory, layer: int, start: int, lo: int, y: F32, vector: int) -> None:
+        """Add the sums y of the worker's rows from `lo` on to a token's residual."""
+        hi = lo + y.size
+        if self.bias:
+            y = y + mem.read(self.bias, layer * geo.model.hidden + lo, layer * geo.model.hidden + hi)
+        at = geo.row(self.residual, vector) + lo - start
+        total = np.asarray(mem.read(self.residual, at, at + hi - lo), np.float32) + y
+        mem.write(self.residual, at, total)
+        if self.h:
+            mem.write(self.h, geo.row(self.h, vector) + lo, total)
+
+
+class AddResidualOp(Addition):
+    """residual[r] += sum of partials + bias[layer, row]; h[row] = residual[r] for the worker's hidden rows.
+
+    Agents share whole row groups. k_parts: steps in which `gemv` made the partial sums.
+    """
+
+    needs: ClassVar[tuple[Need, ...]] = (*SUMS, PARTS, *Addition.needs)
+    op: Literal["add_residual"] = "add_residual"
+    part: Name
     k_parts: int = unless(1, ge=1, le=MAX_PARTS)
 
     def _rows(self, env: Env, geo: Geometry) -> tuple[range, int, int, int]:
@@ -86,14 +115,10 @@ class AddResidualOp(Op):
         groups, lo, hi, start = self._rows(env, geo)
         if lo == hi:
             return []
-        hidden = geo.model.hidden
-        before, value = geo.model.graph.state_before(self.matrix, layer), partial_value(self.matrix, layer)
+        value = partial_value(self.matrix, layer)
         return [
             *partial_spans(env, geo, self.part, self.matrix, self.stream, groups, value, self.k_parts),
-            *geo.rows("read", self.residual, lo - start, hi - start, ("h", before), hidden, lo),
-            *geo.rows("write", self.residual, lo - start, hi - start, ("h", before + 1), hidden, lo),
-            *(geo.rows("write", self.h, lo, hi, ("h", before + 1)) if self.h else []),
-            *(geo.span("read", self.bias, layer * hidden + lo, layer * hidden + hi, None) if self.bias else []),
+            *self._rest(geo, layer, start, lo, hi, range(geo.vectors)),
         ]
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
@@ -102,12 +127,5 @@ class AddResidualOp(Op):
             return
         layer = env.eval_int(self.layer)
         y = sum_partials(env, geo, mem, self.part, self.matrix, layer, self.stream, groups, self.k_parts)[:, : hi - lo]
-        if self.bias:
-            base = layer * geo.model.hidden
-            y += mem.read(self.bias, base + lo, base + hi)
         for s in range(geo.vectors):
-            at = geo.row(self.residual, s) + lo - start
-            total = np.asarray(mem.read(self.residual, at, at + hi - lo), np.float32) + y[s]
-            mem.write(self.residual, at, total)
-            if self.h:
-                mem.write(self.h, geo.row(self.h, s) + lo, total)
+            self._add(geo, mem, layer, start, lo, y[s], s)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from amk.models.matrices import ROWS_PER_GROUP, MatrixName, share_table
+from amk.models.matrices import K_SPLIT, ROWS_PER_GROUP, MatrixName, share_table
 from amk.schedule_ir.expr import WORKER, Env
 from amk.schedule_ir.memory import Access as Access
 from amk.schedule_ir.memory import BufferField as BufferField
@@ -92,6 +92,8 @@ class Op(Frozen):
     """Fields that may name one buffer: a lane is done with what it reads of the one where it writes the other."""
     needs: ClassVar[tuple[Need, ...]] = ()
     """What the device code relies on beyond names, dtypes and the bounds of `accesses`."""
+    of_split: ClassVar[bool] = False
+    """Whether the rows of the op are those of the worker's share of the columns, where these are divided."""
     leaves: ClassVar[str | None] = None
     """The field of later ops, among `LEFT`, that says how many agents left a part in this one."""
     own_fields: ClassVar[Mapping[str, BufferField]] = {}
@@ -162,20 +164,36 @@ def split(total: int, parts: int, index: int) -> tuple[int, int]:
     return total * index // parts, total * (index + 1) // parts
 
 
-def owned_groups(env: Env, name: MatrixName) -> tuple[int, int]:
-    """(first row group, number of row groups) of matrix `name` that the worker owns."""
-    shares = share_table(name)
+def owned_groups(env: Env, name: MatrixName, k_splits: int = 1) -> tuple[int, int]:
+    """(first row group, number of row groups) of matrix `name` that the worker owns, where its columns are divided
+    among `k_splits` workers."""
+    shares = share_table(name, k_splits)
     return env.number(f"{shares}.first"), int(env.number(f"{shares}.count"))
 
 
-def owned_count(env: Env, name: MatrixName) -> int:
+def owned_count(env: Env, name: MatrixName, k_splits: int = 1) -> int:
     """Number of row groups of matrix `name` that the worker owns; reads nothing else of the worker."""
-    return int(env.number(f"{share_table(name)}.count"))
+    return int(env.number(f"{share_table(name, k_splits)}.count"))
 
 
-def owned_rows(env: Env, geo: Geometry, name: MatrixName) -> tuple[int, int]:
+def owned_split(env: Env, k_splits: int) -> int:
+    """The number of the worker's share of the columns, of `k_splits`."""
+    return env.number(f"{K_SPLIT}.index") if k_splits > 1 else 0
+
+
+def part_columns(k: int, env: Env, part: int, parts: int, splits: int = 1) -> tuple[int, int]:
+    """(first column, number of columns) of part `part` of the `parts` of the worker's share, one of `splits`, of `k`
+    columns. Shares are equal."""
+    if splits > 1:
+        size = k // (parts * splits)
+        return (owned_split(env, splits) * parts + part) * size, size
+    first, end = split(k, parts, part)
+    return first, end - first
+
+
+def owned_rows(env: Env, geo: Geometry, name: MatrixName, k_splits: int = 1) -> tuple[int, int]:
     """Logical rows [lo, hi) of matrix `name` that the worker owns, padding rows excluded."""
-    first, count = owned_groups(env, name)
+    first, count = owned_groups(env, name, k_splits)
     rows = geo.matrix(name).rows
     return min(first * ROWS_PER_GROUP, rows), min((first + count) * ROWS_PER_GROUP, rows)
 
@@ -213,11 +231,19 @@ def partial_runs(groups: range, k_chunks: int, chunks: int, agents: int, each: i
 
 
 def partial_spans(
-    env: Env, geo: Geometry, part: str, name: MatrixName, stream: str, groups: range, value: ValueKey, k_parts: int = 1
+    env: Env,
+    geo: Geometry,
+    part: str,
+    name: MatrixName,
+    stream: str,
+    groups: range,
+    value: ValueKey,
+    k_parts: int = 1,
+    k_splits: int = 1,
 ) -> list[Access]:
     """Reads of every partial sum that belongs to the worker's local row groups `groups`; value: (family, layer)."""
-    ring, k_chunks = geo.streams[stream], geo.k_chunks(stream, name, value[1]) // k_parts
-    chunks = owned_count(env, name) // ring.row_groups * k_chunks
+    ring, k_chunks = geo.streams[stream], geo.k_chunks(stream, name, value[1]) // (k_parts * k_splits)
+    chunks = owned_count(env, name, k_splits) // ring.row_groups * k_chunks
     runs = partial_runs(groups, k_chunks, chunks, geo.role_size[ring.role], ring.row_groups)
     size, own = ROWS_PER_GROUP * geo.vectors, own_sums(env, geo, part)
     return [a for lo, hi in runs for a in geo.span("read", part, own + lo * size, own + hi * size, value)]
@@ -233,10 +259,11 @@ def sum_partials(
     stream: str,
     groups: range,
     k_parts: int = 1,
+    k_splits: int = 1,
 ) -> F32:
     """Row sums of the worker's local row groups `groups`, [batch, len(groups) * 8], added in slot order."""
-    ring, k_chunks = geo.streams[stream], geo.k_chunks(stream, name, layer) // k_parts
-    chunks = owned_count(env, name) // ring.row_groups * k_chunks
+    ring, k_chunks = geo.streams[stream], geo.k_chunks(stream, name, layer) // (k_parts * k_splits)
+    chunks = owned_count(env, name, k_splits) // ring.row_groups * k_chunks
     size, own = ROWS_PER_GROUP * geo.vectors, own_sums(env, geo, part)
     out = np.zeros((geo.vectors, len(groups), ROWS_PER_GROUP), np.float32)
     for i, g in enumerate(groups):

@@ -24,6 +24,8 @@ from amk.schedule_ir.ops.base import (
     own_sums,
     owned_count,
     owned_groups,
+    owned_split,
+    part_columns,
     split,
 )
 from amk.schedule_ir.ops.precondition import (
@@ -33,8 +35,9 @@ from amk.schedule_ir.ops.precondition import (
     CODES,
     COLUMNS,
     MAX_PARTS,
-    PARTS,
+    MAX_SPLITS,
     ROW_GROUPS,
+    SPLIT_PARTS,
     SUMS,
     UNIT,
     K,
@@ -51,6 +54,7 @@ from amk.schedule_ir.ops.precondition import (
 from amk.schedule_ir.ops.staging import x_place
 from amk.weights.weight_format import BLOCK, whole_blocks
 
+WHOLE = (own("k_parts") * own("k_splits")).equals(1)
 WIDE = 8
 """Tokens of a step beyond which x is the operand of 16 rows."""
 
@@ -66,9 +70,9 @@ def staged_value(model: ModelSpec, name: MatrixName, layer: int) -> ValueKey:
     return "xo" if model.graph.products[name].reads == "attn" else "xd", layer
 
 
-def partial_value(name: MatrixName, layer: int) -> ValueKey:
-    """The partial sums of matrix `name` over all of its columns."""
-    return f"acc.{name}", layer
+def partial_value(name: MatrixName, layer: int, k_splits: int = 1) -> ValueKey:
+    """The partial sums of matrix `name` over all of its columns, or over the worker's share where these are divided."""
+    return f"acc.{name}" if k_splits == 1 else f"acc.{name} of {k_splits}", layer
 
 
 def _columns(lo: int, hi: int, k_chunks: int) -> list[tuple[int, int]]:
@@ -99,15 +103,19 @@ class GemvOp(Op):
     Where x of all columns does not fit, the product is done in k_parts steps. Step k_part has the columns
     [k * k_part / k_parts, k * (k_part + 1) / k_parts), of which x holds the values, and adds to the partial sums that
     the step before it left: every agent has the same row groups in all of them, so a sum has one writer.
+
+    Where the columns are divided among k_splits workers with the same rows, a worker's share of them takes the place of
+    all columns, and its rows are those of table `k_split` (matrices.K_SPLIT). The sums are then of that share alone
+    (`store_sums`).
     """
 
     needs: ClassVar[tuple[Need, ...]] = (
         *SUMS,
-        PARTS,
+        SPLIT_PARTS,
         Need("ring", owners_of_ring(), "the warps that drain a ring are those that refill it"),
         Need(
             "whole-chunks",
-            (CODES & own("k_parts").equals(1)) | K.multiple_of(COLUMNS * own("k_parts")),
+            (CODES & WHOLE) | K.multiple_of(COLUMNS * own("k_parts") * own("k_splits")),
             "chunks cover the columns exactly",
         ),
         Need(
@@ -116,7 +124,7 @@ class GemvOp(Op):
             "chunks of two row groups are bf16, of workers with whole pairs, for more than 8 tokens of a step",
         ),
         Need("whole-tiles", COLUMNS.multiple_of(UNIT), "a chunk is whole tiles and whole groups"),
-        Need("codes", ~ALONE | own("k_parts").equals(1) | ~CODES, "codes take one sequence's columns all at once"),
+        Need("codes", ~~ALONE | WHOLE | ~CODES, "codes take one sequence's columns all at once"),
         Need("runs", ALONE | K.multiple_of(8), "several sequences' columns are whole 16 bytes"),
         Need("layout", staged_as(), "x has the layout, scales and sums that the matrix's format is multiplied with"),
         Need("rows", ALONE | row("x").multiple_of(8), "every sequence's row of x is whole 16 bytes"),
@@ -129,6 +137,7 @@ class GemvOp(Op):
         Need("own-scales", own_scales(), "the scales of rows are those of the matrix"),
     )
     op: Literal["gemv"] = "gemv"
+    of_split: ClassVar[bool] = True
     matrix: MatrixName
     layer: Expr
     stream: Name
@@ -140,11 +149,12 @@ class GemvOp(Op):
     deferred: int = Field(default=0, ge=0, le=64)
     k_part: int = unless(0, ge=0, le=MAX_PARTS - 1)
     k_parts: int = unless(1, ge=1, le=MAX_PARTS)
+    k_splits: int = unless(1, ge=1, le=MAX_SPLITS)
 
     def share(self, env: Env, geo: Geometry) -> tuple[int, int, int]:
         """(first chunk, end chunk, chunks beside each other) of the agent in the worker's sequence of this part."""
-        k_chunks = geo.k_chunks(self.stream, self.matrix, env.eval_int(self.layer)) // self.k_parts
-        chunks = owned_count(env, self.matrix) // geo.streams[self.stream].row_groups * k_chunks
+        k_chunks = geo.k_chunks(self.stream, self.matrix, env.eval_int(self.layer)) // (self.k_parts * self.k_splits)
+        chunks = owned_count(env, self.matrix, self.k_splits) // geo.streams[self.stream].row_groups * k_chunks
         lo, hi = split(chunks, geo.role_size[self.role], int(env.agent))
         return lo, hi, k_chunks
 
@@ -152,14 +162,13 @@ class GemvOp(Op):
         """The layer with these loop variables."""
         return Env(loops=loops, worker=0).eval_int(self.layer)
 
-    def columns(self, geo: Geometry) -> tuple[int, int]:
-        """(first column, end column) of this part."""
-        k = geo.matrix(self.matrix).k
-        return k * self.k_part // self.k_parts, k * (self.k_part + 1) // self.k_parts
+    def columns(self, env: Env, geo: Geometry) -> tuple[int, int]:
+        """(first column, number of columns) of this part of the worker's share."""
+        return part_columns(geo.matrix(self.matrix).k, env, self.k_part, self.k_parts, self.k_splits)
 
     def _sums(self, layer: int, part: int) -> ValueKey:
         """The partial sums after step `part`."""
-        name, index = partial_value(self.matrix, layer)
+        name, index = partial_value(self.matrix, layer, self.k_splits)
         return (name, index) if part == self.k_parts - 1 else (f"{name}.{part}", index)
 
     def accesses(self, env: Env, geo: Geometry) -> list[Access]:
@@ -167,10 +176,10 @@ class GemvOp(Op):
         if lo == hi:
             return []
         layer = env.eval_int(self.layer)
-        width, (first, end) = geo.columns(self.stream, self.matrix, layer), self.columns(geo)
+        width, (first, size) = geo.columns(self.stream, self.matrix, layer), self.columns(env, geo)
         x = staged_value(geo.model, self.matrix, layer)
-        runs = [(c * width, min(d * width, end - first)) for c, d in _columns(lo, hi, k_chunks)]
-        reads = [access for run in runs for access in self._reads(geo, *run, x)]
+        runs = [(c * width, min(d * width, size)) for c, d in _columns(lo, hi, k_chunks)]
+        reads = [access for run in runs for access in self._reads(geo, *run, x, first)]
         slots = range(lo // k_chunks + int(env.agent), (hi - 1) // k_chunks + int(env.agent) + 1)
         size = ROWS_PER_GROUP * geo.vectors * geo.streams[self.stream].row_groups
         at = own_sums(env, geo, self.part)
@@ -185,13 +194,13 @@ class GemvOp(Op):
     def _scale_rows(self, env: Env, geo: Geometry, group: int, end: int) -> tuple[int, int]:
         """Elements of `row_scales` for local row groups [group, end)."""
         at = env.eval_int(self.layer) * scale_shape(geo.model, self.matrix)[1]
-        first = owned_groups(env, self.matrix)[0]
+        first = owned_groups(env, self.matrix, self.k_splits)[0]
         return at + (first + group) * ROWS_PER_GROUP, at + (first + end) * ROWS_PER_GROUP
 
-    def _reads(self, geo: Geometry, lo: int, hi: int, value: ValueKey) -> list[Access]:
-        """Of every sequence's x and its blocks, for columns [lo, hi) of this part."""
+    def _reads(self, geo: Geometry, lo: int, hi: int, value: ValueKey, first: int) -> list[Access]:
+        """Of every sequence's x and its blocks, for columns [lo, hi) of this part, which begins at column `first`."""
         end = hi if geo.buffers[self.x].dtype == "bf16" else whole_blocks(hi) * BLOCK
-        first, k = self.columns(geo)[0], geo.matrix(self.matrix).k
+        k = geo.matrix(self.matrix).k
         out = geo.rows("read", self.x, lo, end, value, k, first + lo)
         for name, kind in ((self.scales, "scales"), (self.sums, "sums")):
             if name is not None:
@@ -201,15 +210,16 @@ class GemvOp(Op):
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
         lo, hi, k_chunks = self.share(env, geo)
         layer, agent = env.eval_int(self.layer), int(env.agent)
-        first = owned_groups(env, self.matrix)[0]
-        width, (begin, end) = geo.columns(self.stream, self.matrix, layer), self.columns(geo)
+        first = owned_groups(env, self.matrix, self.k_splits)[0]
+        width, size = geo.columns(self.stream, self.matrix, layer), self.columns(env, geo)[1]
+        whole = (owned_split(env, self.k_splits) * self.k_parts + self.k_part) * k_chunks
         sums: dict[int, np.ndarray] = {}
         each = geo.streams[self.stream].row_groups
         for chunk, half in product(range(lo, hi), range(each)):
             at, column = divmod(chunk, k_chunks)
             group = at * each + half
-            tile = mem.tile(self.stream, self.matrix, layer, first + group, self.k_part * k_chunks + column)
-            c0, c1 = column * width, min((column + 1) * width, end - begin)
+            tile = mem.tile(self.stream, self.matrix, layer, first + group, whole + column)
+            c0, c1 = column * width, min((column + 1) * width, size)
             rows = tile[:, : c1 - c0].astype(np.float32)
             found = np.array([rows @ self.read_x(geo, mem, c0, c1, s) for s in range(geo.vectors)])
             sums[group] = sums[group] + found if group in sums else found
@@ -223,7 +233,7 @@ class GemvOp(Op):
 
     def read_x(self, geo: Geometry, mem: Memory, lo: int, hi: int, sequence: int = 0) -> F32:
         """Elements [lo, hi) of a sequence's x; all that the footprint names for them is read."""
-        beside = self._reads(geo, lo, hi, ("", 0)) if self.scales or self.sums else ()
+        beside = self._reads(geo, lo, hi, ("", 0), 0) if self.scales or self.sums else ()
         for access in beside:
             if access.buffer != self.x:
                 mem.read(access.buffer, access.lo // 4, access.hi // 4)

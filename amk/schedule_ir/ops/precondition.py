@@ -33,6 +33,8 @@ class Subject(Protocol):
     def role(self) -> str: ...
     @property
     def sums_of(self) -> MatrixName | None: ...
+    @property
+    def of_split(self) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,11 @@ class Site:
         """The matrix that the op multiplies, or whose rows it has."""
         name: MatrixName = getattr(self.op, "matrix", None) or self.op.sums_of or "lm_head"
         return name
+
+    @property
+    def shares(self) -> str:
+        """The tables of the rows of that matrix that the op has."""
+        return share_table(self.matrix, getattr(self.op, "k_splits", 1) if self.op.of_split else 1)
 
     @property
     def chunk(self) -> Chunk:
@@ -273,7 +280,7 @@ def owned_chunks() -> Term:
     """Chunks that each worker drains in the step, at most: of all columns."""
 
     def chunks(site: Site) -> Any:
-        return site.env.symbol(f"{share_table(site.matrix)}.count") * K_CHUNKS.value(site)
+        return site.env.symbol(f"{site.shares}.count") * K_CHUNKS.value(site)
 
     return Term(chunks, varies=True)
 
@@ -283,7 +290,7 @@ def whole_chunks() -> Term:
 
     def holds(site: Site) -> Any:
         each = site.geo.streams[getattr(site.op, "stream")].row_groups  # noqa: B009
-        return site.env.symbol(f"{share_table(site.matrix)}.count") % each == 0
+        return site.env.symbol(f"{site.shares}.count") % each == 0
 
     return Term(holds, varies=True)
 
@@ -365,6 +372,11 @@ RESCALED = Need(
 MAX_PARTS = 32
 """Steps that a product is done in, at most."""
 PARTS = Need("parts", K_CHUNKS.multiple_of(own("k_parts")), "the parts are equal numbers of chunks")
+MAX_SPLITS = 16
+"""Workers that the columns of a product are divided among, at most."""
+SPLIT_PARTS = Need(
+    "parts", K_CHUNKS.multiple_of(own("k_parts") * own("k_splits")), "the parts are equal numbers of chunks"
+)
 
 
 def whole_sums(field: str) -> Need:

@@ -8,19 +8,20 @@ from amk.report.schema import unless
 from amk.schedule_ir.expr import Env, Expr
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import Access, Geometry, Memory
-from amk.schedule_ir.ops.precondition import FFN, MAX_PARTS, Need
+from amk.schedule_ir.ops.precondition import FFN, MAX_PARTS, MAX_SPLITS, Need, own
 from amk.schedule_ir.ops.staging import RunStaging, in_parts, whole_runs
 
 
 class StageOp(RunStaging):
     """x[i] = act[first + i] for this agent's share of `size` elements of each sequence's row.
 
-    first and size are those of the columns of part k_part of k_parts, as in `gemv`; all ffn of them unless parted.
+    first and size are those of the columns of part k_part of k_parts of the worker's share, as in `gemv`;
+    all ffn of them unless parted.
     """
 
     needs: ClassVar[tuple[Need, ...]] = (
         *RunStaging.needs,
-        *in_parts(FFN, "act"),
+        *in_parts(FFN, "act", own("k_parts") * own("k_splits")),
         whole_runs("act"),
         Need("pairs", FFN.multiple_of(2), "two elements share a word"),
     )
@@ -29,6 +30,7 @@ class StageOp(RunStaging):
     act: Name
     k_part: int = unless(0, ge=0, le=MAX_PARTS - 1)
     k_parts: int = unless(1, ge=1, le=MAX_PARTS)
+    k_splits: int = unless(1, ge=1, le=MAX_SPLITS)
 
     def accesses(self, env: Env, geo: Geometry) -> list[Access]:
         layer = env.eval_int(self.layer)

@@ -26,7 +26,7 @@ class StageNormOp(RunStaging):
     needs: ClassVar[tuple[Need, ...]] = (
         *RunStaging.needs,
         normed_by("rms"),
-        *in_parts(HIDDEN, "h"),
+        *in_parts(HIDDEN, "h", own("k_parts")),
         whole_runs("h"),
         one_batch(HIDDEN // own("k_parts"), "h"),
     )

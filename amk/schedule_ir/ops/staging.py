@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from amk.report.schema import unless
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.memory import Name
-from amk.schedule_ir.ops.base import Access, Geometry, Memory, Op, ValueKey, split
+from amk.schedule_ir.ops.base import Access, Geometry, Memory, Op, ValueKey, part_columns, split
 from amk.schedule_ir.ops.precondition import AGENTS, ALONE, Need, Term, has, is_a, lacks, own, row, wide
 from amk.weights.weight_format import BLOCK, whole_blocks
 
@@ -75,14 +75,14 @@ def one_batch(count: Term, field: str) -> Need:
     return Need("one-batch", count <= most, "what a warp norms at once is one batch of fetches")
 
 
-def in_parts(count: Term, field: str) -> tuple[Need, ...]:
-    """`whole_fetches` of one of `k_parts` equal parts of the elements."""
+def in_parts(count: Term, field: str, parts: Term) -> tuple[Need, ...]:
+    """`whole_fetches` of one of `parts` equal parts of the elements, of which the op goes through `k_parts`."""
     return (
-        *whole_fetches(count // own("k_parts"), field),
-        Need("parts", count.multiple_of(own("k_parts")), "the parts of the columns are equal"),
+        *whole_fetches(count // parts, field),
+        Need("parts", count.multiple_of(parts), "the parts of the columns are equal"),
         Need("part", own("k_part") < own("k_parts"), "the part is one of them"),
         # The last block of a part is filled up with zeros, which are not the elements that follow.
-        Need("undivided", lacks("scales") | own("k_parts").equals(1), "a vector in blocks is staged as a whole"),
+        Need("undivided", lacks("scales") | parts.equals(1), "a vector in blocks is staged as a whole"),
     )
 
 
@@ -126,8 +126,8 @@ class Staging(Op):
     def _part_share(self, count: int, env: Env, geo: Geometry) -> tuple[int, int, int]:
         """Of an op that stages part k_part of k_parts of the columns: (first column, the agent's share from there)."""
         parts, part = getattr(self, "k_parts"), getattr(self, "k_part")  # noqa: B009
-        first, end = count * part // parts, count * (part + 1) // parts
-        return (first, *self._staged_share(end - first, env, geo))
+        first, size = part_columns(count, env, part, parts, getattr(self, "k_splits", 1))
+        return (first, *self._staged_share(size, env, geo))
 
     def _staged(
         self, geo: Geometry, lo: int, hi: int, value: ValueKey, width: int, origin: int | None = None

@@ -24,7 +24,7 @@ from functools import lru_cache
 from math import prod
 
 from amk.models.graph import Graph, Product
-from amk.models.matrices import share_table
+from amk.models.matrices import K_SPLIT, MatrixName, share_table
 from amk.models.model_spec import ModelSpec
 from amk.report.diagnostic import Diagnostic
 from amk.report.schema import finding
@@ -44,6 +44,8 @@ Key = tuple[str, int]
 ATTENTION = ("rope_append", "attend", "merge", "combine")
 ROUND_OPS = ("census", "report", "gather", "narrow")
 TOKEN_OPS = ("argmax_rows",)
+ADDED: tuple[MatrixName, ...] = ("o", "down")
+"""Products of which `store_sums` and `add_sums` may stand for `add_residual`: their columns are divided among workers."""
 REDUCED = ("reduce_splits", "stage_attention")
 """What may stand for `combine`: each worker of a kv head reduces a slice, then everybody stages the whole."""
 FREE_OPS = frozenset({"wait", "signal", "barrier", "prefetch_cache", "refill"})
@@ -128,15 +130,21 @@ def _program(schedule: Schedule, program: Program, number: int) -> Iterator[Diag
         wanted += Counter([("embed_rows", -1), ("stage_norm", 0)])
         if schedule.headless:  # a loop over layers that stages what comes next stages the final norm, too
             wanted -= Counter([("stage_norm", len(schedule.model.graph.norms) * schedule.model.layers)])
+    split = [name for name in ADDED if (f"add_sums {name}", 0) in present]
+    for name in split:
+        layers = range(schedule.model.layers)
+        wanted -= Counter((f"add_residual {name}", layer) for layer in layers)
+        wanted += Counter((f"{op} {name}", layer) for layer in layers for op in ("store_sums", "add_sums"))
     wanted += Counter(_earlier_parts(schedule.model, [site.step.op for site in steps if _runs(site)]))
-    idle = {part for part in ("qkv", "hidden", "gate_up", "lm_head") if not _owns(schedule, program, part)}
+    parts = ("qkv", "hidden", "gate_up", "lm_head", *((K_SPLIT,) if split else ()))
+    idle = {part for part in parts if not _owns(schedule, program, part)}
     if dict(present) == dict(wanted):
         return
     where = {key: site.path for site in steps for key in _keys(site)}
     for key in sorted(present - wanted)[:4]:
         message = f"program '{program.name}' runs {_named(key)} {_times(present[key])}, the model {_times(wanted[key])}"
         yield finding("AMK106", message, where[key])
-    missing = [k for k in sorted(wanted - present) if not _may_miss(schedule, program, k, idle)]
+    missing = [k for k in sorted(wanted - present) if not _may_miss(schedule, program, k, idle, split)]
     for key in missing[:4]:
         message = f"program '{program.name}' never runs {_named(key)}"
         yield finding("AMK106", message, ("programs", number), f"{len(missing)} ops of the model are missing")
@@ -198,7 +206,8 @@ def _owns(schedule: Schedule, program: Program, part: str) -> bool:
     return any(column[program.first : program.first + program.count])
 
 
-def _may_miss(schedule: Schedule, program: Program, key: Key, idle: set[str]) -> bool:
+def _may_miss(schedule: Schedule, program: Program, key: Key, idle: set[str], split: list[MatrixName]) -> bool:
+    """split: products whose columns are divided among workers."""
     served = schedule.tables["attn.head"][program.first : program.first + program.count]
     if key[0] in ("rope_append", "attend", "merge", "reduce_splits"):
         return set(served) == {-1}
@@ -212,7 +221,18 @@ def _may_miss(schedule: Schedule, program: Program, key: Key, idle: set[str]) ->
         needed_for = _readers(schedule, key[1])
     elif name.startswith("stage_hidden "):
         needed_for = everything
-    return needed_for <= idle if needed_for is not None else shares(schedule.model.graph).get(name) in idle
+    return needed_for <= idle if needed_for is not None else _share(schedule.model.graph, name, split) in idle
+
+
+def _share(graph: Graph, op: str, split: list[MatrixName]) -> str | None:
+    """The tables of the rows without which a worker may leave the op out."""
+    for name in split:
+        staged = "stage" if graph.products[name].reads == "act" else "stage_attention"
+        if op in (staged, f"gemv {name}", f"store_sums {name}"):
+            return K_SPLIT
+        if op == f"add_sums {name}":
+            return share_table(name)
+    return shares(graph).get(op)
 
 
 def _readers(schedule: Schedule, norm: int) -> set[str]:

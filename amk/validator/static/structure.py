@@ -16,14 +16,15 @@ Index and share expressions are affine, so their extremes over the layers lie at
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from itertools import pairwise
 
-from amk.models.matrices import MATRICES, MatrixName, matrix, scale_buffer, scale_shape, share_table, vectors
+from amk.models.matrices import K_SPLIT, MATRICES, MatrixName, matrix, scale_buffer, scale_shape, share_table, vectors
 from amk.report.diagnostic import Diagnostic
 from amk.report.schema import finding
 from amk.schedule_ir.expr import Env
+from amk.schedule_ir.layout import k_splits
 from amk.schedule_ir.memory import Stream
 from amk.schedule_ir.ops import BarrierOp
 from amk.schedule_ir.ops.attention import TREE_WORDS
@@ -42,7 +43,7 @@ from amk.weights.weight_format import Chunk
 def check_structure(schedule: Schedule) -> list[Diagnostic]:
     """All findings; an empty list lets the other checks rely on the properties above."""
     checks = (
-        _row_shares, _attention_shares, _shapes, _header, _sequences, _parts, _chunks, _changes, _staged, _barriers,
+        _row_shares, _attention_shares, _shapes, _header, _sequences, _parts, _splits, _chunks, _changes, _staged, _barriers,
         _indices,
         _repeated_numbers,
     )  # fmt: skip
@@ -50,24 +51,39 @@ def check_structure(schedule: Schedule) -> list[Diagnostic]:
 
 
 def _row_shares(schedule: Schedule) -> Iterator[Diagnostic]:
-    """Each matrix: the shares [first, first + count) of the workers partition [0, groups)."""
+    """Each matrix: the shares [first, first + count) of the workers partition [0, groups), for each share of the columns
+    those of its workers."""
+    everybody = range(schedule.launch.workers)
     for name in MATRICES:
-        key = share_table(name)
-        groups = matrix(schedule.model, name).groups
-        first, count = schedule.tables[f"{key}.first"], schedule.tables[f"{key}.count"]
-        path = ("tables", f"{key}.first")
-        if min(count) < 0:
-            yield finding("AMK101", f"a worker owns {min(count)} row groups of {name}", ("tables", f"{key}.count"))
-            continue
-        shares = sorted((f, f + c, w) for w, (f, c) in enumerate(zip(first, count, strict=True)) if c)
-        shares = [(0, 0, -1), *shares, (groups, groups, -1)]
-        for (_, end, left), (start, stop, right) in pairwise(shares):
-            if start > end:
-                yield finding("AMK101", f"row groups {end}..{start - 1} of {name} have no owner", path)
-            elif start < end:
-                twice = f"row groups {start}..{(min(end, stop) if right >= 0 else end) - 1} of {name}"
-                message = f"{twice} are owned by workers {left} and {right}" if right >= 0 else f"{twice} do not exist"
-                yield finding("AMK102" if right >= 0 else "AMK103", message, path)
+        yield from _partition(schedule, share_table(name), everybody, name, name)
+    for name, splits in k_splits(schedule).items():
+        index = schedule.tables[f"{K_SPLIT}.index"]
+        for worker in everybody:
+            if not 0 <= index[worker] < splits:
+                message = f"worker {worker} has share {index[worker]} of {splits} of the columns of {name}"
+                yield finding("AMK103", message, ("tables", f"{K_SPLIT}.index", worker))
+        for number in range(splits):
+            workers = [worker for worker in everybody if index[worker] == number]
+            yield from _partition(schedule, K_SPLIT, workers, name, f"share {number} of the columns of {name}")
+
+
+def _partition(schedule: Schedule, key: str, workers: Iterable[int], name: MatrixName, of: str) -> Iterator[Diagnostic]:
+    groups = matrix(schedule.model, name).groups
+    first, count = schedule.tables[f"{key}.first"], schedule.tables[f"{key}.count"]
+    path = ("tables", f"{key}.first")
+    least = min((count[w] for w in workers), default=0)
+    if least < 0:
+        yield finding("AMK101", f"a worker owns {least} row groups of {of}", ("tables", f"{key}.count"))
+        return
+    shares = sorted((first[w], first[w] + count[w], w) for w in workers if count[w])
+    shares = [(0, 0, -1), *shares, (groups, groups, -1)]
+    for (_, end, left), (start, stop, right) in pairwise(shares):
+        if start > end:
+            yield finding("AMK101", f"row groups {end}..{start - 1} of {of} have no owner", path)
+        elif start < end:
+            twice = f"row groups {start}..{(min(end, stop) if right >= 0 else end) - 1} of {of}"
+            message = f"{twice} are owned by workers {left} and {right}" if right >= 0 else f"{twice} do not exist"
+            yield finding("AMK102" if right >= 0 else "AMK103", message, path)
 
 
 def _attention_shares(schedule: Schedule) -> Iterator[Diagnostic]:
@@ -171,16 +187,32 @@ def _parted(schedule: Schedule) -> Iterator[tuple[Op, str, int, Path]]:
     for site in all_sites(schedule):
         op = site.step.op
         if "k_parts" in type(op).model_fields:
-            name = "down" if isinstance(op, StageOp) else multiplied(op) or ""
-            yield op, name, getattr(op, "k_parts"), (*site.path, "op")  # noqa: B009
+            yield op, _product(op), getattr(op, "k_parts"), (*site.path, "op")  # noqa: B009
+
+
+def _product(op: Op) -> str:
+    """The matrix, as far as the op says; what a vector is staged in parts for shows in the values that are read."""
+    return "down" if isinstance(op, StageOp) else multiplied(op) or ""
 
 
 def _divided(schedule: Schedule) -> dict[str, set[int]]:
-    """Into how many parts steps say that they divide the columns of each matrix."""
+    """Into how many parts steps say that they divide a worker's columns of each matrix."""
     counts: dict[str, set[int]] = {}
     for _, name, parts, _ in _parted(schedule):
         counts.setdefault(name, set()).add(parts)
     return counts
+
+
+def _splits(schedule: Schedule) -> Iterator[Diagnostic]:
+    """All steps of a product divide its columns among as many workers."""
+    wanted = k_splits(schedule)
+    for site in all_sites(schedule):
+        op = site.step.op
+        if "k_splits" in type(op).model_fields and (name := _product(op)):
+            here, there = getattr(op, "k_splits"), wanted.get(name, 1)  # noqa: B009
+            if here != there:
+                message = f"{op.op} counts {here} shares of the columns of {name}, the products {there}"
+                yield finding("AMK405", message, (*site.path, "op"), "all steps of a product divide its columns alike")
 
 
 def _parts(schedule: Schedule) -> Iterator[Diagnostic]:
@@ -198,8 +230,8 @@ def _parts(schedule: Schedule) -> Iterator[Diagnostic]:
 
 def _chunks(schedule: Schedule) -> Iterator[Diagnostic]:
     """bf16 chunks tile a row exactly; others are whole tiles and whole groups, the last one padded by the packing."""
-    counts = _divided(schedule)
-    parts = {name: max(counts.get(name, {1})) for name in MATRICES}
+    counts, splits = _divided(schedule), k_splits(schedule)
+    parts = {name: max(counts.get(name, {1})) * splits.get(name, 1) for name in MATRICES}
     for i, stream in enumerate(schedule.streams):
         for name in MATRICES:
             path: Path = ("streams", i, "chunks", name) if name in stream.chunks else ("streams", i, "chunk_k")

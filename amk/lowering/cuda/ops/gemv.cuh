@@ -22,8 +22,8 @@ namespace amk::ops {
 
 template <class S, class C>
 __device__ __forceinline__ void plain_gemv(C& c) {
-  constexpr int kWidth = S::Matrix::kColumns, kChunks = S::Matrix::kChunks / S::kKParts, kChains = 2;
-  static_assert(S::Matrix::kK % (kWidth * S::kKParts) == 0 && kWidth % 32 == 0, "chunks cover k exactly");
+  constexpr int kWidth = S::Matrix::kColumns, kChunks = S::Matrix::kChunks / S::kCut, kChains = 2;
+  static_assert(S::Matrix::kK % (kWidth * S::kCut) == 0 && kWidth % 32 == 0, "chunks cover k exactly");
   const int agent = c.warp - S::kFirst;
   const int chunks = S::Matrix::count(c) * kChunks;
   const int lo = share_begin(chunks, S::kAgents, agent), hi = share_begin(chunks, S::kAgents, agent + 1);
@@ -91,10 +91,10 @@ __device__ __forceinline__ void plain_gemv(C& c) {
 // waits for shared memory.
 template <class S, class C>
 __device__ __forceinline__ void wide_gemv(C& c) {
-  constexpr int kWidth = S::Matrix::kColumns, kChunks = S::Matrix::kChunks / S::kKParts, kChains = 2;
+  constexpr int kWidth = S::Matrix::kColumns, kChunks = S::Matrix::kChunks / S::kCut, kChains = 2;
   constexpr int kEach = S::Matrix::Weights::kRowGroups, kTiles = (C::P::kBatch + 15) / 16, kBatch = C::P::kBatch;
   constexpr int kSteps = kWidth / 32, kAll = kSteps * kTiles, kAhead = kAll <= 8 ? kAll : kTiles;  // of 16 sequences, 32 columns
-  static_assert(S::Matrix::kK % (kWidth * S::kKParts) == 0 && kWidth % 32 == 0, "chunks cover k exactly");
+  static_assert(S::Matrix::kK % (kWidth * S::kCut) == 0 && kWidth % 32 == 0, "chunks cover k exactly");
   static_assert(S::kXRow % 8 == 0, "rows of whole 16 bytes");
   const int agent = c.warp - S::kFirst;
   const int chunks = S::Matrix::count(c) / kEach * kChunks;

@@ -11,9 +11,9 @@ template <class S, class C>
 __device__ __forceinline__ void stage(C& c) {
   if constexpr (ablation::kNoStaging) return;
   using P = typename C::P;
-  constexpr int kCount = P::kFfn / S::kKParts;
+  constexpr int kCount = P::kFfn / S::kCut;
   const int from = kCount * S::k_part(c);
-  static_assert(P::kFfn % S::kKParts == 0, "equal parts");
+  static_assert(P::kFfn % S::kCut == 0, "equal parts");
   if constexpr (P::kBatch > 1) {
     stage_batch<S, kCount, P::kBatch, S::kActRow>(c, S::act(c).from(from));
   } else {

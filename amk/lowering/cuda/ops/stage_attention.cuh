@@ -11,7 +11,7 @@ template <class S, class C>
 __device__ __forceinline__ void stage_attention(C& c) {
   if constexpr (ablation::kNoStaging) return;
   using P = typename C::P;
-  constexpr int kCount = P::kHeads * P::kHeadDim / S::kKParts;
+  constexpr int kCount = P::kHeads * P::kHeadDim / S::kCut;
   const int from = kCount * S::k_part(c);
   if constexpr (P::kBatch > 1) {
     stage_batch<S, kCount, P::kBatch, S::kAttnRow>(c, S::attn(c).from(from));
