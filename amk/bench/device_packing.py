@@ -37,9 +37,9 @@ def packed_weights(schedule: Schedule, weights: TorchWeights, into: Tensor | Non
         out = into.view(-1).view(torch.uint8)[: shape[0] * shape[1]].view(shape).zero_()
     for (name, layer, part), places in piece_places(schedule, stream):
         rows, chunk = _rows_in_groups(schedule, weights, name, layer), stream.chunk(name, layer)
-        shape = len(rows) // ROWS_PER_GROUP, layout.splits[name], layout.parts[name], -1, chunk.bytes
+        divided = len(rows) // ROWS_PER_GROUP, layout.splits[name], layout.parts[name], -1, chunk.bytes
         groups, index = (torch.from_numpy(each).to(rows.device) for each in owners(schedule, layout, name))
-        own = _encoded(rows, chunk).view(shape)[groups, index, part]
+        own = _encoded(rows, chunk).view(divided)[groups, index, part]
         out[torch.from_numpy(places).to(rows.device), : chunk.bytes] = own.reshape(-1, chunk.bytes)
     return out
 

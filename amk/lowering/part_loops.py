@@ -80,8 +80,8 @@ def _passes(reading: Reading, branch: Code, most: int) -> int | None:
 
 
 def _numbers(reading: Reading, leaf: str, branch: Code, most: int) -> list[int]:
-    """What the variable of the loop that the branch closes is in each pass, one more than `most`; none where that is not
-    seen. It is counted on, or, in a loop of two passes, has a start and a number from the second one on."""
+    """What the variable of the loop that the branch closes is in each pass, one more than `most`; none where that is
+    not seen. It is counted on, or, in a loop of two passes, has a start and a number from the second one on."""
     found = reading.values.recurrence(leaf)
     if found is not None:
         start = constant(found[0])

@@ -107,7 +107,8 @@ def _share(table: str) -> str:
 def _shares_struct(schedule: Schedule, divided: bool) -> str:
     """The worker's entries of tables, read once: a table look-up on the critical path costs a cache miss.
 
-    divided: also those of products whose columns are divided among workers. hold() keeps them where they are: what comes from constant memory is read again wherever a register is short.
+    divided: also those of products whose columns are divided among workers. hold() keeps them where they are: what
+    comes from constant memory is read again wherever a register is short.
     """
     attention = (*ATTENTION, *sorted(GATES & schedule.tables.keys()))
     tables = [f"{s}.{f}" for s in SHARES for f in ("first", "count")] + list(attention)

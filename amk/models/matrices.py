@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from amk.models.graph import MATRICES as MATRICES
 from amk.models.graph import MatrixName as MatrixName
@@ -47,6 +48,8 @@ def matrices_of(model: ModelSpec) -> tuple[MatrixName, ...]:
     return tuple(name for name in MATRICES if (model.has_head if name == "lm_head" else model.layers > 0))
 
 
+ADDED: tuple[Literal["o"], Literal["down"]] = "o", "down"
+"""Matrices whose rows are added to the hidden state: their columns may be divided among workers."""
 K_SPLIT = "k_split"
 """Tables of a product whose columns are divided among workers with the same rows: `.first` and `.count` row groups, of
 the columns' share number `.index`."""

@@ -19,6 +19,7 @@ from amk.planner.settings import (
     NARROW_STEP,
     SMALL_COPY,
     Settings,
+    cut_of,
     has_tags,
     is_signalled,
     k_splits_of,
@@ -292,20 +293,17 @@ def _require_parts(model: ModelSpec, settings: Settings, runs: Runs) -> None:
     """
     if settings.x_parts > 1 and (model.graph.norm != "rms" or has_tags(settings, "h_out")):
         raise AmkError(Diagnostic("AMK016", "an input is staged in x_parts where RMSNorms read hidden states of bf16"))
-    if settings.x_parts > 1 and any(
-        matrix(model, name).k_chunks(chunk.columns) % settings.x_parts
-        for _, chunks in runs for name, chunk in chunks.items() if name != "down"
+    if settings.vectors == 1 and any(
+        cut_of(settings, name) > 1 and chunks[name].format != "bf16" for _, chunks in runs for name in ("o", "down")
     ):  # fmt: skip
-        message = f"{settings.x_parts} parts of {model.hidden:,} columns are no whole chunks"
-        raise AmkError(Diagnostic("AMK406", message))
-    if settings.k_parts != 1 and settings.vectors == 1 and any(chunks["down"].format != "bf16" for _, chunks in runs):
-        raise AmkError(
-            Diagnostic("AMK016", f"down is not done in {settings.k_parts} parts where its weights are codes")
-        )
-    widths, parts = {chunks["down"].columns for _, chunks in runs}, settings.k_parts or 1
-    if parts > 1 and any(model.ffn % (parts * width) for width in widths):
-        message = f"{parts} parts of {model.ffn:,} columns are no whole chunks of {max(widths)} columns"
-        raise AmkError(Diagnostic("AMK406", message))
+        message = f"down is not done in {cut_of(settings, 'down')} parts where its weights are codes"
+        raise AmkError(Diagnostic("AMK016", message))
+    for name in matrices_of(model):
+        cut, columns = cut_of(settings, name), matrix(model, name).k
+        width = max(chunks[name].columns for _, chunks in runs)
+        if cut > 1 and any(columns % (cut * chunks[name].columns) for _, chunks in runs):
+            message = f"{cut} parts of {columns:,} columns are no whole chunks of {width} columns"
+            raise AmkError(Diagnostic("AMK406", message))
 
 
 def _require_pairs(model: ModelSpec, settings: Settings, wanted: Layered) -> None:
@@ -322,7 +320,10 @@ def _require_pairs(model: ModelSpec, settings: Settings, wanted: Layered) -> Non
 
 
 def _require_places(workers: int, model: ModelSpec, target: Target, settings: Settings) -> None:
-    """AMK011 unless every KV head of every sequence has a worker, AMK402 unless every worker has its place on an SM."""
+    """AMK011 unless every KV head of every sequence and every share of columns has a worker, AMK402 unless every worker
+    has its place on an SM."""
+    if workers < settings.k_splits:
+        raise AmkError(Diagnostic("AMK011", f"{workers} workers are fewer than {settings.k_splits} shares of columns"))
     heads, ctas = settings.batch * model.kv_heads * (model.layers > 0), settings.ctas_per_sm
     if workers < heads:
         message = f"{heads} KV heads need as many workers, there are {workers}: each has workers of its own"

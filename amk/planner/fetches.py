@@ -40,7 +40,7 @@ def require_whole_fetches(model: ModelSpec, settings: Settings, workers: int, re
     if not reduced and model.head_dim % wide:
         _refuse(f"a head of {model.head_dim} is combined in fetches of {wide} elements")
     candidates, each = workers * settings.warps, 2 if has_tags(settings, "best") else 4
-    if vectors > 1 and candidates % each:
+    if vectors > 1 and not settings.headless and candidates % each:
         _refuse(f"each sequence's {candidates:,} candidates, one a warp, are read in fetches of {each}")
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TypedDict
 
 from amk.models.graph import Attention, Norm, Product
-from amk.models.matrices import MatrixName, bias_buffer
+from amk.models.matrices import ADDED, MatrixName, bias_buffer
 from amk.planner.buffers import sums_of
 from amk.planner.draw import draw_steps
 from amk.planner.settings import NARROW_STEP, in_place
@@ -135,7 +135,7 @@ class Author(Writer):
 
     def summed(self, name: MatrixName) -> list[Step]:
         """Publish the sums over the worker's share of the columns, where these are divided."""
-        if self.k_splits(name) == 1:
+        if self.k_splits(name) == 1 or name not in ADDED:
             return []
         store = StoreSumsOp(
             role="all", matrix=name, layer=self.layer, k_sums=self.own(sums_of(name)), k_parts=self.parts(name),

@@ -65,9 +65,8 @@ class Settings:
     k_parts: steps that the product of `down` is done in, so that its input fits; None: as few as leave comfortable
     rings. x_parts: the same of all other products; with several, the embedding is handed over like a hidden state, so
     that every norm is staged where it is read. act_parts: parts that the product of `down` is done in, each of which
-    waits for the activations of its own columns only. k_splits: workers that the columns of `down`, or of o and `down`
-    (k_split), are divided among; k_parts then counts the steps of a worker's share. scales_apart: chunks hold no scales
-    where a row has one.
+    waits for the activations of its own columns only. k_splits: workers that the columns of o and `down` are divided
+    among; k_parts then counts the steps of a worker's share. scales_apart: chunks hold no scales where a row has one.
 
     Order of steps that do not need each other: refill_first: the refills that a product held back go out before its
     result is published, not after it. refill_early: the rest of them before the next input is staged, not after it.
@@ -130,7 +129,6 @@ class Settings:
     x_parts: int = 1
     act_parts: int = 1
     k_splits: int = 1
-    k_split: Literal["down", "both"] = "both"
     scales_apart: bool = False
     refill_first: bool = False
     refill_early: bool = False
@@ -175,9 +173,14 @@ def parts_of(settings: Settings, name: MatrixName) -> int:
     return max(1, settings.x_parts // k_splits_of(settings, name))
 
 
+def cut_of(settings: Settings, name: MatrixName) -> int:
+    """Parts of all columns of a matrix, whichever worker has them."""
+    return parts_of(settings, name) * k_splits_of(settings, name)
+
+
 def k_splits_of(settings: Settings, name: MatrixName) -> int:
     """Workers that the columns of a matrix are divided among."""
-    return settings.k_splits if name == "down" or (name == "o" and settings.k_split == "both") else 1
+    return settings.k_splits if name in ("o", "down") else 1
 
 
 def in_place(model: ModelSpec, settings: Settings) -> bool:

@@ -31,8 +31,8 @@ def row_tables(
 
     Every worker gets the same number of groups, and the left-over ones go to those who stream the fewest bytes a token
     so far, heaviest matrix first: rings run ahead across phases, so what counts is a worker's sum, not each phase.
-    together: groups that one worker owns together, whose number divides that of every matrix. k_splits: workers that the
-    columns of a matrix are divided among, where there are several: worker w has share w % k_splits of them.
+    together: groups that one worker owns together, whose number divides that of every matrix. k_splits: workers that
+    the columns of a matrix are divided among, where there are several: worker w has share w % k_splits of them.
     """
     divided = k_splits or {}
     load = [0] * workers

@@ -37,6 +37,7 @@ ALLOWED: dict[str, tuple[Value, ...]] = {
     "act_parts": (1, 2, 4),
     "k_parts": (1, 2, 4, None),
     "x_parts": (1, 2, 4, 8),
+    "k_splits": (1, 2, 4),
     "reduce_from": (2, 4, 8, 16, None),
 }
 """Values in order of size; None, which leaves the choice to the planner, comes last."""
@@ -46,7 +47,7 @@ FIXED = ("plan", "max_tokens", "sampling", "kv_dtype", "batch", "live", "rows", 
 there are and whether they are live, are no choices of the search.
 """
 
-OF_BATCHES = ("head_sums", "x_parts", "row_groups")
+OF_BATCHES = ("head_sums", "k_splits", "x_parts", "row_groups")
 """Choices where a step reads several tokens: for one there is nothing to gain."""
 
 

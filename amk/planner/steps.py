@@ -200,7 +200,7 @@ class Writer:
     def hints_drained(self, name: MatrixName) -> bool:
         """Whether a worker says that a result of the product of `name` is coming before its warps have met."""
         counter = self.handed(name)
-        if counter is None or is_bare(self.settings, counter):
+        if counter is None or is_bare(self.settings, counter) or self.k_splits(name) > 1:
             return False
         return self.settings.hint_at == "drained" and self.hints(counter)
 

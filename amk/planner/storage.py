@@ -61,7 +61,7 @@ def choose_parts(model: ModelSpec, target: Target, settings: Settings, counts: S
     for parts in (1, 2, 4, 8):
         parted = replace(settings, k_parts=parts)
         chunks = choose_chunks(model, target, parted, counts, wanted)
-        if any(model.ffn % (parts * each["down"].columns) for _, each in chunks):
+        if any(model.ffn % (parts * settings.k_splits * each["down"].columns) for _, each in chunks):
             continue
         fixed = fixed_buffers(model, parted, counts, wanted)[1]
         if ring_slots(target, parted, copied(settings, chunks), fixed) >= comfortable_slots(settings):

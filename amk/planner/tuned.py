@@ -91,6 +91,10 @@ BATCHED: Changes = {**FEW_BARE, "handoff": "mixed", "handoff_dtype": "bf16", "hi
 PARTED_BATCH = 4
 """From this batch on the product of `down` is done in parts: rings of 112 KB or more instead of 64 to 96."""
 
+SPLITS = (4, 2, 1)
+"""Workers that the columns of o and `down` are divided among where inputs are staged in parts, the best first: an SM
+then stages a fourth of these inputs."""
+
 IN_PARTS: Changes = {"k_parts": 4}
 HALVED: Changes = {"k_parts": 2, "head_sums": "global"}
 HALVED_BATCHES = range(PARTED_BATCH, 7)
@@ -166,7 +170,9 @@ def tuned(
         many = settings.vectors >= MANY_COLUMNS and "x_parts" in found
         paired = LONG_PAIRS if settings.vectors >= MOST_COLUMNS else PAIRS
         pairs = paired if many and plain and even_groups(model) else {}
-        return replace(settings, **{**found, **lines, **pairs}) if rings >= LONG_RINGS else settings
+        return (
+            replace(settings, **{**found, **lines, **pairs}) if rings >= LONG_RINGS or "x_parts" in found else settings
+        )
     splits = splits_of(settings, model, workers, context or min(CONTEXT, model.max_context))
     found = changes(layers, rings >= LONG_RINGS, model, reducible(settings, model, splits))
     late = LATE_CACHE if found.get("refill_early") and (context or CONTEXT) > LONG_CONTEXT else {}
@@ -193,8 +199,9 @@ def batched(batch: int, model: ModelSpec, workers: int) -> Changes:
     words = WORDS if batch >= PARTED_BATCH else ALL_WORDS
     if batch * model.hidden * 2 > X_BYTES:
         several = next(n for n in (4, 8, 16, 32) if n == 32 or batch * model.hidden * 2 <= n * PART_BYTES)
-        if (few := parts_of_down(model, several, batch, workers)) is not None:
-            return {**WIDE_STEP, "x_parts": several, "k_parts": few}
+        for splits in (n for n in SPLITS if workers % n == 0 and whole_copies(model.q_dim, max(n, several // n * n))):
+            if (few := parts_of_down(model, several, batch, workers, splits)) is not None:
+                return {**WIDE_STEP, "x_parts": several, "k_parts": few, "k_splits": splits}
     if batch > NARROW_STEP:
         return {**WIDE_STEP, **(IN_PARTS if whole else {})}
     return {
@@ -211,18 +218,23 @@ def even_groups(model: ModelSpec) -> bool:
     return all(matrix(model, name).groups % 2 == 0 for name in matrices_of(model))
 
 
-def parts_of_down(model: ModelSpec, parts: int, batch: int, workers: int) -> int | None:
-    """Parts of `down` of whole copies, as few as take no more room with their sums than one of `parts` of a hidden
-    state and the sums of gate-up do; None if there are none."""
-    copies, rest = divmod(model.ffn, SMALL_COPY // BYTES_A_COLUMN)
+def whole_copies(columns: int, parts: int) -> bool:
+    """Whether the parts of so many columns are whole copies."""
+    return columns % (parts * (SMALL_COPY // BYTES_A_COLUMN)) == 0
 
-    def taken(name: MatrixName, columns: int) -> int:
-        slots = -(-matrix(model, name).groups // workers) + FAST.warps
+
+def parts_of_down(model: ModelSpec, parts: int, batch: int, workers: int, splits: int) -> int | None:
+    """Parts of a worker's share of the columns of `down`, which are divided among `splits`, of whole copies: as few as
+    take no more room with their sums than one of `parts` of a hidden state and the sums of gate-up do; None if there
+    are none."""
+
+    def taken(name: MatrixName, columns: int, splits: int) -> int:
+        slots = -(-matrix(model, name).groups * splits // workers) + FAST.warps
         return batch * (2 * (-(-columns // 64) * 64 + 32) + 4 * ROWS_PER_GROUP * slots)
 
-    room = taken("gate_up", model.hidden // parts)
-    fitting = (n for n in range(1, MAX_PARTS + 1) if not rest and copies % n == 0)
-    return next((n for n in fitting if taken("down", model.ffn // n) <= room), None)
+    room = taken("gate_up", model.hidden // parts, 1)
+    fitting = (n for n in range(1, MAX_PARTS + 1) if whole_copies(model.ffn, n * splits))
+    return next((n for n in fitting if taken("down", model.ffn // (n * splits), splits) <= room), None)
 
 
 def changes(layers: AbstractSet[FormatName], long: bool, model: ModelSpec, reduced: bool) -> Changes:

@@ -12,7 +12,17 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from amk.models.matrices import K_SPLIT, MATRICES, matrices_of, matrix, scale_buffer, scale_shape, share_table, vectors
+from amk.models.matrices import (
+    K_SPLIT,
+    MATRICES,
+    MatrixName,
+    matrices_of,
+    matrix,
+    scale_buffer,
+    scale_shape,
+    share_table,
+    vectors,
+)
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.layout import k_splits, stream_layout
 from amk.schedule_ir.memory import Buffer, Stream
@@ -202,7 +212,7 @@ def _counts(schedule: Schedule) -> Iterator[Unmet]:
             if field in type(op).model_fields and (left or {0}) != {getattr(op, field)}:
                 message = f"{field} is the number of agents that leave a part: {sorted(left)}"
                 yield Unmet((*path, "op", field), "counts", message)
-    parts: dict[str, set[int]] = {}
+    parts: dict[MatrixName, set[int]] = {}
     for _, op in ops:
         if "k_parts" in type(op).model_fields and (name := _parted(op)) is not None:
             parts.setdefault(name, set()).add(getattr(op, "k_parts"))  # noqa: B009
@@ -253,7 +263,7 @@ def _rows(schedule: Schedule) -> Iterator[Unmet]:
                 yield Unmet((*path, "op", field), "whole-rows", f"'{name}' is {held} whole rows")
 
 
-def _parted(op: Op) -> str | None:
+def _parted(op: Op) -> MatrixName | None:
     """The matrix whose columns come in parts, as far as the op says."""
     return "down" if op.op == "stage" else multiplied(op)
 

@@ -30,9 +30,10 @@ DrainKey = tuple[MatrixName, int, int]
 @dataclass(frozen=True)
 class StreamLayout:
     """drains: the stream's gemv steps of one token: matrix, layer and part of the columns. counts[matrix, layer]:
-    chunks per step, int64 [workers, agents]. parts[matrix]: steps that the columns are divided into.
+    chunks per step, int64 [workers, agents]. splits[matrix]: workers that the columns are divided among. parts[matrix]:
+    steps that a worker's share of them is divided into.
 
-    splits[matrix]: workers that the columns are divided among. base: first chunk of each (worker, agent) in the packed buffer; totals: chunks per token. packed: all that lies in
+    base: first chunk of each (worker, agent) in the packed buffer; totals: chunks per token. packed: all that lies in
     the buffer, in order: the drains, and what no step multiplies; places: chunks of each (worker, agent) there.
     """
 
@@ -76,7 +77,7 @@ def _gemvs(body: tuple[Node, ...], loops: dict[str, int]) -> Iterator[tuple[Gemv
 
 
 def k_splits(schedule: Schedule) -> dict[MatrixName, int]:
-    """Among how many workers the columns of a matrix are divided, where there are several: the most that a step says."""
+    """The matrices whose columns are divided, and among how many workers: the most that a step says."""
     found: dict[MatrixName, int] = {}
     for program in schedule.programs:
         for step in steps_of(program.body):

@@ -70,12 +70,15 @@ CASES: dict[str, tuple[Any, str, FormatName, int, dict[str, Any]]] = {
         {"rows": 40, "kv_block": 40, "kv_splits": 1, "handoff": "mixed", "x_parts": 2, "k_parts": 2, "row_groups": 2,
          "chunk_bytes": 1024, "k_splits": 2},
     ),
-    "four rows, columns of down among three workers, sm_90a": (
-        tiny_model(layers=2, ffn=192), "h200", "bf16", 6,
-        {"rows": 4, "kv_block": 4, "kv_splits": 2, "k_splits": 3, "k_split": "down"},
+    "four rows, columns of o and down among four workers, sm_90a": (
+        tiny_model(layers=2, ffn=256), "h200", "bf16", 6,
+        {"rows": 4, "kv_block": 4, "kv_splits": 2, "k_splits": 4},
     ),
-    "one sequence, columns of o and down among two workers, biases, sm_80": (
+    "one sequence, columns of o and down among two workers, sm_80": (
         tiny_model(layers=2, ffn=128), "a100", "bf16", 4, {"k_splits": 2},
+    ),
+    "GPT-NeoX, columns of o and down among two workers, sm_90a": (
+        tiny_model(**NEOX, ffn=128), "h200", "bf16", 4, {"k_splits": 2},
     ),
     "batch of 10, two row groups, sums of lm_head in global memory, sm_80": (
         tiny_model(layers=1, kv_heads=1, ffn=128, vocab=80), "a100", "bf16", 12,

@@ -135,6 +135,9 @@ MADE: dict[str, Callable[[], Json]] = {
     "rows, all in parts": lambda: _small(
         replace(FAST, handoff="mixed", warps=2, rows=8, chunk_bytes=512, x_parts=2, k_parts=2), layers=1, hidden=64
     ),
+    "rows, columns divided": lambda: _small(
+        replace(FAST, handoff="mixed", warps=2, rows=4, headless=True, chunk_bytes=512, k_splits=2), layers=1, workers=3
+    ),
     "batch of codes, down in thirds": lambda: _small(
         replace(TAGGED, batch=2, k_parts=3), wanted=formats("int8"), ffn=192, layers=1, workers=3
     ),

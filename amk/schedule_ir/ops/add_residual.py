@@ -84,7 +84,8 @@ class Addition(Op):
         """Add the sums y of the worker's rows from `lo` on to a token's residual."""
         hi = lo + y.size
         if self.bias:
-            y = y + mem.read(self.bias, layer * geo.model.hidden + lo, layer * geo.model.hidden + hi)
+            bias = mem.read(self.bias, layer * geo.model.hidden + lo, layer * geo.model.hidden + hi)
+            y = y + np.asarray(bias, np.float32)
         at = geo.row(self.residual, vector) + lo - start
         total = np.asarray(mem.read(self.residual, at, at + hi - lo), np.float32) + y
         mem.write(self.residual, at, total)

@@ -24,7 +24,7 @@ from functools import lru_cache
 from math import prod
 
 from amk.models.graph import Graph, Product
-from amk.models.matrices import K_SPLIT, MatrixName, share_table
+from amk.models.matrices import ADDED, K_SPLIT, MatrixName, share_table
 from amk.models.model_spec import ModelSpec
 from amk.report.diagnostic import Diagnostic
 from amk.report.schema import finding
@@ -44,8 +44,6 @@ Key = tuple[str, int]
 ATTENTION = ("rope_append", "attend", "merge", "combine")
 ROUND_OPS = ("census", "report", "gather", "narrow")
 TOKEN_OPS = ("argmax_rows",)
-ADDED: tuple[MatrixName, ...] = ("o", "down")
-"""Products of which `store_sums` and `add_sums` may stand for `add_residual`: their columns are divided among workers."""
 REDUCED = ("reduce_splits", "stage_attention")
 """What may stand for `combine`: each worker of a kv head reduces a slice, then everybody stages the whole."""
 FREE_OPS = frozenset({"wait", "signal", "barrier", "prefetch_cache", "refill"})
@@ -130,7 +128,7 @@ def _program(schedule: Schedule, program: Program, number: int) -> Iterator[Diag
         wanted += Counter([("embed_rows", -1), ("stage_norm", 0)])
         if schedule.headless:  # a loop over layers that stages what comes next stages the final norm, too
             wanted -= Counter([("stage_norm", len(schedule.model.graph.norms) * schedule.model.layers)])
-    split = [name for name in ADDED if (f"add_sums {name}", 0) in present]
+    split: list[MatrixName] = [name for name in ADDED if (f"add_sums {name}", 0) in present]
     for name in split:
         layers = range(schedule.model.layers)
         wanted -= Counter((f"add_residual {name}", layer) for layer in layers)

@@ -43,16 +43,15 @@ from amk.weights.weight_format import Chunk
 def check_structure(schedule: Schedule) -> list[Diagnostic]:
     """All findings; an empty list lets the other checks rely on the properties above."""
     checks = (
-        _row_shares, _attention_shares, _shapes, _header, _sequences, _parts, _splits, _chunks, _changes, _staged, _barriers,
-        _indices,
-        _repeated_numbers,
+        _row_shares, _attention_shares, _shapes, _header, _sequences, _parts, _splits, _chunks, _changes, _staged,
+        _barriers, _indices, _repeated_numbers,
     )  # fmt: skip
     return [diagnostic for check in checks for diagnostic in check(schedule)]
 
 
 def _row_shares(schedule: Schedule) -> Iterator[Diagnostic]:
-    """Each matrix: the shares [first, first + count) of the workers partition [0, groups), for each share of the columns
-    those of its workers."""
+    """Each matrix: the shares [first, first + count) of the workers partition [0, groups); where columns are divided,
+    those of the workers with the same share of them do."""
     everybody = range(schedule.launch.workers)
     for name in MATRICES:
         yield from _partition(schedule, share_table(name), everybody, name, name)
@@ -187,12 +186,12 @@ def _parted(schedule: Schedule) -> Iterator[tuple[Op, str, int, Path]]:
     for site in all_sites(schedule):
         op = site.step.op
         if "k_parts" in type(op).model_fields:
-            yield op, _product(op), getattr(op, "k_parts"), (*site.path, "op")  # noqa: B009
+            yield op, _product(op) or "", getattr(op, "k_parts"), (*site.path, "op")  # noqa: B009
 
 
-def _product(op: Op) -> str:
+def _product(op: Op) -> MatrixName | None:
     """The matrix, as far as the op says; what a vector is staged in parts for shows in the values that are read."""
-    return "down" if isinstance(op, StageOp) else multiplied(op) or ""
+    return "down" if isinstance(op, StageOp) else multiplied(op)
 
 
 def _divided(schedule: Schedule) -> dict[str, set[int]]:
