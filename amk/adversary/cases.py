@@ -19,11 +19,12 @@ from amk.adversary.order_recipes import ORDER
 from amk.adversary.outside_recipes import OUTSIDE, SAID
 from amk.adversary.recipe import BASES, Recipe, base_schedule
 from amk.adversary.row_recipes import ROWS
+from amk.adversary.split_recipes import SPLITS
 from amk.adversary.tree_recipes import TREES
 from amk.schedule_ir.codec import CASE
 
 FORMAT = CASE
-RECIPES = [*ORDER, *MEANS, *FRAME, *FACTS, *OUTSIDE, *SAID, *LEGAL, *GUESSES, *TREES, *ROWS]
+RECIPES = [*ORDER, *MEANS, *FRAME, *FACTS, *OUTSIDE, *SAID, *LEGAL, *GUESSES, *TREES, *ROWS, *SPLITS]
 
 
 def make_case(recipe: Recipe) -> Json:

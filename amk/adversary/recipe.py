@@ -44,6 +44,7 @@ BASES: dict[str, Settings] = {
     "digits": replace(FAST, warps=2, kv_block=8),
     "block": replace(FAST, warps=2, kv_block=8),
     "parts": replace(FAST, warps=2, kv_block=8, rows=3, handoff="mixed", chunk_bytes=512, x_parts=2, k_parts=3),
+    "divided": replace(FAST, warps=2, kv_block=8, rows=3, handoff="mixed", chunk_bytes=512, k_splits=2),
     "alone": replace(PHASED, warps=1, kv_block=8),
     "deep": replace(PHASED, warps=4, kv_block=8, wide_epilogue=64),
     "single": replace(PHASED, warps=2, kv_block=8),
@@ -59,12 +60,14 @@ BASES: dict[str, Settings] = {
 """Plans that cases start from: epilogues in one warp, in all warps, with per-head counters, with tagged words, with
 copies held back until a result is out, with steps of three rows, of three that accept guesses, of four that are a tree,
 of two sequences at positions of their own, of such with weights in codes and `down` in two parts, with weights in codes
-alone, with those and attention's outputs in one block, of three rows and parts of all columns, with one warp each, with
-four layers, of which an analysis may look at fewer, with one worker, with tokens that are drawn, with ops of its own
-for each of four warps, with two sequences that draw, with vectors that lie in two layouts at once and end within a
-block, with attention's outputs reduced before they are staged in one block, with steps of nine rows, with hidden
-states that one warp cannot norm at once, and with such of LayerNorms and weights in codes."""
+alone, with those and attention's outputs in one block, of three rows and parts of all columns, of three rows and
+columns of o and `down` divided among two workers, with one warp each, with four layers, of which an analysis may look
+at fewer, with one worker, with tokens that are drawn, with ops of its own for each of four warps, with two sequences
+that draw, with vectors that lie in two layouts at once and end within a block, with attention's outputs reduced before
+they are staged in one block, with steps of nine rows, with hidden states that one warp cannot norm at once, and with
+such of LayerNorms and weights in codes."""
 MODELS = {
+    "divided": TINY.model_copy(update={"ffn": 128}),
     "coded": TINY.model_copy(update={"ffn": 640}), "block": TINY.model_copy(update={"heads": 2, "kv_heads": 1}),
     "deep": TINY.model_copy(update={"layers": 4}), "single": TINY.model_copy(update={"kv_heads": 1}),
     "apart": TINY.model_copy(update={"kv_heads": 4}), "layouts": TINY.model_copy(update={"hidden": 96}),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
@@ -61,12 +61,13 @@ class Addition(Op):
         Need("pairs", untagged("h") | HIDDEN.multiple_of(2), "two elements share a word"),
         Need("rows", untagged("h") | ALONE | row("h").multiple_of(2), "every sequence's row is whole words"),
     )
-    matrix: Literal["o", "down"]
-    layer: Expr
-    stream: Name
-    residual: Name
-    h: Name | None
-    bias: Name | None = unless(None)
+    if TYPE_CHECKING:  # fields of the subclasses, in an order of their own
+        matrix: Literal["o", "down"]
+        layer: Expr
+        stream: Name
+        residual: Name
+        h: Name | None
+        bias: Name | None
 
     def _rest(self, geo: Geometry, layer: int, start: int, lo: int, hi: int, which: range) -> list[Access]:
         """What is touched beside the sums, for the worker's rows [lo, hi) of these tokens of a step; start: the
@@ -101,7 +102,13 @@ class AddResidualOp(Addition):
 
     needs: ClassVar[tuple[Need, ...]] = (*SUMS, PARTS, *Addition.needs)
     op: Literal["add_residual"] = "add_residual"
+    matrix: Literal["o", "down"]
+    layer: Expr
+    stream: Name
     part: Name
+    residual: Name
+    h: Name | None
+    bias: Name | None = unless(None)
     k_parts: int = unless(1, ge=1, le=MAX_PARTS)
 
     def _rows(self, env: Env, geo: Geometry) -> tuple[range, int, int, int]:

@@ -7,7 +7,8 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from amk.schedule_ir.expr import Env
+from amk.report.schema import unless
+from amk.schedule_ir.expr import Env, Expr
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.add_residual import Addition
 from amk.schedule_ir.ops.base import Access, BufferField, Geometry, Memory, owned_rows, split
@@ -32,7 +33,13 @@ class AddSumsOp(Addition):
         Need("residual-rows", ALONE | row("residual").multiple_of(2), "every token's row of residual is whole pairs"),
     )
     op: Literal["add_sums"] = "add_sums"
+    matrix: Literal["o", "down"]
+    layer: Expr
+    stream: Name
     k_sums: Name
+    residual: Name
+    h: Name | None
+    bias: Name | None = unless(None)
     k_splits: int = Field(ge=2, le=MAX_SPLITS)
 
     def accesses(self, env: Env, geo: Geometry) -> list[Access]:

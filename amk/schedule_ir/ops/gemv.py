@@ -124,7 +124,7 @@ class GemvOp(Op):
             "chunks of two row groups are bf16, of workers with whole pairs, for more than 8 tokens of a step",
         ),
         Need("whole-tiles", COLUMNS.multiple_of(UNIT), "a chunk is whole tiles and whole groups"),
-        Need("codes", ~~ALONE | WHOLE | ~CODES, "codes take one sequence's columns all at once"),
+        Need("codes", ~ALONE | WHOLE | ~CODES, "codes take one sequence's columns all at once"),
         Need("runs", ALONE | K.multiple_of(8), "several sequences' columns are whole 16 bytes"),
         Need("layout", staged_as(), "x has the layout, scales and sums that the matrix's format is multiplied with"),
         Need("rows", ALONE | row("x").multiple_of(8), "every sequence's row of x is whole 16 bytes"),
