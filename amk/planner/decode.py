@@ -322,12 +322,12 @@ def _require_pairs(model: ModelSpec, settings: Settings, wanted: Layered) -> Non
 def _require_places(workers: int, model: ModelSpec, target: Target, settings: Settings) -> None:
     """AMK011 unless every KV head of every sequence and every share of columns has a worker, AMK402 unless every worker
     has its place on an SM."""
-    if workers < settings.k_splits:
-        raise AmkError(Diagnostic("AMK011", f"{workers} workers are fewer than {settings.k_splits} shares of columns"))
     heads, ctas = settings.batch * model.kv_heads * (model.layers > 0), settings.ctas_per_sm
     if workers < heads:
         message = f"{heads} KV heads need as many workers, there are {workers}: each has workers of its own"
         raise AmkError(Diagnostic("AMK011", message))
+    if workers < settings.k_splits:
+        raise AmkError(Diagnostic("AMK011", f"{workers} workers are fewer than {settings.k_splits} shares of columns"))
     if workers > target.sms * ctas:
         raise AmkError(Diagnostic("AMK402", f"{workers} workers, {target.name} has {target.sms} SMs x {ctas}"))
 
