@@ -170,7 +170,7 @@ def parts_of(settings: Settings, name: MatrixName) -> int:
     """Steps that the product of a matrix, or of a worker's share of its columns, is done in."""
     if name == "down":
         return settings.k_parts or 1
-    return max(1, settings.x_parts // k_splits_of(settings, name))
+    return -(-settings.x_parts // k_splits_of(settings, name))
 
 
 def cut_of(settings: Settings, name: MatrixName) -> int:

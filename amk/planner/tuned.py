@@ -95,6 +95,12 @@ SPLITS = (4, 2, 1)
 """Workers that the columns of o and `down` are divided among where inputs are staged in parts, the best first: an SM
 then stages a fourth of these inputs."""
 
+SHARE_COLUMNS = 512
+"""Most columns of a part of such a share of `down`: of 32 rows, 896 took 1.03 times as long."""
+
+DIVIDED: dict[str, int] = {"k_splits": SPLITS[0], "k_parts": 1}
+"""Where they are not, from nine tokens on: a share of the columns of `down` is as wide as a part of them."""
+
 IN_PARTS: Changes = {"k_parts": 4}
 HALVED: Changes = {"k_parts": 2, "head_sums": "global"}
 HALVED_BATCHES = range(PARTED_BATCH, 7)
@@ -165,8 +171,8 @@ def tuned(
         return replace(settings, **WITHOUT_FENCES) if settings.vectors == 1 and layers == {"bf16"} else settings
     if settings.vectors > 1:
         lines = BARE_CODES if all(weight_format(form).per_row for form in layers) else {}
-        found = batched(settings.vectors, model, workers)
         plain = all(form == "bf16" for _, forms in wanted for form in forms.values())
+        found = batched(settings.vectors, model, workers, plain)
         many = settings.vectors >= MANY_COLUMNS and "x_parts" in found
         paired = LONG_PAIRS if settings.vectors >= MOST_COLUMNS else PAIRS
         pairs = paired if many and plain and even_groups(model) else {}
@@ -191,19 +197,26 @@ def rings_drained(model: ModelSpec, workers: int) -> float:
     return 2 * shape.rows * shape.k / (workers * FAST.max_ring_bytes)
 
 
-def batched(batch: int, model: ModelSpec, workers: int) -> Changes:
-    """For so many sequences of a large model. Parts of `down` are whole copies; words need rows for every worker."""
+def batched(batch: int, model: ModelSpec, workers: int, plain: bool) -> Changes:
+    """For so many sequences of a large model. Parts of `down` are whole copies; words need rows for every worker.
+
+    plain: all weights are bf16, whose columns are divided among workers."""
     whole = model.ffn % (IN_PARTS["k_parts"] * 2 * SMALL_COPY // BYTES_A_COLUMN) == 0
     all_own = all(matrix(model, name).groups >= workers for name in matrices_of(model))
     parts = HALVED if batch in HALVED_BATCHES else IN_PARTS if batch >= PARTED_BATCH else {}
     words = WORDS if batch >= PARTED_BATCH else ALL_WORDS
     if batch * model.hidden * 2 > X_BYTES:
         several = next(n for n in (4, 8, 16, 32) if n == 32 or batch * model.hidden * 2 <= n * PART_BYTES)
-        for splits in (n for n in SPLITS if workers % n == 0 and whole_copies(model.q_dim, max(n, several // n * n))):
+        for splits in SPLITS if plain and whole_copies(model.q_dim, several) else (1,):
+            if workers % splits:
+                continue
             if (few := parts_of_down(model, several, batch, workers, splits)) is not None:
                 return {**WIDE_STEP, "x_parts": several, "k_parts": few, "k_splits": splits}
     if batch > NARROW_STEP:
-        return {**WIDE_STEP, **(IN_PARTS if whole else {})}
+        divided = (
+            plain and whole and workers % DIVIDED["k_splits"] == 0 and whole_copies(model.q_dim, DIVIDED["k_splits"])
+        )
+        return {**WIDE_STEP, **(DIVIDED if divided else IN_PARTS if whole else {})}
     return {
         **BATCHED,
         **(parts if whole else {}),
@@ -234,6 +247,8 @@ def parts_of_down(model: ModelSpec, parts: int, batch: int, workers: int, splits
 
     room = taken("gate_up", model.hidden // parts, 1)
     fitting = (n for n in range(1, MAX_PARTS + 1) if whole_copies(model.ffn, n * splits))
+    if splits > 1:
+        fitting = (n for n in fitting if model.ffn <= n * splits * SHARE_COLUMNS)
     return next((n for n in fitting if taken("down", model.ffn // (n * splits), splits) <= room), None)
 
 
