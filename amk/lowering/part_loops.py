@@ -69,27 +69,14 @@ def _passes(reading: Reading, branch: Code, most: int) -> int | None:
     leaves = variable.keys() - {""}
     if end is None or len(leaves) != 1 or variable[leaf := leaves.pop()] != 1:
         return None
-    numbers = _numbers(reading, leaf, branch, most)
-    for done, number in enumerate(numbers, 1):
-        value = number + variable.get("", 0)
+    found = reading.values.recurrence(leaf)
+    start = None if found is None else constant(found[0])
+    if found is None or start is None:
+        return None
+    for done in range(1, most + 2):
+        value = start + (done - 1) * found[1] + variable.get("", 0)
         if not 0 <= value < _FURTHEST or not 0 <= end < _FURTHEST:
             return None
         if compared(value, end) == branch.guard.startswith("!"):
             return done
-    return most + 1 if numbers else None
-
-
-def _numbers(reading: Reading, leaf: str, branch: Code, most: int) -> list[int]:
-    """What the variable of the loop that the branch closes is in each pass, one more than `most`; none where that is
-    not seen. It is counted on, or, in a loop of two passes, has a start and a number from the second one on."""
-    found = reading.values.recurrence(leaf)
-    if found is not None:
-        start = constant(found[0])
-        return [] if start is None else [start + done * found[1] for done in range(most + 1)]
-    register, places = reading.values.joined.get(leaf, ("", ()))
-    inside = [_target(reading, branch) <= place < branch.at for place in places]
-    each = [constant(reading.values.result(place, register)) for place in places]
-    if sorted(inside) != [False, True] or None in each or any(reading.kernel.code[place].guard for place in places):
-        return []
-    first, later = (each[inside.index(within)] for within in (False, True))
-    return [first or 0, *[later or 0] * most]
+    return most + 1

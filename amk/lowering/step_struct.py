@@ -79,7 +79,7 @@ def _of_vector(op: Op, met: bool, in_loop: bool) -> list[str]:
     lines.append(f"  static __device__ __forceinline__ bool adds(const Ctx& c) {{ return {adds}; }}")
     if isinstance(op, Staging):
         if getattr(op, "k_splits", 1) > 1:
-            part = f"c.shares.{K_SPLIT}_index * kKParts + {part}"
+            part = f"{part} + c.shares.{K_SPLIT}_index * kKParts"
         lines.append(f"  static __device__ __forceinline__ int k_part(const Ctx& c) {{ return {part}; }}")
     return lines
 

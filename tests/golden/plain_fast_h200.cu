@@ -167,6 +167,7 @@ struct S2 {
 };
 struct S3 {
   static constexpr int kFirst = 0, kAgents = 8;
+  static constexpr int kCut = 1;
   static __device__ __forceinline__ bool adds(const Ctx& c) { return false; }
   using Matrix = Plan::Qkv;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
@@ -178,10 +179,11 @@ struct S3 {
   static constexpr int kDeferred = 0;
   static constexpr int kKPart = 0;
   static constexpr int kKParts = 1;
-  static_assert(((Matrix::kChunks % kKParts) == 0), "the parts are equal numbers of chunks");
-  static_assert(((!Matrix::Weights::kPlain && (kKParts == 1)) || ((Matrix::kK % (Matrix::kColumns * kKParts)) == 0)), "chunks cover the columns exactly");
+  static constexpr int kKSplits = 1;
+  static_assert(((Matrix::kChunks % (kKParts * kKSplits)) == 0), "the parts are equal numbers of chunks");
+  static_assert(((!Matrix::Weights::kPlain && ((kKParts * kKSplits) == 1)) || ((Matrix::kK % ((Matrix::kColumns * kKParts) * kKSplits)) == 0)), "chunks cover the columns exactly");
   static_assert(((Matrix::kColumns % 32) == 0), "a chunk is whole tiles and whole groups");
-  static_assert(((!(Plan::kBatch == 1) || (kKParts == 1)) || !!Matrix::Weights::kPlain), "codes take one sequence's columns all at once");
+  static_assert(((!(Plan::kBatch == 1) || ((kKParts * kKSplits) == 1)) || !!Matrix::Weights::kPlain), "codes take one sequence's columns all at once");
   static_assert(((Plan::kBatch == 1) || ((Matrix::kK % 8) == 0)), "several sequences' columns are whole 16 bytes");
   static_assert(((Plan::kBatch == 1) || ((256 % 8) == 0)), "every sequence's row of x is whole 16 bytes");
   static_assert((kKPart < kKParts), "the part is one of them");
@@ -272,6 +274,7 @@ struct S8 {
 };
 struct S9 {
   static constexpr int kFirst = 0, kAgents = 8;
+  static constexpr int kCut = 1;
   static __device__ __forceinline__ bool adds(const Ctx& c) { return false; }
   using Matrix = Plan::O;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
@@ -283,10 +286,11 @@ struct S9 {
   static constexpr int kDeferred = 0;
   static constexpr int kKPart = 0;
   static constexpr int kKParts = 1;
-  static_assert(((Matrix::kChunks % kKParts) == 0), "the parts are equal numbers of chunks");
-  static_assert(((!Matrix::Weights::kPlain && (kKParts == 1)) || ((Matrix::kK % (Matrix::kColumns * kKParts)) == 0)), "chunks cover the columns exactly");
+  static constexpr int kKSplits = 1;
+  static_assert(((Matrix::kChunks % (kKParts * kKSplits)) == 0), "the parts are equal numbers of chunks");
+  static_assert(((!Matrix::Weights::kPlain && ((kKParts * kKSplits) == 1)) || ((Matrix::kK % ((Matrix::kColumns * kKParts) * kKSplits)) == 0)), "chunks cover the columns exactly");
   static_assert(((Matrix::kColumns % 32) == 0), "a chunk is whole tiles and whole groups");
-  static_assert(((!(Plan::kBatch == 1) || (kKParts == 1)) || !!Matrix::Weights::kPlain), "codes take one sequence's columns all at once");
+  static_assert(((!(Plan::kBatch == 1) || ((kKParts * kKSplits) == 1)) || !!Matrix::Weights::kPlain), "codes take one sequence's columns all at once");
   static_assert(((Plan::kBatch == 1) || ((Matrix::kK % 8) == 0)), "several sequences' columns are whole 16 bytes");
   static_assert(((Plan::kBatch == 1) || ((256 % 8) == 0)), "every sequence's row of x is whole 16 bytes");
   static_assert((kKPart < kKParts), "the part is one of them");
@@ -340,6 +344,7 @@ struct S11 {
 };
 struct S12 {
   static constexpr int kFirst = 0, kAgents = 8;
+  static constexpr int kCut = 1;
   static __device__ __forceinline__ bool adds(const Ctx& c) { return false; }
   using Matrix = Plan::GateUp;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
@@ -351,10 +356,11 @@ struct S12 {
   static constexpr int kDeferred = 0;
   static constexpr int kKPart = 0;
   static constexpr int kKParts = 1;
-  static_assert(((Matrix::kChunks % kKParts) == 0), "the parts are equal numbers of chunks");
-  static_assert(((!Matrix::Weights::kPlain && (kKParts == 1)) || ((Matrix::kK % (Matrix::kColumns * kKParts)) == 0)), "chunks cover the columns exactly");
+  static constexpr int kKSplits = 1;
+  static_assert(((Matrix::kChunks % (kKParts * kKSplits)) == 0), "the parts are equal numbers of chunks");
+  static_assert(((!Matrix::Weights::kPlain && ((kKParts * kKSplits) == 1)) || ((Matrix::kK % ((Matrix::kColumns * kKParts) * kKSplits)) == 0)), "chunks cover the columns exactly");
   static_assert(((Matrix::kColumns % 32) == 0), "a chunk is whole tiles and whole groups");
-  static_assert(((!(Plan::kBatch == 1) || (kKParts == 1)) || !!Matrix::Weights::kPlain), "codes take one sequence's columns all at once");
+  static_assert(((!(Plan::kBatch == 1) || ((kKParts * kKSplits) == 1)) || !!Matrix::Weights::kPlain), "codes take one sequence's columns all at once");
   static_assert(((Plan::kBatch == 1) || ((Matrix::kK % 8) == 0)), "several sequences' columns are whole 16 bytes");
   static_assert(((Plan::kBatch == 1) || ((256 % 8) == 0)), "every sequence's row of x is whole 16 bytes");
   static_assert((kKPart < kKParts), "the part is one of them");
@@ -377,6 +383,7 @@ struct S13 {
 struct S14 {
   static constexpr int kFirst = 0, kAgents = 8;
   static constexpr bool kMet = true;
+  static constexpr int kCut = 1;
   static __device__ __forceinline__ bool adds(const Ctx& c) { return false; }
   static __device__ __forceinline__ int k_part(const Ctx& c) { return kKPart; }
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
@@ -388,22 +395,24 @@ struct S14 {
   static __device__ __forceinline__ amk::Tagged<amk::bf16> act(const Ctx& c) { return {c.globals.b_act, static_cast<amk::u32>(1 + c.l + 2 * c.epoch)}; }
   static constexpr int kKPart = 0;
   static constexpr int kKParts = 1;
+  static constexpr int kKSplits = 1;
   static_assert(((Plan::kBatch == 1) || (!kHasScales && !kHasAlso)), "a batch is staged in bf16");
   static_assert((kHasScales || true), "a vector in blocks has scales");
   static_assert((!kHasAlso || kHasScales), "a second layout has scales");
   static_assert((!kHasSums || (kHasScales && (false || false))), "sums are those of blocks of digits");
   static_assert(((Plan::kBatch == 1) || ((256 % 8) == 0)), "every sequence's row of x is whole 16 bytes");
-  static_assert((((Plan::kFfn / kKParts) % 4) == 0), "the vector is whole fetches");
-  static_assert((kHasScales || (((Plan::kFfn / kKParts) % (4 * kAgents)) == 0)), "every warp's share is whole fetches");
+  static_assert((((Plan::kFfn / (kKParts * kKSplits)) % 4) == 0), "the vector is whole fetches");
+  static_assert((kHasScales || (((Plan::kFfn / (kKParts * kKSplits)) % (4 * kAgents)) == 0)), "every warp's share is whole fetches");
   static_assert(((Plan::kBatch == 1) || ((256 % 4) == 0)), "every sequence's row is whole fetches");
-  static_assert(((Plan::kFfn % kKParts) == 0), "the parts of the columns are equal");
+  static_assert(((Plan::kFfn % (kKParts * kKSplits)) == 0), "the parts of the columns are equal");
   static_assert((kKPart < kKParts), "the part is one of them");
-  static_assert((!kHasScales || (kKParts == 1)), "a vector in blocks is staged as a whole");
+  static_assert((!kHasScales || ((kKParts * kKSplits) == 1)), "a vector in blocks is staged as a whole");
   static_assert(((kScaleBlocks == 1) || (kHasScales && (((kScaleBlocks * 2) % 4) == 0))), "blocks that share a scale are whole fetches of a warp");
   static_assert(((Plan::kFfn % 2) == 0), "two elements share a word");
 };
 struct S15 {
   static constexpr int kFirst = 0, kAgents = 8;
+  static constexpr int kCut = 1;
   static __device__ __forceinline__ bool adds(const Ctx& c) { return false; }
   using Matrix = Plan::Down;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
@@ -415,10 +424,11 @@ struct S15 {
   static constexpr int kDeferred = 0;
   static constexpr int kKPart = 0;
   static constexpr int kKParts = 1;
-  static_assert(((Matrix::kChunks % kKParts) == 0), "the parts are equal numbers of chunks");
-  static_assert(((!Matrix::Weights::kPlain && (kKParts == 1)) || ((Matrix::kK % (Matrix::kColumns * kKParts)) == 0)), "chunks cover the columns exactly");
+  static constexpr int kKSplits = 1;
+  static_assert(((Matrix::kChunks % (kKParts * kKSplits)) == 0), "the parts are equal numbers of chunks");
+  static_assert(((!Matrix::Weights::kPlain && ((kKParts * kKSplits) == 1)) || ((Matrix::kK % ((Matrix::kColumns * kKParts) * kKSplits)) == 0)), "chunks cover the columns exactly");
   static_assert(((Matrix::kColumns % 32) == 0), "a chunk is whole tiles and whole groups");
-  static_assert(((!(Plan::kBatch == 1) || (kKParts == 1)) || !!Matrix::Weights::kPlain), "codes take one sequence's columns all at once");
+  static_assert(((!(Plan::kBatch == 1) || ((kKParts * kKSplits) == 1)) || !!Matrix::Weights::kPlain), "codes take one sequence's columns all at once");
   static_assert(((Plan::kBatch == 1) || ((Matrix::kK % 8) == 0)), "several sequences' columns are whole 16 bytes");
   static_assert(((Plan::kBatch == 1) || ((256 % 8) == 0)), "every sequence's row of x is whole 16 bytes");
   static_assert((kKPart < kKParts), "the part is one of them");
@@ -472,6 +482,7 @@ struct S17 {
 };
 struct S18 {
   static constexpr int kFirst = 0, kAgents = 8;
+  static constexpr int kCut = 1;
   static __device__ __forceinline__ bool adds(const Ctx& c) { return false; }
   using Matrix = Plan::LmHead;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 0; }
@@ -483,10 +494,11 @@ struct S18 {
   static constexpr int kDeferred = 0;
   static constexpr int kKPart = 0;
   static constexpr int kKParts = 1;
-  static_assert(((Matrix::kChunks % kKParts) == 0), "the parts are equal numbers of chunks");
-  static_assert(((!Matrix::Weights::kPlain && (kKParts == 1)) || ((Matrix::kK % (Matrix::kColumns * kKParts)) == 0)), "chunks cover the columns exactly");
+  static constexpr int kKSplits = 1;
+  static_assert(((Matrix::kChunks % (kKParts * kKSplits)) == 0), "the parts are equal numbers of chunks");
+  static_assert(((!Matrix::Weights::kPlain && ((kKParts * kKSplits) == 1)) || ((Matrix::kK % ((Matrix::kColumns * kKParts) * kKSplits)) == 0)), "chunks cover the columns exactly");
   static_assert(((Matrix::kColumns % 32) == 0), "a chunk is whole tiles and whole groups");
-  static_assert(((!(Plan::kBatch == 1) || (kKParts == 1)) || !!Matrix::Weights::kPlain), "codes take one sequence's columns all at once");
+  static_assert(((!(Plan::kBatch == 1) || ((kKParts * kKSplits) == 1)) || !!Matrix::Weights::kPlain), "codes take one sequence's columns all at once");
   static_assert(((Plan::kBatch == 1) || ((Matrix::kK % 8) == 0)), "several sequences' columns are whole 16 bytes");
   static_assert(((Plan::kBatch == 1) || ((256 % 8) == 0)), "every sequence's row of x is whole 16 bytes");
   static_assert((kKPart < kKParts), "the part is one of them");

@@ -27,7 +27,8 @@ from tests.lowering.edits.emulated import REQUESTS, Shown, shown
 from tests.lowering.edits.judge import built
 from tests.tiny import tiny
 
-LOOP = re.compile(r"for \(c\.p = 0; c\.p < (\d+); \+\+c\.p\)")
+NEXT = "c.p = amk::held(c.p) + 1"
+LOOP = re.compile(rf"for \(c\.p = 0; c\.p < (\d+); {re.escape(NEXT)}\)")
 BATCH = replace(FAST, batch=2, k_parts=6, kv_block=16, chunk_bytes=512)
 ROWS = replace(FAST, rows=4, k_parts=6, x_parts=5, kv_block=16, chunk_bytes=512, handoff="mixed")
 NARROW = tiny(ffn=384, layers=1)
@@ -172,9 +173,9 @@ def numbered(text: str, number: int, change: str) -> str:
 
 
 CHANGES = (
-    "for (c.p = 0; c.p < {less}; ++c.p)", "for (c.p = 0; c.p < {more}; ++c.p)", "for (c.p = 1; c.p < {count}; ++c.p)",
-    "for (c.p = 0; c.p < {count}; c.p += 2)", "c.p = 0;",
-    "for (c.p = {count}; c.p > 1; --c.p)", "for (c.p = 0; c.p < static_cast<int>(globals.tokens); ++c.p)",
+    f"for (c.p = 0; c.p < {{less}}; {NEXT})", f"for (c.p = 0; c.p < {{more}}; {NEXT})",
+    f"for (c.p = 1; c.p < {{count}}; {NEXT})", f"for (c.p = 0; c.p < {{count}}; {NEXT} + 1)", "c.p = 0;",
+    "for (c.p = {count}; c.p > 1; --c.p)", f"for (c.p = 0; c.p < static_cast<int>(globals.tokens); {NEXT})",
 )  # fmt: skip
 
 

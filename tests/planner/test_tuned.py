@@ -68,7 +68,7 @@ def test_hints_stay_behind_results_where_early_ones_were_not_measured(settings: 
 
 @pytest.mark.parametrize(
     ("batch", "parts", "copy", "ring"), [(2, 1, 4096, 160), (3, 1, 4096, 128), (4, 2, 4096, 160), (5, 2, 4096, 128),
-                                         (6, 2, 4096, 128), (7, 4, 4096, 128), (8, 4, 2048, 128), (16, 4, 2048, 64)]
+                                         (6, 2, 4096, 128), (7, 4, 4096, 128), (8, 4, 2048, 128), (16, 1, 2048, 64)]
 )  # fmt: skip
 def test_batches_of_a_large_model_have_long_rings(batch: int, parts: int, copy: int, ring: int) -> None:
     """parts: of down; copy in bytes; ring in KB."""
@@ -112,14 +112,27 @@ def test_copies_of_codes_alone_and_of_long_products_in_bf16_are_large(
 
 def test_parts_that_are_no_whole_copies_are_left_to_the_planner() -> None:
     model = load_model("llama3-8b").model_copy(update={"ffn": 14336 + 256})
-    assert "k_parts" not in batched(8, model, 132) and batched(8, load_model("llama3-8b"), 132)["k_parts"] == 4
+    assert (
+        "k_parts" not in batched(8, model, 132, True) and batched(8, load_model("llama3-8b"), 132, True)["k_parts"] == 4
+    )
 
 
 def test_a_large_batch_is_handed_off_in_words_where_every_worker_has_rows() -> None:
     model = load_model("llama3-8b")
-    assert [batched(batch, model, 132)["handoff"] for batch in (2, 3, 4, 8)] == ["tagged", "tagged", "narrow", "narrow"]
-    assert ["pollers" in batched(batch, model, 132) for batch in (3, 4, 5, 7, 8)] == [False, False, True, True, True]
-    assert batched(8, model, 600)["handoff"] == "mixed" and "pollers" not in batched(8, model, 600)
+    assert [batched(batch, model, 132, True)["handoff"] for batch in (2, 3, 4, 8)] == [
+        "tagged",
+        "tagged",
+        "narrow",
+        "narrow",
+    ]
+    assert ["pollers" in batched(batch, model, 132, True) for batch in (3, 4, 5, 7, 8)] == [
+        False,
+        False,
+        True,
+        True,
+        True,
+    ]
+    assert batched(8, model, 600, True)["handoff"] == "mixed" and "pollers" not in batched(8, model, 600, True)
 
 
 def test_a_batch_of_a_large_model_is_handed_off_in_words_of_plain_bf16() -> None:

@@ -108,6 +108,7 @@ RULES = (
     Rule("data", "shared memory 4 bytes on", SOURCE, r"(?<=c\.shared \+ )(\d+)", _to(r"\1 + 4")),
     Rule("data", "another layer", SOURCE, r"(?<=return )(1 \* c\.l|c\.l)(?=[ ;])", _to(r"\1 + 1")),
     Rule("data", "another part", SOURCE, r"(?<=return kKPart \+ )c\.p(?=;)", _to("c.p + 1")),
+    Rule("data", "another share of columns", SOURCE, r"c\.shares\.k_split_index", _to("(c.shares.k_split_index ^ 1)")),
     Rule("data", "operands exchanged", OPS, r'"r"\((\w\w)\), "r"\((\w\w)\)', _to(r'"r"(\2), "r"(\1)')),
     Rule("arithmetic", "word 16 more", OPS, r"(?<=[ (])0x(?!ffffffff)([0-9a-fA-F]+)u(?=[),])",
          lambda m: f"0x{int(m[1], 16) + 16:x}u"),
