@@ -151,7 +151,8 @@ class _Printer:
                 return self.loop(node, pad)
             case PartLoop():
                 inner = "".join(self.step(step, pad + "  ", in_loop=True) for step in node.body)
-                return f"{pad}#pragma unroll 1\n{pad}for (c.p = 0; c.p < {node.count}; c.p = amk::held(c.p) + 1) {{\n{inner}{pad}}}\n"
+                head = f"for (c.p = 0; c.p < {node.count}; c.p = amk::held(c.p) + 1)"
+                return f"{pad}#pragma unroll 1\n{pad}{head} {{\n{inner}{pad}}}\n"
 
     def loop(self, node: PrintedLoop, pad: str) -> str:
         loop, outside, self.tracing = node.loop, self.tracing, self.trace

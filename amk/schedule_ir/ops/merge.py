@@ -17,7 +17,7 @@ from amk.schedule_ir.ops.precondition import DIM, Need, number, own
 class MergeOp(Op):
     """split_partial, split_scale[query head, split] = merge of partial[0..attend_agents, g].
 
-    Query head g is done by agent g % n. split_partial is [heads, splits, head_dim], split_scale (maximum, sum of
+    Query head g is done by agent g % n, or several neighbouring ones by one (`_together`). split_partial is [heads, splits, head_dim], split_scale (maximum, sum of
     weights) f32 [heads, splits, 2]. A worker whose split owns no position <= pos writes nothing: readers skip the same
     splits.
 
@@ -44,7 +44,16 @@ class MergeOp(Op):
         head, part = place(env)
         if head < 0 or part >= active_splits(env.pos, geo):
             return []
-        return [g for g in range(queries(geo)) if g % geo.role_size[self.role] == env.agent]
+        each, agents = self._together(geo), geo.role_size[self.role]
+        return [g for g in range(queries(geo)) if g // each % agents == env.agent]
+
+    def _together(self, geo: Geometry) -> int:
+        """Neighbouring query vectors that an agent has: as many as fill its lanes with four outputs each, where a step
+        reads several rows and nothing is added up."""
+        buffer, lanes = geo.buffers[self.split_partial], max(1, geo.model.head_dim // 4)
+        alone = geo.rows_each > 1 and sharing(geo, self.attend_agents) == 1
+        fetches = not buffer.tagged or buffer.item_bytes == 4
+        return 32 // lanes if alone and fetches and geo.model.head_dim % 4 == 0 and 32 % lanes == 0 else 1
 
     def _row(self, env: Env, geo: Geometry, local: int) -> int:
         head, part = place(env)

@@ -204,25 +204,6 @@ FURTHER: dict[str, tuple[str, Settings, FormatName, ModelSpec, tuple[Request, ..
         tiny(layers=1, heads=2, kv_heads=1, head_dim=128),
         (ONE_STEP, MANY_SPLITS),
     ),
-    "columns divided": (
-        "h200",
-        replace(
-            FAST,
-            rows=17,
-            headless=True,
-            x_parts=2,
-            k_parts=2,
-            k_splits=2,
-            warps=2,
-            kv_block=32,
-            chunk_bytes=512,
-            handoff="mixed",
-            workers=3,
-        ),
-        "bf16",
-        tiny(layers=2, heads=2, kv_heads=1, hidden=128, ffn=128),
-        (ONE_STEP,),
-    ),
     "norms in parts": (
         "h200",
         replace(

@@ -59,10 +59,27 @@ SUBJECTS: dict[str, tuple[str, Settings, FormatName, ModelSpec]] = {
         "bf16",
         tiny(layers=1),
     ),
+    "divided": (
+        "h200",
+        replace(
+            FAST,
+            rows=17,
+            headless=True,
+            x_parts=2,
+            k_parts=2,
+            k_splits=2,
+            warps=2,
+            kv_block=32,
+            chunk_bytes=512,
+            handoff="mixed",
+        ),
+        "bf16",
+        tiny(layers=1, heads=2, kv_heads=1, hidden=128, ffn=128),
+    ),
     "halves": ("h200", replace(FAST, kv_dtype="fp8", kv_block=16, scales_apart=True), "fp8", RAGGED),
 }
-"""Kernels that together run every header: both hand-offs and rings, codes, drawing, batches, parts, rows, a slice, a
-last layer with output head, and rows without one."""
+"""Kernels that together run every header: both hand-offs and rings, codes, drawing, batches, parts, rows, columns
+divided among workers, a slice, a last layer with output head, and rows without one."""
 
 
 _UNIT = re.compile(rf"_amk_kernel_cu_[0-9a-f]{{8}}_{os.getpid()}")

@@ -1,5 +1,5 @@
 // split_partial[query head, split] = merge of the agents' partials; query head g is done by agent g mod n. In a step of several
-// rows, query heads are the query vectors of all rows.
+// rows, query heads are the query vectors of all rows, and neighbouring ones may be one agent's.
 //
 // Threads: a lane takes head_dim / 32 outputs. Reads shared partial (f32); writes global split_partial, split_scale (hand-offs).
 #pragma once
