@@ -32,6 +32,7 @@ LAYOUTS = "two layouts of one and a half blocks"
 DIVIDED = "columns divided among workers"
 BY_DATA = {
     *(("select", name) for name in ("best_index", "best_value", "prompt", "request")), ("embed", "embedding"),
+    ("embed_rows", "embedding"), ("advance", "prompt"),
     ("rope_append", "rope"), ("rope_append", "tree"), ("argmax_rows", "shared"),
 }  # fmt: skip
 """Declared reads that a run may leave out: chosen by data or by the position, or sums of rows that fill up a group."""
@@ -93,7 +94,7 @@ def ran(name: str) -> Result:
 def test_every_step_touches_what_its_op_declares(name: str) -> None:
     found = ran(name).mismatches
     assert [str(m) for m in found if m.kind != "unread" and (m.op, m.buffer) not in OF_ROWS] == []
-    assert {(m.op, m.buffer) for m in found} <= BY_DATA | OF_ROWS | {("begin", "prompt")}
+    assert {(m.op, m.buffer) for m in found} <= BY_DATA | OF_ROWS | {("begin", "prompt"), ("begin", "state")}
 
 
 def test_a_warp_that_publishes_what_another_one_does_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

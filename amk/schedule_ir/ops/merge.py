@@ -17,9 +17,9 @@ from amk.schedule_ir.ops.precondition import DIM, Need, number, own
 class MergeOp(Op):
     """split_partial, split_scale[query head, split] = merge of partial[0..attend_agents, g].
 
-    Query head g is done by agent g % n, or several neighbouring ones by one (`_together`). split_partial is [heads, splits, head_dim], split_scale (maximum, sum of
-    weights) f32 [heads, splits, 2]. A worker whose split owns no position <= pos writes nothing: readers skip the same
-    splits.
+    Query head g is done by agent g % n, or several neighbouring ones by one (`_together`). split_partial is [heads,
+    splits, head_dim], split_scale (maximum, sum of weights) f32 [heads, splits, 2]. A worker whose split owns no
+    position <= pos writes nothing: readers skip the same splits.
 
     Where a step reads several rows of a sequence, heads are the query vectors of each kv head in turn, and partials
     those of the agents that share positions.
