@@ -99,7 +99,7 @@ SHARE_COLUMNS = 512
 """Most columns of a part of such a share of `down`: of 32 rows, 896 took 1.03 times as long."""
 
 DIVIDED: dict[str, int] = {"k_splits": SPLITS[0], "k_parts": 1}
-"""Where they are not, from nine tokens on: a share of the columns of `down` is as wide as a part of them."""
+"""Where they are not, of nine sequences and more: a share of the columns of `down` is as wide as a part of them."""
 
 IN_PARTS: Changes = {"k_parts": 4}
 HALVED: Changes = {"k_parts": 2, "head_sums": "global"}
@@ -172,7 +172,7 @@ def tuned(
     if settings.vectors > 1:
         lines = BARE_CODES if all(weight_format(form).per_row for form in layers) else {}
         plain = all(form == "bf16" for _, forms in wanted for form in forms.values())
-        found = batched(settings.vectors, model, workers, plain)
+        found = batched(settings.vectors, model, workers, plain, settings.rows)
         many = settings.vectors >= MANY_COLUMNS and "x_parts" in found
         paired = LONG_PAIRS if settings.vectors >= MOST_COLUMNS else PAIRS
         pairs = paired if many and plain and even_groups(model) else {}
@@ -197,10 +197,11 @@ def rings_drained(model: ModelSpec, workers: int) -> float:
     return 2 * shape.rows * shape.k / (workers * FAST.max_ring_bytes)
 
 
-def batched(batch: int, model: ModelSpec, workers: int, plain: bool) -> Changes:
+def batched(batch: int, model: ModelSpec, workers: int, plain: bool, rows: int = 1) -> Changes:
     """For so many sequences of a large model. Parts of `down` are whole copies; words need rows for every worker.
 
-    plain: all weights are bf16, whose columns are divided among workers."""
+    plain: all weights are bf16, whose columns are divided among workers. Sixteen rows of a sequence divide none: they
+    share packed weights with eight."""
     whole = model.ffn % (IN_PARTS["k_parts"] * 2 * SMALL_COPY // BYTES_A_COLUMN) == 0
     all_own = all(matrix(model, name).groups >= workers for name in matrices_of(model))
     parts = HALVED if batch in HALVED_BATCHES else IN_PARTS if batch >= PARTED_BATCH else {}
@@ -213,9 +214,8 @@ def batched(batch: int, model: ModelSpec, workers: int, plain: bool) -> Changes:
             if (few := parts_of_down(model, several, batch, workers, splits)) is not None:
                 return {**WIDE_STEP, "x_parts": several, "k_parts": few, "k_splits": splits}
     if batch > NARROW_STEP:
-        divided = (
-            plain and whole and workers % DIVIDED["k_splits"] == 0 and whole_copies(model.q_dim, DIVIDED["k_splits"])
-        )
+        splits = DIVIDED["k_splits"]
+        divided = plain and whole and rows == 1 and workers % splits == 0 and whole_copies(model.q_dim, splits)
         return {**WIDE_STEP, **(DIVIDED if divided else IN_PARTS if whole else {})}
     return {
         **BATCHED,

@@ -162,7 +162,7 @@ WHOLE = (
     "slice of layers", "sm_80", "refills held back", "fenced, heads apart", "int8, fp8 cache", "int4 with zeros",
     "LayerNorm, parallel", "rows", "batch, parts of down", "live batch, fenced, head norms", "fp8, scales apart",
     "two programs", "layers of two kinds", "drawing, fenced", "batch of codes", "rows, all in parts",
-    "rows that accept", "rows without output head", "output head",
+    "rows that accept", "rows without output head", "output head", "rows, columns divided",
 )  # fmt: skip
 """Those that together have every op, hand-off and format; the recorded run makes all of their edits."""
 
