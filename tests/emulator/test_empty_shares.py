@@ -24,6 +24,7 @@ from amk.lowering import headers
 from amk.lowering.compile import DEFAULT_OPTIONS, compile_ptx
 from amk.lowering.emit import emit
 from amk.lowering.stamp import stamped
+from amk.models.matrices import K_SPLIT
 from amk.planner.settings import Settings
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.memory import Buffer
@@ -72,8 +73,8 @@ def with_room(document: Json) -> Json:
 
 
 def dealt(document: Json, least: int) -> Json:
-    """Of qkv and of gate and up the first worker keeps `least` row groups, of the other matrices the last one; its
-    neighbour has the others."""
+    """Of qkv, of gate and up and of the first share of columns the first worker keeps `least` row groups, of the other
+    matrices the last one; its neighbour has the others."""
     document = json.loads(json.dumps(document))
     tables = document["tables"]
     for number, share in enumerate(SHARES):
@@ -82,6 +83,12 @@ def dealt(document: Json, least: int) -> Json:
         counts = [few, first + second - few, *others][:: -1 if number % 2 else 1]
         tables[f"{share}.count"] = counts
         tables[f"{share}.first"] = [sum(counts[:worker]) for worker in range(len(counts))]
+    if f"{K_SPLIT}.index" in tables:
+        first, second = [worker for worker, index in enumerate(tables[f"{K_SPLIT}.index"]) if index == 0]
+        moved = max(0, tables[f"{K_SPLIT}.count"][first] - least)
+        for worker, by in ((first, -moved), (second, moved)):
+            tables[f"{K_SPLIT}.count"][worker] += by
+        tables[f"{K_SPLIT}.first"][second] -= moved
     return with_room(document)
 
 
