@@ -30,7 +30,8 @@ __device__ __forceinline__ void merge(C& c) {
       float2 scale[kTogether];
 #pragma unroll
       for (int t = 0; t < kTogether; ++t) {
-        const float* from = S::partial(c) + (kWhole ? first + t * kTurn : min(first + t * kTurn, kGroup - 1)) * kWidth;
+        // Where there is none, one that the agent has.
+        const float* from = S::partial(c) + (kWhole || first + t * kTurn < kGroup ? first + t * kTurn : first - own) * kWidth;
         v[t] = *reinterpret_cast<const float4*>(from + d), scale[t] = *reinterpret_cast<const float2*>(from + kDim);
       }
 #pragma unroll
