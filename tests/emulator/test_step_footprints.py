@@ -29,7 +29,7 @@ from tests.tiny import tiny
 TAGGED, NAIVE, ROWS = "bf16 sm_90a, tagged", "naive sm_80", "four rows across blocks, sm_90a"
 TREE, PARTS = "six nodes of a tree, sm_90a", "a batch, with parts in a loop"
 LAYOUTS = "two layouts of one and a half blocks"
-DIVIDED = "columns divided among workers"
+DIVIDED, FIVE = "columns divided among workers", "five rows, no whole turn of merge"
 BY_DATA = {
     *(("select", name) for name in ("best_index", "best_value", "prompt", "request")), ("embed", "embedding"),
     ("embed_rows", "embedding"), ("advance", "prompt"),
@@ -59,6 +59,14 @@ def divided() -> Schedule:
 
 
 @cache
+def five_rows() -> Schedule:
+    """Ten query vectors of a kv head, of which two warps take four at a time."""
+    settings = replace(FAST, rows=5, headless=True, warps=2, kv_block=16, handoff="mixed")
+    model = tiny(layers=1, hidden=128, ffn=128, heads=2, kv_heads=1, head_dim=64)
+    return plan(model, load_target("h200"), settings=settings, wanted=BF16, max_context=64, workers=4)
+
+
+@cache
 def in_two_layouts() -> Schedule:
     """Codes in the layers and bf16 in lm_head: the last norm is staged for both."""
     settings = replace(FAST, warps=2, kv_block=16)
@@ -75,7 +83,7 @@ def compiled(name: str) -> tuple[str, str]:
 
 
 def named(name: str) -> Schedule:
-    own = {PARTS: in_parts, LAYOUTS: in_two_layouts, DIVIDED: divided}
+    own = {PARTS: in_parts, LAYOUTS: in_two_layouts, DIVIDED: divided, FIVE: five_rows}
     return own[name]() if name in own else scheduled(name)
 
 
@@ -90,7 +98,7 @@ def ran(name: str) -> Result:
 
 
 @pytest.mark.turns(12)
-@pytest.mark.parametrize("name", [TAGGED, NAIVE, ROWS, TREE, PARTS, LAYOUTS, DIVIDED])
+@pytest.mark.parametrize("name", [TAGGED, NAIVE, ROWS, TREE, PARTS, LAYOUTS, DIVIDED, FIVE])
 def test_every_step_touches_what_its_op_declares(name: str) -> None:
     found = ran(name).mismatches
     assert [str(m) for m in found if m.kind != "unread" and (m.op, m.buffer) not in OF_ROWS] == []
