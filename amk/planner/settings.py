@@ -23,7 +23,7 @@ Handoff = Literal["fenced", "tagged", "mixed", "narrow"]
 FEW_READ = ("qkv", "split", "split_partial", "split_scale")
 """Buffers and counters of what a KV head's workers hand to each other; all else that crosses is read by everybody."""
 
-DIVIDED = ("sums_o", "sums_down")
+SUMS_OF_SHARES = ("sums_o", "sums_down")
 """Sums over shares of a product's columns: always tagged words, which few workers read, without a counter."""
 
 UNHINTED: dict[str, tuple[str, ...]] = {
@@ -269,7 +269,7 @@ def reducible(settings: Settings, model: ModelSpec, splits: int) -> bool:
 def has_tags(settings: Settings, name: str) -> bool:
     """Whether what the buffer or counter `name` hands on is tagged words; `handoff` is decided."""
     family = name.partition(".")[0]
-    if family in DIVIDED:
+    if family in SUMS_OF_SHARES:
         return True
     match settings.handoff:
         case "mixed":

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from amk.judges.oracle.flatten import Spelled
 from amk.judges.oracle.touched import COUNTING
-from amk.models.matrices import MATRICES, matrix
+from amk.models.matrices import MATRICES, MatrixName, matrix
 from amk.schedule_ir.expr import coefficient
 from amk.schedule_ir.memory import Buffer
 from amk.schedule_ir.ops import BarrierOp
@@ -155,12 +155,18 @@ def _chunks(schedule: Schedule) -> Iterator[str]:
 
 def _tiles(schedule: Schedule) -> Iterator[str]:
     """Every row group that a worker multiplies exists; otherwise its copies read behind the packed weights."""
-    for name in MATRICES:
-        share = "hidden" if name in ("o", "down") else name
+    shares: list[tuple[MatrixName, str, int]] = [
+        (name, "hidden" if name in ("o", "down") else name, 1) for name in MATRICES
+    ]
+    ops = (step.op for program in schedule.programs for step in steps(program.body))
+    shares += [(op.matrix, "k_split", op.k_splits) for op in ops if isinstance(op, GemvOp) and op.k_splits > 1]
+    for name, share, splits in shares:
         first, count = schedule.tables[f"{share}.first"], schedule.tables[f"{share}.count"]
         groups = matrix(schedule.model, name).groups
         if any(c and not 0 <= f <= f + c <= groups for f, c in zip(first, count, strict=True)):
             yield f"a worker owns row groups of {name} that do not exist"
+        if splits > 1 and any(not 0 <= index < splits for index in schedule.tables["k_split.index"]):
+            yield f"a worker multiplies columns of {name} that do not exist"
 
 
 def _meet(one: range, two: range) -> bool:

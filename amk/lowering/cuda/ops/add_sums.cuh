@@ -31,7 +31,7 @@ __device__ __forceinline__ void add_sums(C& c) {
 #pragma unroll
       for (int k = 0; k < kTogether; ++k) {
         int at = row[k];
-      if constexpr (kBatch > 1) at += sequence[k] * S::kKSumsRow;
+        if constexpr (kBatch > 1) at += sequence[k] * S::kKSumsRow;
 #pragma unroll
         for (int s = 0; s < kShares; ++s) raw[k][s] = sums.fetch_two(at + s * P::kHidden);
       }
