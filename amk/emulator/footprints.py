@@ -8,7 +8,8 @@ Assumes: PTX with line information (`LINE_INFO`): an instruction belongs to the 
     weights and their mbarriers are not in `accesses`; only steps that drain or refill a ring, and what comes before
     all steps, may touch them. Prefetches are no reads.
 Algorithm: the steps of a warp, loops unrolled, in order; each touch goes to the occurrence of its step that is nearest
-    to the last one, of two to the later one: between parts of a product warps meet, so nothing is moved back.
+    to the last one, of two to the later one: between parts of a product warps meet, so nothing is moved back. What the
+    nearest does not declare and the next one does begins the next one: a warp may touch nothing between the two.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ COUNTERS, LOG, ABORT = "the counters", "the watchdog's log", "the abort word"
 """Memory of waits, signals and the watchdog, which belongs to no op and is called as no buffer can be."""
 Kind = Literal["undeclared read", "undeclared write", "unwritten", "unread"]
 Spans = list[tuple[int, int]]
+Touched = dict[tuple[bool, str], Spans]
+"""Bytes by whether they are written, and by buffer."""
 _CALL = re.compile(r"amk::ops::(\w+)<S(\d+)>\(c\);")
 
 
@@ -109,6 +112,17 @@ def without(spans: Spans, others: Spans) -> Spans:
         if lo < hi:
             out.append((lo, hi))
     return out
+
+
+def _allowed(declared: Touched, writes: bool, buffer: str) -> Spans:
+    """What a step may write, or read: what it writes as well."""
+    return declared.get((True, buffer), []) + ([] if writes else declared.get((False, buffer), []))
+
+
+def _nearest(places: list[int], now: int) -> list[int]:
+    """The place nearest to `now`, of two the later one, and the next one if there is any."""
+    number = min(range(len(places)), key=lambda k: (abs(places[k] - now), -k))
+    return places[number : number + 2]
 
 
 def _filled(numbers: list[int | None]) -> list[int]:
@@ -217,8 +231,9 @@ class _Comparison:
         places: dict[int, list[int]] = defaultdict(list)
         for index, visit in enumerate(visits):
             places[visit.number].append(index)
-        touched: list[dict[tuple[bool, str], Spans]] = [defaultdict(list) for _ in visits]
-        outside: dict[tuple[bool, str], Spans] = defaultdict(list)
+        declared = [self._declared(worker, visit) for visit in visits]
+        touched: list[Touched] = [defaultdict(list) for _ in visits]
+        outside: Touched = defaultdict(list)
         now = 0
         for key, lo, hi in rows.tolist():
             step, kind = self.step_of[key >> 8 & 0xFFFFFF], key & 255
@@ -227,13 +242,14 @@ class _Comparison:
             buffer, span = self._buffer(lo, hi, worker)
             if buffer is None or buffer in (COUNTERS, LOG, ABORT):
                 continue
-            into = outside
+            into, writes = outside, kind in (WRITE, COPIED_TO)
             if places[step]:
-                nearest = min(places[step], key=lambda index: (abs(index - now), -index))
-                now, into = max(now, nearest), touched[nearest]
-            into[kind in (WRITE, COPIED_TO), buffer].append(span)
-        for visit, found in zip(visits, touched, strict=True):
-            yield from self._step(worker, visit, found)
+                nearest = _nearest(places[step], now)
+                fits = [at for at in nearest if not without([span], _allowed(declared[at], writes, buffer))]
+                now, into = max(now, (fits or nearest)[0]), touched[(fits or nearest)[0]]
+            into[writes, buffer].append(span)
+        for visit, told, found in zip(visits, declared, touched, strict=True):
+            yield from self._step(worker, visit, told, found)
         for (writes, buffer), spans in outside.items():
             left = [] if buffer in self.weights else without(spans, self.ring if buffer == SHARED else [])
             for lo, hi in left:
@@ -256,13 +272,16 @@ class _Comparison:
         first += self.machine.program.static_shared
         return (None, (0, 0)) if lo < first else (SHARED, (lo - first, hi - first))
 
-    def _step(self, worker: int, visit: Visit, found: dict[tuple[bool, str], Spans]) -> Iterator[Mismatch]:
+    def _declared(self, worker: int, visit: Visit) -> Touched:
         position = self.positions[visit.loops["n"]]
         env = Env(loops=visit.loops, worker=worker, agent=visit.agent, pos=position, tables=self.tables)
-        declared: dict[tuple[bool, str], Spans] = defaultdict(list)
+        declared: Touched = defaultdict(list)
         for access in visit.op.accesses(env, self.geometry):
             buffer, span = self._absolute(access.buffer, access.lo, access.hi)
             declared[access.kind == "write", buffer].append(span)
+        return declared
+
+    def _step(self, worker: int, visit: Visit, declared: Touched, found: Touched) -> Iterator[Mismatch]:
         beside: dict[str, Spans] = {}
         if isinstance(visit.op, GemvOp | RefillOp):
             beside = {SHARED: self.ring} | {name: [(0, 1 << 62)] for name in self.weights}
@@ -271,8 +290,8 @@ class _Comparison:
             read, written = found.get((False, buffer), []), found.get((True, buffer), [])
             reads, writes = declared.get((False, buffer), []), declared.get((True, buffer), [])
             kinds: tuple[tuple[Kind, Spans], ...] = (
-                ("undeclared read", without(read, reads + writes + more)),
-                ("undeclared write", without(written, writes + more)),
+                ("undeclared read", without(read, _allowed(declared, False, buffer) + more)),
+                ("undeclared write", without(written, _allowed(declared, True, buffer) + more)),
                 ("unwritten", without(writes, written)),
                 ("unread", without(reads, read)),
             )
