@@ -12,8 +12,8 @@ Cost: the blocks between an instruction and the stops around it.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
 
 from amk.lowering.ptx_code import Kernel
 
@@ -23,29 +23,43 @@ class Gaps:
 
     def __init__(self, kernel: Kernel, stops: Iterable[int]) -> None:
         self._kernel, self._stops = kernel, sorted(stops)
-        self._number = {at: n for n, at in enumerate(self._stops)}
 
     def around(self, at: int) -> set[int]:
         """The gaps in which the instruction, which is no stop, is executed."""
         in_text = bisect_left(self._stops, at)
-        behind = self._met(at, self._kernel.successors, len(self._stops))
-        executed = behind & {n + 1 for n in self._met(at, self._kernel.predecessors.__getitem__, -1)}
+        executed = self._behind(at) & {n + 1 for n in self._before(at)}
         return executed if executed and in_text not in executed else {in_text}
 
-    def _met(self, at: int, onward: Callable[[int], list[int]], end: int) -> set[int]:
-        """Numbers of the stops that are met first on the ways from an instruction; `end` where a way has none."""
-        found: set[int] = set()
-        seen, stack = set[int](), [at]
+    def _behind(self, at: int) -> set[int]:
+        """Numbers of the stops that are met first on the ways from an instruction; their count where a way has none."""
+        found, seen, stack = set[int](), set[int](), [at]
         while stack:
             here = stack.pop()
             if here in seen:
                 continue
             seen.add(here)
-            if here in self._number:
-                found.add(self._number[here])
+            last, number = self._kernel.last(here), bisect_left(self._stops, here)
+            if number < len(self._stops) and self._stops[number] <= last:
+                found.add(number)
+            elif following := self._kernel.successors(last):
+                stack += following
+            else:
+                found.add(len(self._stops))
+        return found
+
+    def _before(self, at: int) -> set[int]:
+        """Numbers of the stops that are met last on the ways to an instruction; -1 where a way has none."""
+        found, seen, stack = set[int](), set[int](), [at]
+        while stack:
+            here = stack.pop()
+            if here in seen:
                 continue
-            following = onward(here)
-            if not following:
-                found.add(end)
-            stack += following
+            seen.add(here)
+            first, number = self._kernel.block(here), bisect_right(self._stops, here) - 1
+            if number >= 0 and self._stops[number] >= first:
+                found.add(number)
+            elif earlier := self._kernel.predecessors[first]:
+                stack += earlier
+            else:
+                found.add(-1)
         return found

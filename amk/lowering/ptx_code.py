@@ -86,6 +86,13 @@ class Kernel:
 
     def successors(self, at: int) -> list[int]:
         """Indices that may follow: of a branch the target, then what stands behind it if it may go on."""
+        return self._successors[at]
+
+    @cached_property
+    def _successors(self) -> list[list[int]]:
+        return [self._following(at) for at in range(len(self.code))]
+
+    def _following(self, at: int) -> list[int]:
         one = self.code[at]
         following = [at + 1] if at + 1 < len(self.code) else []
         if self.ends(at):
@@ -110,6 +117,11 @@ class Kernel:
         """The first instruction of the block around an instruction."""
         return self.blocks[bisect_right(self.blocks, at) - 1]
 
+    def last(self, at: int) -> int:
+        """The last instruction of the block around an instruction."""
+        number = bisect_right(self.blocks, at)
+        return (self.blocks[number] if number < len(self.blocks) else len(self.code)) - 1
+
     def reaching(self, register: str, at: int) -> tuple[int, ...]:
         """The definitions of a register that may have written what an instruction reads there, ascending."""
         places = self.definitions[register]
@@ -127,17 +139,19 @@ class Kernel:
         if (register, start) in self._known:
             return self._known[register, start]
         found: set[int] = set()
-        last = self._last_of_blocks(register)
-        seen, stack = set[int](), list(self.blocks_before[start])
+        last, before = self._last_of_blocks(register), self.blocks_before
+        seen = set(before[start])
+        stack = list(seen)
         while stack:
             block = stack.pop()
-            if block in seen:
-                continue
-            seen.add(block)
-            places = last.get(block, ())
-            found.update(places)
-            if not places or self.code[places[0]].guard:
-                stack += self.blocks_before[block]
+            if places := last.get(block):
+                found.update(places)
+                if not self.code[places[0]].guard:
+                    continue
+            for earlier in before[block]:
+                if earlier not in seen:
+                    seen.add(earlier)
+                    stack.append(earlier)
         self._known[register, start] = frozenset(found)
         return self._known[register, start]
 

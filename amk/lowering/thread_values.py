@@ -65,6 +65,10 @@ class ThreadValues:
         self._here = {0: np.ones(len(agents), np.bool_)}
         self._ways = Dominators(kernel)
         self._decides = self._deciding()
+        self._within = {
+            block: [one for one in kernel.code[block:end] if one.at in self._decides]
+            for block, end in self._ends.items()
+        }
         self.taken: dict[int, int] = {}
         self.passed: dict[int, int] = {}
         self._sweep()
@@ -104,8 +108,8 @@ class ThreadValues:
         """Whether anything is new behind it."""
         here, end = self._here[block], self._ends[block]
         new = False
-        for one in self.kernel.code[block:end]:
-            if one.at in self._decides and self._held[one.at] is not self._open:
+        for one in self._within[block]:
+            if self._held[one.at] is not self._open:
                 new |= self._joined(one.at, here, self._result(one))
         last = self.kernel.code[end - 1]
         following = self.kernel.successors(last.at)
