@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from amk.models.matrices import MATRICES, MatrixName, matrices_of, matrix, share_table
+from amk.models.matrices import MatrixName, matrices_of, matrix, share_table
 from amk.models.model_spec import ModelSpec
 from amk.planner.buffers import global_buffers, handoffs_of, of_run
 from amk.planner.fetches import require_whole_fetches
@@ -115,8 +115,7 @@ def _laid_out(
 ) -> Sized:
     """AMK401 unless shared memory holds two slots of every ring."""
     _require_pairs(model, settings, runs)
-    divided = {name: n for name in MATRICES if (n := k_splits_of(settings, name)) > 1}
-    rows = row_tables(model, count, runs, settings.row_groups, divided)
+    rows = row_tables(model, count, runs, settings.row_groups, settings.k_splits)
     parts = settings.act_parts if settings.act_parts > 1 else choose_parts(model, target, settings, rows, runs)
     settings = replace(settings, k_parts=parts)
     chunks = choose_chunks(model, target, settings, rows, runs)
@@ -126,7 +125,7 @@ def _laid_out(
     )
     kv = kv_layout(model, settings, count, context)
     _require_room(settings.rows, kv)
-    load = loads(model, runs, rows, divided)
+    load = loads(model, runs, rows, settings.k_splits)
     heads = settings.batch * model.kv_heads if model.layers else 0
     tables = rows | attention_tables(heads, kv.splits, load, settings.attends)
     shared = shared_plan(model, target, settings, chunks, tables)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal
 
-from amk.models.matrices import K_SPLIT, MATRICES, ROWS_PER_GROUP, MatrixName, matrix, share_table
+from amk.models.matrices import ADDED, K_SPLIT, MATRICES, ROWS_PER_GROUP, MatrixName, matrix, share_table
 from amk.models.model_spec import ModelSpec
 from amk.planner.formats import BF16, Formats, Layered, layered
 from amk.weights.weight_format import weight_format
@@ -25,21 +24,20 @@ def row_tables(
     workers: int,
     wanted: Formats | Layered = BF16,
     together: int = 1,
-    k_splits: Mapping[MatrixName, int] | None = None,
+    k_splits: int = 1,
 ) -> dict[str, Table]:
     """first/count tables of every matrix; o and down share `hidden`, so a worker keeps its residual rows to itself.
 
     Every worker gets the same number of groups, and the left-over ones go to those who stream the fewest bytes a token
     so far, heaviest matrix first: rings run ahead across phases, so what counts is a worker's sum, not each phase.
     together: groups that one worker owns together, whose number divides that of every matrix. k_splits: workers that
-    the columns of a matrix are divided among, where there are several: worker w has share w % k_splits of them.
+    the columns of o and down are divided among: worker w has share w % k_splits of them.
     """
-    divided = k_splits or {}
     load = [0] * workers
     tables: dict[str, Table] = {}
-    for key, bits_per_row in sorted(streamed_bits(model, wanted, divided).items(), key=lambda item: -item[1]):
+    for key, bits_per_row in sorted(streamed_bits(model, wanted, k_splits).items(), key=lambda item: -item[1]):
         groups = matrix(model, OWNED[key]).groups
-        splits = max(divided.values(), default=1) if key == K_SPLIT else 1
+        splits = k_splits if key == K_SPLIT else 1
         first, counts = [0] * workers, [0] * workers
         for index in range(splits):
             found = _shared_out(groups // together, load[index::splits])
@@ -52,31 +50,24 @@ def row_tables(
     return tables
 
 
-def streamed_bits(
-    model: ModelSpec, wanted: Formats | Layered = BF16, k_splits: Mapping[MatrixName, int] | None = None
-) -> dict[str, int]:
+def streamed_bits(model: ModelSpec, wanted: Formats | Layered = BF16, k_splits: int = 1) -> dict[str, int]:
     """Bits of a row of each share table that are streamed for a token, divided by the number of layers."""
-    divided = k_splits or {}
     runs = layered(model, wanted)
     bits = {
         name: matrix(model, name).k * sum(count * weight_format(forms[name]).bits for count, forms in runs)
         for name in MATRICES
     }
-    shared: dict[str, int] = {"hidden": 0}
-    for name in ("o", "down"):
-        splits = divided.get(name, 1)
-        table = share_table(name, splits)
-        shared[table] = shared.get(table, 0) + bits[name] // splits
-    return shared | {
+    added = sum(bits[name] // k_splits for name in ADDED)
+    return {
+        "hidden": 0,
+        share_table("o", k_splits): added,
         "gate_up": bits["gate_up"],
         "qkv": bits["qkv"],
         "lm_head": bits["lm_head"] // max(model.layers, 1),
     }
 
 
-def loads(
-    model: ModelSpec, wanted: Formats | Layered, tables: dict[str, Table], k_splits: Mapping[MatrixName, int]
-) -> list[int]:
+def loads(model: ModelSpec, wanted: Formats | Layered, tables: dict[str, Table], k_splits: int) -> list[int]:
     """What every worker streams of all matrices, in the unit of `streamed_bits`."""
     each = streamed_bits(model, wanted, k_splits)
     columns = [[weight * n for n in tables[f"{k}.count"]] for k, weight in each.items()]

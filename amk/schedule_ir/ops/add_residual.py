@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from amk.models.matrices import ROWS_PER_GROUP
 from amk.report.schema import unless
 from amk.schedule_ir.expr import Env, Expr
 from amk.schedule_ir.memory import Name
@@ -16,13 +15,10 @@ from amk.schedule_ir.ops.base import (
     Geometry,
     Memory,
     Op,
-    owned_groups,
+    Partials,
+    agent_rows,
     owned_rows,
-    partial_spans,
-    split,
-    sum_partials,
 )
-from amk.schedule_ir.ops.gemv import partial_value
 from amk.schedule_ir.ops.precondition import (
     ALONE,
     HIDDEN,
@@ -111,29 +107,24 @@ class AddResidualOp(Addition):
     bias: Name | None = unless(None)
     k_parts: int = unless(1, ge=1, le=MAX_PARTS)
 
-    def _rows(self, env: Env, geo: Geometry) -> tuple[range, int, int, int]:
-        """Local groups of the agent, their logical rows [lo, hi), and the worker's first row."""
-        first, count = owned_groups(env, self.matrix)
-        g0, g1 = split(count, geo.role_size[self.role], int(env.agent))
-        start, end = owned_rows(env, geo, self.matrix)
-        return range(g0, g1), min((first + g0) * ROWS_PER_GROUP, end), min((first + g1) * ROWS_PER_GROUP, end), start
+    def _partials(self, layer: int) -> Partials:
+        return Partials(self.part, self.stream, self.matrix, layer, self.k_parts)
 
     def accesses(self, env: Env, geo: Geometry) -> list[Access]:
-        layer = env.eval_int(self.layer)
-        groups, lo, hi, start = self._rows(env, geo)
+        layer, start = env.eval_int(self.layer), owned_rows(env, geo, self.matrix)[0]
+        groups, lo, hi = agent_rows(env, geo, self.role, self.matrix)
         if lo == hi:
             return []
-        value = partial_value(self.matrix, layer)
         return [
-            *partial_spans(env, geo, self.part, self.matrix, self.stream, groups, value, self.k_parts),
+            *self._partials(layer).reads(env, geo, groups),
             *self._rest(geo, layer, start, lo, hi, range(geo.vectors)),
         ]
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
-        groups, lo, hi, start = self._rows(env, geo)
+        layer, start = env.eval_int(self.layer), owned_rows(env, geo, self.matrix)[0]
+        groups, lo, hi = agent_rows(env, geo, self.role, self.matrix)
         if lo == hi:
             return
-        layer = env.eval_int(self.layer)
-        y = sum_partials(env, geo, mem, self.part, self.matrix, layer, self.stream, groups, self.k_parts)[:, : hi - lo]
+        y = self._partials(layer).sums(env, geo, mem, groups)[:, : hi - lo]
         for s in range(geo.vectors):
             self._add(geo, mem, layer, start, lo, y[s], s)

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from amk.models.matrices import ROWS_PER_GROUP, MatrixName
+from amk.models.matrices import MatrixName
 from amk.report.schema import unless
 from amk.schedule_ir.expr import WORKER, Env
 from amk.schedule_ir.memory import Name
@@ -17,14 +17,10 @@ from amk.schedule_ir.ops.base import (
     Geometry,
     Memory,
     Op,
+    Partials,
+    agent_rows,
     inverse_rms,
-    owned_groups,
-    owned_rows,
-    partial_spans,
-    split,
-    sum_partials,
 )
-from amk.schedule_ir.ops.gemv import partial_value
 from amk.schedule_ir.ops.precondition import ALONE, MAX_PARTS, PARTS, RESCALED, SSQ, SUMS, Need, row, untagged
 
 NO_ROWS = np.float32(-3.0e38)
@@ -33,12 +29,8 @@ NO_ROWS = np.float32(-3.0e38)
 
 def head_rows(env: Env, geo: Geometry, role: str) -> tuple[range, int, int, int]:
     """Local groups of lm_head, vocabulary rows [lo, hi), and the candidate slot of the agent."""
-    first, count = owned_groups(env, "lm_head")
-    agents = geo.role_size[role]
-    g0, g1 = split(count, agents, int(env.agent))
-    end = owned_rows(env, geo, "lm_head")[1]
-    lo, hi = min((first + g0) * ROWS_PER_GROUP, end), min((first + g1) * ROWS_PER_GROUP, end)
-    return range(g0, g1), lo, hi, env.number(WORKER) * agents + int(env.agent)
+    slot = env.number(WORKER) * geo.role_size[role] + int(env.agent)
+    return *agent_rows(env, geo, role, "lm_head"), slot
 
 
 class LogitRows(Op):
@@ -59,13 +51,16 @@ class LogitRows(Op):
     logits: Name
     k_parts: int = unless(1, ge=1, le=MAX_PARTS)
 
+    @property
+    def _partials(self) -> Partials:
+        return Partials(self.part, self.stream, "lm_head", 0, self.k_parts)
+
     def accesses(self, env: Env, geo: Geometry) -> list[Access]:
         groups, lo, hi, _ = head_rows(env, geo, self.role)
         if lo == hi:
             return []
-        value = partial_value("lm_head", 0)
         return [
-            *partial_spans(env, geo, self.part, "lm_head", self.stream, groups, value, self.k_parts),
+            *self._partials.reads(env, geo, groups),
             *geo.squares(self.ssq, self.ssq_agents, geo.norm_of("lm_head", 0)),
             *geo.rows("write", self.logits, lo, hi, ("logits", 0)),
         ]
@@ -73,7 +68,7 @@ class LogitRows(Op):
     def written(self, env: Env, geo: Geometry, mem: Memory) -> NDArray[np.float32]:
         """Write the agent's logits, f32 [vectors, rows]; it has rows."""
         groups, lo, hi, _ = head_rows(env, geo, self.role)
-        y = sum_partials(env, geo, mem, self.part, "lm_head", 0, self.stream, groups, self.k_parts)[:, : hi - lo]
+        y = self._partials.sums(env, geo, mem, groups)[:, : hi - lo]
         if self.ssq is not None:
             y = y * inverse_rms(geo, mem, self.ssq, self.ssq_agents)
         for s in range(geo.vectors):

@@ -7,6 +7,7 @@ exactly the written bytes and does not depend on any byte outside the reads.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Protocol
 
@@ -198,6 +199,15 @@ def owned_rows(env: Env, geo: Geometry, name: MatrixName, k_splits: int = 1) -> 
     return min(first * ROWS_PER_GROUP, rows), min((first + count) * ROWS_PER_GROUP, rows)
 
 
+def agent_rows(env: Env, geo: Geometry, role: str, name: MatrixName, k_splits: int = 1) -> tuple[range, int, int]:
+    """The agent's share of the worker's row groups of matrix `name`, numbered from the worker's first one on, and the
+    logical rows [lo, hi) in it."""
+    first, count = owned_groups(env, name, k_splits)
+    g0, g1 = split(count, geo.role_size[role], int(env.agent))
+    end = owned_rows(env, geo, name, k_splits)[1]
+    return range(g0, g1), min((first + g0) * ROWS_PER_GROUP, end), min((first + g1) * ROWS_PER_GROUP, end)
+
+
 def own_sums(env: Env, geo: Geometry, part: str) -> int:
     """First element of the worker's partial sums: of its shared memory, or of its slice of a global buffer."""
     buffer = geo.buffers[part]
@@ -230,46 +240,48 @@ def partial_runs(groups: range, k_chunks: int, chunks: int, agents: int, each: i
     return tuple(runs)
 
 
-def partial_spans(
-    env: Env,
-    geo: Geometry,
-    part: str,
-    name: MatrixName,
-    stream: str,
-    groups: range,
-    value: ValueKey,
-    k_parts: int = 1,
-    k_splits: int = 1,
-) -> list[Access]:
-    """Reads of every partial sum that belongs to the worker's local row groups `groups`; value: (family, layer)."""
-    ring, k_chunks = geo.streams[stream], geo.k_chunks(stream, name, value[1]) // (k_parts * k_splits)
-    chunks = owned_count(env, name, k_splits) // ring.row_groups * k_chunks
-    runs = partial_runs(groups, k_chunks, chunks, geo.role_size[ring.role], ring.row_groups)
-    size, own = ROWS_PER_GROUP * geo.vectors, own_sums(env, geo, part)
-    return [a for lo, hi in runs for a in geo.span("read", part, own + lo * size, own + hi * size, value)]
+def partial_value(name: MatrixName, layer: int, k_splits: int = 1) -> ValueKey:
+    """The partial sums of matrix `name` over all of its columns, or over the worker's share where these are divided."""
+    return f"acc.{name}" if k_splits == 1 else f"acc.{name} of {k_splits}", layer
 
 
-def sum_partials(
-    env: Env,
-    geo: Geometry,
-    mem: Memory,
-    part: str,
-    name: MatrixName,
-    layer: int,
-    stream: str,
-    groups: range,
-    k_parts: int = 1,
-    k_splits: int = 1,
-) -> F32:
-    """Row sums of the worker's local row groups `groups`, [batch, len(groups) * 8], added in slot order."""
-    ring, k_chunks = geo.streams[stream], geo.k_chunks(stream, name, layer) // (k_parts * k_splits)
-    chunks = owned_count(env, name, k_splits) // ring.row_groups * k_chunks
-    size, own = ROWS_PER_GROUP * geo.vectors, own_sums(env, geo, part)
-    out = np.zeros((geo.vectors, len(groups), ROWS_PER_GROUP), np.float32)
-    for i, g in enumerate(groups):
-        for slot in partial_slots(g, k_chunks, chunks, geo.role_size[ring.role], ring.row_groups):
-            out[:, i] += mem.read(part, own + slot * size, own + (slot + 1) * size).reshape(geo.vectors, ROWS_PER_GROUP)
-    return out.reshape(geo.vectors, -1)
+@dataclass(frozen=True)
+class Partials:
+    """The partial sums of the worker's rows of a matrix, which `gemv` leaves in buffer `part` in k_parts steps, over
+    the worker's share of the columns, one of k_splits.
+    """
+
+    part: str
+    stream: str
+    name: MatrixName
+    layer: int
+    k_parts: int
+    k_splits: int = 1
+
+    def _chunks(self, env: Env, geo: Geometry) -> tuple[int, int, int, int]:
+        """Chunks of a row group, chunks of the worker, agents that drain them, row groups of a chunk."""
+        ring = geo.streams[self.stream]
+        of_group = geo.k_chunks(self.stream, self.name, self.layer) // (self.k_parts * self.k_splits)
+        chunks = owned_count(env, self.name, self.k_splits) // ring.row_groups * of_group
+        return of_group, chunks, geo.role_size[ring.role], ring.row_groups
+
+    def reads(self, env: Env, geo: Geometry, groups: range) -> list[Access]:
+        """Every partial sum that belongs to the worker's local row groups `groups`."""
+        runs = partial_runs(groups, *self._chunks(env, geo))
+        size, own = ROWS_PER_GROUP * geo.vectors, own_sums(env, geo, self.part)
+        value = partial_value(self.name, self.layer, self.k_splits)
+        return [a for lo, hi in runs for a in geo.span("read", self.part, own + lo * size, own + hi * size, value)]
+
+    def sums(self, env: Env, geo: Geometry, mem: Memory, groups: range) -> F32:
+        """Row sums of the worker's local row groups `groups`, [vectors, len(groups) * 8], added in slot order."""
+        chunks, vectors = self._chunks(env, geo), geo.vectors
+        size, own = ROWS_PER_GROUP * vectors, own_sums(env, geo, self.part)
+        out = np.zeros((vectors, len(groups), ROWS_PER_GROUP), np.float32)
+        for i, g in enumerate(groups):
+            for slot in partial_slots(g, *chunks):
+                values = mem.read(self.part, own + slot * size, own + (slot + 1) * size)
+                out[:, i] += values.reshape(vectors, ROWS_PER_GROUP)
+        return out.reshape(vectors, -1)
 
 
 def inverse_rms(geo: Geometry, mem: Memory, ssq: str, agents: int) -> F32:

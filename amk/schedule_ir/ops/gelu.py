@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from amk.models.matrices import ROWS_PER_GROUP, MatrixName
+from amk.models.matrices import MatrixName
 from amk.schedule_ir.expr import Env, Expr
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import (
@@ -17,13 +17,9 @@ from amk.schedule_ir.ops.base import (
     Geometry,
     Memory,
     Op,
-    owned_groups,
-    owned_rows,
-    partial_spans,
-    split,
-    sum_partials,
+    Partials,
+    agent_rows,
 )
-from amk.schedule_ir.ops.gemv import partial_value
 from amk.schedule_ir.ops.precondition import ALONE, FFN, SUMS, TAKEN, Need, Term, biased, own, row, untagged
 
 TANH = Term(lambda site: int(site.geo.model.activation == "gelu-tanh"))
@@ -60,20 +56,16 @@ class GeluOp(Op):
     tanh: bool
     act: Name
 
-    def _rows(self, env: Env, geo: Geometry) -> tuple[range, int, int]:
-        """Local groups of the agent and the logical rows [lo, hi) they hold."""
-        first, count = owned_groups(env, "gate_up")
-        g0, g1 = split(count, geo.role_size[self.role], int(env.agent))
-        end = owned_rows(env, geo, "gate_up")[1]
-        return range(g0, g1), min((first + g0) * ROWS_PER_GROUP, end), min((first + g1) * ROWS_PER_GROUP, end)
+    def _partials(self, layer: int) -> Partials:
+        return Partials(self.part, self.stream, "gate_up", layer, 1)
 
     def accesses(self, env: Env, geo: Geometry) -> list[Access]:
         layer, ffn = env.eval_int(self.layer), geo.model.ffn
-        groups, lo, hi = self._rows(env, geo)
+        groups, lo, hi = agent_rows(env, geo, self.role, "gate_up")
         if lo == hi:
             return []
         return [
-            *partial_spans(env, geo, self.part, "gate_up", self.stream, groups, partial_value("gate_up", layer)),
+            *self._partials(layer).reads(env, geo, groups),
             *(geo.span("read", self.bias, layer * ffn + lo, layer * ffn + hi, None) if self.bias else []),
             *geo.rows("write", self.act, lo, hi, ("act", layer)),
         ]
@@ -83,11 +75,11 @@ class GeluOp(Op):
         return gelu(rows, bool(settings["tanh"]))
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
-        groups, lo, hi = self._rows(env, geo)
+        groups, lo, hi = agent_rows(env, geo, self.role, "gate_up")
         if lo == hi:
             return
         layer = env.eval_int(self.layer)
-        y = sum_partials(env, geo, mem, self.part, "gate_up", layer, self.stream, groups)[:, : hi - lo]
+        y = self._partials(layer).sums(env, geo, mem, groups)[:, : hi - lo]
         if self.bias:
             base = layer * geo.model.ffn
             y += mem.read(self.bias, base + lo, base + hi)

@@ -26,6 +26,7 @@ from amk.schedule_ir.ops.base import (
     owned_groups,
     owned_split,
     part_columns,
+    partial_value,
     split,
 )
 from amk.schedule_ir.ops.precondition import (
@@ -68,11 +69,6 @@ def staged_value(model: ModelSpec, name: MatrixName, layer: int) -> ValueKey:
     if norm is not None:
         return "xn", norm
     return "xo" if model.graph.products[name].reads == "attn" else "xd", layer
-
-
-def partial_value(name: MatrixName, layer: int, k_splits: int = 1) -> ValueKey:
-    """The partial sums of matrix `name` over all of its columns, or over the worker's share where these are divided."""
-    return f"acc.{name}" if k_splits == 1 else f"acc.{name} of {k_splits}", layer
 
 
 def _columns(lo: int, hi: int, k_chunks: int) -> list[tuple[int, int]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from amk.models.matrices import ROWS_PER_GROUP, MatrixName
+from amk.models.matrices import MatrixName
 from amk.report.schema import unless
 from amk.schedule_ir.expr import Env, Expr
 from amk.schedule_ir.memory import Name
@@ -14,14 +14,10 @@ from amk.schedule_ir.ops.base import (
     Geometry,
     Memory,
     Op,
+    Partials,
+    agent_rows,
     inverse_rms,
-    owned_groups,
-    owned_rows,
-    partial_spans,
-    split,
-    sum_partials,
 )
-from amk.schedule_ir.ops.gemv import partial_value
 from amk.schedule_ir.ops.precondition import MAX_PARTS, PARTS, RESCALED, SSQ, SUMS, Need, biased
 
 
@@ -50,33 +46,29 @@ class StoreRowsOp(Op):
     out: Name
     k_parts: int = unless(1, ge=1, le=MAX_PARTS)
 
-    def _rows(self, env: Env, geo: Geometry) -> tuple[range, int, int]:
-        """Local groups of the agent and the logical rows [lo, hi) they hold."""
-        first, count = owned_groups(env, "qkv")
-        g0, g1 = split(count, geo.role_size[self.role], int(env.agent))
-        end = owned_rows(env, geo, "qkv")[1]
-        return range(g0, g1), min((first + g0) * ROWS_PER_GROUP, end), min((first + g1) * ROWS_PER_GROUP, end)
+    def _partials(self, layer: int) -> Partials:
+        return Partials(self.part, self.stream, "qkv", layer, self.k_parts)
 
     def accesses(self, env: Env, geo: Geometry) -> list[Access]:
         layer = env.eval_int(self.layer)
-        groups, lo, hi = self._rows(env, geo)
+        groups, lo, hi = agent_rows(env, geo, self.role, "qkv")
         if lo == hi:
             return []
-        rows, value = geo.matrix("qkv").rows, partial_value("qkv", layer)
+        rows = geo.matrix("qkv").rows
         bias = geo.span("read", self.bias, layer * rows + lo, layer * rows + hi, None) if self.bias else []
         return [
-            *partial_spans(env, geo, self.part, "qkv", self.stream, groups, value, self.k_parts),
+            *self._partials(layer).reads(env, geo, groups),
             *geo.squares(self.ssq, self.ssq_agents, geo.norm_of("qkv", layer)),
             *bias,
             *geo.rows("write", self.out, lo, hi, ("qkv", layer)),
         ]
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
-        groups, lo, hi = self._rows(env, geo)
+        groups, lo, hi = agent_rows(env, geo, self.role, "qkv")
         if lo == hi:
             return
         layer = env.eval_int(self.layer)
-        y = sum_partials(env, geo, mem, self.part, "qkv", layer, self.stream, groups, self.k_parts)[:, : hi - lo]
+        y = self._partials(layer).sums(env, geo, mem, groups)[:, : hi - lo]
         if self.ssq is not None:
             y *= inverse_rms(geo, mem, self.ssq, self.ssq_agents)
         if self.bias:

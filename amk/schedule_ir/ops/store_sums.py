@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from amk.models.matrices import ROWS_PER_GROUP, MatrixName
+from amk.models.matrices import MatrixName
 from amk.report.schema import unless
 from amk.schedule_ir.expr import Env, Expr
 from amk.schedule_ir.memory import Name
@@ -16,15 +16,11 @@ from amk.schedule_ir.ops.base import (
     Geometry,
     Memory,
     Op,
+    Partials,
     ValueKey,
-    owned_groups,
-    owned_rows,
+    agent_rows,
     owned_split,
-    partial_spans,
-    split,
-    sum_partials,
 )
-from amk.schedule_ir.ops.gemv import partial_value
 from amk.schedule_ir.ops.precondition import HIDDEN, MAX_PARTS, MAX_SPLITS, SPLIT_PARTS, SUMS, Need, own, row
 
 K_SUMS = BufferField("global", "f32", each=True)
@@ -58,29 +54,25 @@ class StoreSumsOp(Op):
     k_parts: int = unless(1, ge=1, le=MAX_PARTS)
     k_splits: int = Field(ge=2, le=MAX_SPLITS)
 
-    def _rows(self, env: Env, geo: Geometry) -> tuple[range, int, int]:
-        """Local groups of the agent and the logical rows [lo, hi) they hold."""
-        first, count = owned_groups(env, self.matrix, self.k_splits)
-        g0, g1 = split(count, geo.role_size[self.role], int(env.agent))
-        end = owned_rows(env, geo, self.matrix, self.k_splits)[1]
-        return range(g0, g1), min((first + g0) * ROWS_PER_GROUP, end), min((first + g1) * ROWS_PER_GROUP, end)
+    def _partials(self, layer: int) -> Partials:
+        return Partials(self.part, self.stream, self.matrix, layer, self.k_parts, self.k_splits)
 
     def accesses(self, env: Env, geo: Geometry) -> list[Access]:
         layer = env.eval_int(self.layer)
-        groups, lo, hi = self._rows(env, geo)
+        groups, lo, hi = agent_rows(env, geo, self.role, self.matrix, self.k_splits)
         if lo == hi:
             return []
-        value, at = partial_value(self.matrix, layer, self.k_splits), owned_split(env, self.k_splits) * geo.model.hidden
+        at = owned_split(env, self.k_splits) * geo.model.hidden
         return [
-            *partial_spans(env, geo, self.part, self.matrix, self.stream, groups, value, self.k_parts, self.k_splits),
+            *self._partials(layer).reads(env, geo, groups),
             *geo.rows("write", self.k_sums, at + lo, at + hi, sums_value(self.matrix, layer)),
         ]
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
-        groups, lo, hi = self._rows(env, geo)
+        groups, lo, hi = agent_rows(env, geo, self.role, self.matrix, self.k_splits)
         if lo == hi:
             return
         layer, at = env.eval_int(self.layer), owned_split(env, self.k_splits) * geo.model.hidden
-        y = sum_partials(env, geo, mem, self.part, self.matrix, layer, self.stream, groups, self.k_parts, self.k_splits)
+        y = self._partials(layer).sums(env, geo, mem, groups)
         for s in range(geo.vectors):
             mem.write(self.k_sums, geo.row(self.k_sums, s) + at + lo, y[s, : hi - lo])

@@ -18,13 +18,11 @@ from amk.schedule_ir.ops.base import (
     Geometry,
     Memory,
     Op,
+    Partials,
     inverse_rms,
     owned_groups,
-    partial_spans,
     split,
-    sum_partials,
 )
-from amk.schedule_ir.ops.gemv import partial_value
 from amk.schedule_ir.ops.precondition import ALONE, FFN, MAX_PARTS, PARTS, SSQ, SUMS, TAKEN, Need, row, untagged
 
 OUTPUTS_PER_GROUP = 4
@@ -60,14 +58,16 @@ class SwigluOp(Op):
         ffn = geo.model.ffn
         return range(g0, g1), min((first + g0) * OUTPUTS_PER_GROUP, ffn), min((first + g1) * OUTPUTS_PER_GROUP, ffn)
 
+    def _partials(self, layer: int) -> Partials:
+        return Partials(self.part, self.stream, "gate_up", layer, self.k_parts)
+
     def accesses(self, env: Env, geo: Geometry) -> list[Access]:
         layer = env.eval_int(self.layer)
         groups, lo, hi = self._rows(env, geo)
         if lo == hi:
             return []
-        value = partial_value("gate_up", layer)
         return [
-            *partial_spans(env, geo, self.part, "gate_up", self.stream, groups, value, self.k_parts),
+            *self._partials(layer).reads(env, geo, groups),
             *geo.squares(self.ssq, self.ssq_agents, geo.norm_of("gate_up", layer)),
             *geo.rows("write", self.act, lo, hi, ("act", layer)),
         ]
@@ -83,7 +83,7 @@ class SwigluOp(Op):
         if lo == hi:
             return
         layer = env.eval_int(self.layer)
-        rows = sum_partials(env, geo, mem, self.part, "gate_up", layer, self.stream, groups, self.k_parts)
+        rows = self._partials(layer).sums(env, geo, mem, groups)
         rows = rows * inverse_rms(geo, mem, self.ssq, self.ssq_agents)
         for s, own in enumerate(rows.reshape(geo.vectors, -1, 2, OUTPUTS_PER_GROUP)):
             gate, up = own[:, 0].reshape(-1)[: hi - lo], own[:, 1].reshape(-1)[: hi - lo]
