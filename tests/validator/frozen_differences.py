@@ -1,11 +1,11 @@
-"""Since when a schedule is answered otherwise: differences that `tests.validator.frozen` recorded, judged once more.
+"""Why today's validator answers otherwise than an earlier one: differences that `tests.validator.frozen` recorded.
 
-    python -m tests.validator.frozen_differences COMMIT --record FILE [--tree FOLDER]
+    python -m tests.validator.frozen_differences --record FILE > PAGE
 
-Each schedule is made again from its name and judged by today's validator and by that of COMMIT, one between the two
-that the record compares. What COMMIT answers as today's one changed before COMMIT, what it answers as the earlier one
-changed after it. The record keeps how many of each kind there are. The command runs where the record was made: other
-commits plan and edit otherwise, and then today's answer is `not as recorded`.
+Two schedules of every kind of difference are made again from their names and judged by the validators of the commits
+between the two that the record compares, by bisection: the record keeps the commits at which the earlier answer ends.
+The page counts the differences of each kind beside them. The command runs where the record was made: other commits plan
+and edit otherwise.
 """
 
 from __future__ import annotations
@@ -14,22 +14,37 @@ import argparse
 import ast
 import json
 import re
+import subprocess
 import sys
-from collections import Counter
-from contextlib import nullcontext
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from amk.adversary.confusion import mutation
 from amk.adversary.edits import Edit, Json, apply
 from amk.adversary.neighbourhood.bases import MADE, base
 from amk.models.model import load_model
 from tests.adversarial.full_size import drawn
-from tests.validator.frozen import PARTS, _document, _server, worktree
-from tests.validator.frozen_verdicts import Answer, answer
+from tests.validator.frozen import PARTS, ROOT, _document, _server, worktree
+from tests.validator.frozen_verdicts import Answer
 
 LINE = re.compile(r"([\w-]+): (.*): was (\[.*\]), is (\[.*\])")
+REASONS = {
+    "097430cc": "A product may begin while refills of its ring are owed, as long as one slot is not: the refusal was "
+    "needless.",
+    "f827e8d0": "Accesses are compared in the order of any run, so another race, or its other step, is named.",
+    "06d4a17a": "One run places all accesses, so the race is found before the read of a word that nobody has written.",
+    "987da570": "Deadlocks of large schedules are shown by the flat run, which names another waiting step.",
+    "26b5a0c1": "Options that a model's family does not have are refused when the file is read.",
+    "8a1346e6": "Steps of more than 8 rows are in the schema.",
+    "c7916ccf": "Steps of more than 16 rows are in the schema.",
+    "caa2d7ec": "Codes may be multiplied by several vectors.",
+    "36718803": "Symmetric codes of four bits need no sums of a vector's blocks, which several vectors do not have.",
+}
+"""By the commit at which the earlier answer ends."""
 
 
 @dataclass(frozen=True)
@@ -77,29 +92,77 @@ def document(part: str, name: str) -> Json:
     return _named(part)[name]
 
 
-def told(difference: Difference, tree: Path) -> str:
-    """What the validator of the tree says of it."""
-    case = document(difference.part, difference.name)
-    if answer(case) != difference.now:
-        return "not as recorded"
-    between = _server(tree).ask(case)
-    return {str(difference.now): "as the newer", str(difference.was): "as the earlier"}.get(str(between), "otherwise")
+def ends(
+    cases: Mapping[str, Answer], commits: Sequence[str], ask: Callable[[str, list[str]], Mapping[str, Answer]]
+) -> dict[str, str]:
+    """For every case, with its earlier answer, the first of the commits (oldest first) that answers otherwise, by
+    bisection. The first one answers as earlier, the last one otherwise. ask(commit, names): its answers."""
+    open_ = {name: (0, len(commits) - 1) for name in cases}
+    while wanted := [(low + high) // 2 for low, high in open_.values() if high - low > 1]:
+        at = max(wanted, key=wanted.count)
+        names = [name for name, (low, high) in open_.items() if low < at < high]
+        for name, answer in ask(commits[at], names).items():
+            low, high = open_[name]
+            open_[name] = (at, high) if answer == cases[name] else (low, at)
+    return {name: commits[high] for name, (_, high) in open_.items()}
+
+
+def between(against: str, commit: str) -> list[str]:
+    """The commits from `against` to `commit`, oldest first, without those of merged branches."""
+    command = ["git", "rev-list", "--reverse", "--first-parent", f"{against}..{commit}"]
+    listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split()
+    return [against, *(commit[:8] for commit in listed)]
+
+
+def examined(differences: Sequence[Difference], commits: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Of every kind: how many there are, and the commits at which the earlier answer to its first and last one ends;
+    none where the two validators, asked again, answer otherwise than the record says."""
+    kinds: dict[str, list[Difference]] = defaultdict(list)
+    for one in differences:
+        kinds[one.kind].append(one)
+    chosen = {f"{one.part}: {one.name}": one for some in kinds.values() for one in (some[0], some[-1])}
+    schedules = {name: document(one.part, one.name) for name, one in chosen.items()}
+
+    def ask(commit: str, names: list[str]) -> dict[str, Answer]:
+        with worktree(commit) as tree:
+            return {name: _server(tree).ask(schedules[name]) for name in names}
+
+    earlier, last = ask(commits[0], list(chosen)), ask(commits[-1], list(chosen))
+    cases = {name: one.was for name, one in chosen.items() if (earlier[name], last[name]) == (one.was, one.now)}
+    found: dict[str, set[str]] = defaultdict(set)
+    for name, commit in ends(cases, commits, ask).items():
+        found[chosen[name].kind].add(commit)
+    return {kind: {"count": len(some), "ends at": sorted(found[kind])} for kind, some in kinds.items()}
+
+
+def page(record: Mapping[str, Any]) -> str:
+    """The kinds by the commits at which they begin, most differences first."""
+    groups: dict[tuple[str, ...], list[tuple[int, str]]] = defaultdict(list)
+    for kind, found in record["kinds"].items():
+        groups[tuple(found["ends at"])].append((found["count"], kind))
+    run = record["run"]
+    text = (
+        f"# Why {len(record['differences']):,} answers differ from those of {record['against']}\n\n"
+        f"Record: `frozen-validator.json`, commit {run['commit']}. Two differences of every kind were bisected.\n\n"
+        "| differences | kinds | since | reason |\n|---|---|---|---|\n"
+    )
+    for commits, kinds in sorted(groups.items(), key=lambda item: -sum(count for count, _ in item[1])):
+        names = "; ".join(f"{kind} ({count:,})" for count, kind in sorted(kinds, reverse=True))
+        reasons = " ".join(REASONS[commit] for commit in commits) or "Asked again, the two validators do not differ so."
+        text += f"| {sum(count for count, _ in kinds):,} | {names} | {', '.join(commits)} | {reasons} |\n"
+    return text
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("commit", help="whose validator is asked")
     parser.add_argument("--record", type=Path, required=True, help="JSON file with differences")
-    parser.add_argument("--tree", type=Path, help="the files of the commit, where there is no git")
     options = parser.parse_args()
     record = json.loads(options.record.read_text())
-    counts: dict[str, Counter[str]] = {}
-    with nullcontext(options.tree) if options.tree else worktree(options.commit) as tree:
-        for difference in map(Difference.of, record["differences"]):
-            counts.setdefault(difference.kind, Counter())[told(difference, tree)] += 1
-    record["asked again"] = record.get("asked again", {}) | {options.commit: dict(sorted(counts.items()))}
-    options.record.write_text(json.dumps(record, indent=1) + "\n")
-    print(json.dumps(record["asked again"][options.commit], indent=1))
+    if "kinds" not in record:
+        differences = [Difference.of(line) for line in record["differences"]]
+        record["kinds"] = examined(differences, between(record["against"], record["run"]["commit"]))
+        options.record.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+    print(page(record), end="")
     return 0
 
 
