@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_tests_of_one_loaded_model_stay_in_one_process() -> None:
     """Without a GPU they are skipped, but by the process that would have run them."""
     command = [sys.executable, "-m", "pytest", "-o", "addopts=", "--import-mode=importlib", "-p", "no:cacheprovider"]

@@ -86,7 +86,7 @@ def test_the_files_are_what_the_recipes_make() -> None:
         assert json.loads((FOLDER / f"{recipe.name}.json").read_text()) == make_case(recipe), recipe.name
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize("number", BY_NUMBER)
 def test_the_file_of_a_class_is_its_smallest_mutant(number: int) -> None:
     case = minimal_case(BY_NUMBER[number])

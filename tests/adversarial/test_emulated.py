@@ -33,7 +33,7 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(run_folder.NAME, str(tmp_path))
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @pytest.mark.usefixtures("_folder")
 def test_runs_are_shared_where_the_host_prepares_the_same() -> None:
     """Another name changes nothing; another theta changes the table of angles, and not the kernel."""
@@ -59,7 +59,7 @@ def test_a_block_that_no_compiler_unrolls_is_counted_as_not_run() -> None:
     assert found.rulings == {"unrun: not printed: AMK601": 1} and not found.told
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.usefixtures("_folder")
 def test_a_slice_tells_a_kernel_that_computes_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
     """Were it called SAFE; the numpy machine is not asked."""
@@ -127,7 +127,7 @@ def test_a_kernel_that_needs_more_than_a_run_may_take_is_not_refuted(monkeypatch
     assert found.rulings == {"unrun: not ended within the limit of instructions": 1} and not found.told
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.usefixtures("_folder")
 def test_sums_of_a_stage_that_needs_none_are_judged_by_everything() -> None:
     """The one field of which only a few edits of two bases are SAFE: they go where other scratch has been."""

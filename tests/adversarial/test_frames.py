@@ -20,7 +20,7 @@ SEEDS = range(16)
 FREE = {"wait", "signal", "barrier", "prefetch_cache"}
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", MADE)
 def test_bases_are_accepted(name: str) -> None:
     assert looked_at(base(name)) == ("accepted", "")
@@ -30,14 +30,14 @@ def test_every_kind_of_op_is_drawn_but_those_of_other_layouts() -> None:
     assert len(ops()) > 30 and {"embed", "take_hidden", "layer_norm", "select_draw", "refill"} <= ops().keys()
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_random_frames_have_no_hole() -> None:
     found = [looked_at(drawn(Random(seed))[1]) for seed in SEEDS]
     assert {verdict for verdict, _ in found} >= {"accepted", "refused"}
     assert not any(wrong for _, wrong in found), found
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_no_step_with_data_may_leave_the_tokens() -> None:
     """Each before the first token and behind the last one; the launch state is loaded and stored where it is."""
     document = base("one layer")

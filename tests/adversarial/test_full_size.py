@@ -18,14 +18,14 @@ LAYERED = TINY.model_copy(update={"layers": 3})
 SHARED_CELL, SPLIT_COUNT = 11, 43
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @pytest.mark.parametrize("number", list(PLANS)[:: cases(2, 1)])
 def test_judges_of_all_layers_and_of_two_agree(number: int) -> None:
     outcome, _ = decide(number, "layers/3", 0, LAYERED)
     assert not outcome.false_accept and not outcome.false_reject and outcome.uncertified == ""
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(("seed", "status"), [("0", "UNSAFE"), ("2", "SAFE"), ("5", "SAFE"), ("8", "SAFE")])
 def test_layers_share_or_exchange_cells_however_many_there_are(seed: str, status: str) -> None:
     """Cells that exist for two layers only, or thresholds that count two layers a token, once made these differ."""
@@ -53,7 +53,7 @@ def test_the_oracle_refuses_a_launch_beyond_the_context() -> None:
             rule(schedule, TOKENS, [position])
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize(
     ("number", "seed", "codes", "kind"),
     [

@@ -26,7 +26,7 @@ from amk.validator.verify import verify
 from tests.adversarial.fuzz import fuzzed, outcome
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_damaged_schedules_are_refused_or_judged() -> None:
     rng, seen = Random(1), Counter[str]()
     for _ in range(150):
@@ -61,7 +61,7 @@ def lists(value: Json, path: Path = ()) -> Iterator[Path]:
         yield from lists(entry, (*path, key))
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @pytest.mark.parametrize("name", ["fenced", "rows"])
 def test_every_array_may_be_empty_without_an_internal_error(name: str) -> None:
     document, seen = base(name), Counter[str]()

@@ -50,7 +50,7 @@ def small(kind: str = "fenced") -> Json:
     return subject(kind, 2, 2, 1).document
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @pytest.mark.parametrize(
     ("number", "seed", "status"),
     [
@@ -321,7 +321,7 @@ def test_partial_thresholds_over_signals_with_a_common_past(missing: int, status
     assert verify(schedule).status == rule(schedule).status == status
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 def test_mutants_of_every_class_are_judged_alike(capsys: pytest.CaptureFixture[str]) -> None:
     """A slice of `amk adversarial --n`, which `.ci/run` runs with more."""
     assert main(["adversarial", "--n", "44", "--seed", "9", "--jobs", "1", "--format", "json"]) == 0
@@ -349,7 +349,7 @@ def test_without_a_number_the_stored_cases_are_judged(
     assert json.loads(capsys.readouterr().out)["false_rejects"] == 1
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_metamorphic_edits_keep_the_verdict() -> None:
     """Renaming and reordering counters, and equal copies of a program, change nothing."""
     rng = Random(5)

@@ -67,7 +67,7 @@ def certified(schedule: Schedule) -> bool:
     return check_certificate(schedule, schedule_hash(schedule), made, proof).accepted
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_a_layout_of_a_safe_plan_is_safe(name: str) -> None:
     schedule = schedule_of(layout(name))
@@ -191,7 +191,7 @@ MISTAKES: list[Callable[[], Json]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_in_one_place_is_seen(mistake: Callable[[], Json]) -> None:
     schedule = schedule_of(mistake())
@@ -211,7 +211,7 @@ def walk(rng: Random) -> list[tuple[str, str]]:
     return found
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 def test_random_layouts_have_no_hole_and_would_tell_one(monkeypatch: pytest.MonkeyPatch) -> None:
     found = [one for seed in SEEDS for one in walk(Random(seed))]
     assert {verdict for verdict, _ in found} >= {"SAFE", "UNSAFE"}

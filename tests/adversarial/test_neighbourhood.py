@@ -82,7 +82,7 @@ def test_the_bases_are_safe(name: str) -> None:
     assert verify(schedule_of(base(name))).safe
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_every_property_of_the_schema_is_edited() -> None:
     """But those of objects that no base has."""
     schema = schema_of_schedules()
@@ -231,7 +231,7 @@ def test_a_run_that_was_killed_goes_on(tmp_path: Path) -> None:
     assert [[getattr(x, k) for k in kept] for x in read(broken)] == [[getattr(x, k) for k in kept] for x in read(whole)]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_the_command_counts_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, holes = tmp_path / "edits.jsonl", tmp_path / "holes"
     words = ["adversarial", "--neighbourhood", str(file), "--base", "fenced", "--edits", "5", "--format", "json"]
@@ -288,7 +288,7 @@ def test_splits_have_a_twin_with_at_most_one_edit_and_one_user() -> None:
         assert sum(original.get(k) != twin.value.get(k) for k in {*original, *twin.value} - {"name"}) <= 1
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize("name", WHOLE)
 def test_no_hole_among_splits(name: str) -> None:
     changes, _, survey = splits_of(name)

@@ -35,7 +35,7 @@ Row = tuple[int, int, int, int, int, int]
 """(segment, space, write, lo, hi, tag)"""
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", MADE)
 def test_plans_are_right_by_the_definitions(name: str) -> None:
     """What the oracle refuses without looking at the order would hide what it says of the order."""
@@ -81,7 +81,7 @@ def begun(system: System, withheld: int) -> set[int]:
             value[cell] += amount
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("together", [3, 11, 4_096])
 def test_columns_say_what_runs_without_each_segment(together: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Withheld alone, in few columns whose rows begin and end somewhere inside, and in all at once."""
@@ -221,7 +221,7 @@ def races_by_definition(case: Drawn) -> bool:
     return False
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize("together", [5, 4_096])
 def test_races_are_those_of_the_definition(together: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ordering, "TOGETHER", together)
@@ -262,7 +262,7 @@ def misread_by_bytes(toucher: Toucher, touched: Touched, order: list[int], pos: 
     return any(memory.get((s, b)) != (code, 0) for s, lo, hi, code in final for b in range(lo, hi))
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_what_is_read_is_what_each_byte_holds() -> None:
     rng, seen = Random(9), Counter[bool]()
     for kind in CLASSES:
@@ -281,7 +281,7 @@ def test_what_is_read_is_what_each_byte_holds() -> None:
     assert min(seen[True], seen[False]) > 3, seen
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 def test_a_position_is_decided_alike_whatever_was_decided_before() -> None:
     seen, differ = Counter[bool](), 0
     for kind in CLASSES:

@@ -23,7 +23,7 @@ class Card(SimulatedBackend):
         return self.name
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(
     ("name", "later", "measured"),
     [("GPU-1", 60.0, 1), ("GPU-1", calibration.HOLDS + 60, 2), ("GPU-1", -60.0, 2), ("GPU-2", 60.0, 2), ("", 60.0, 2)],

@@ -64,7 +64,7 @@ def run(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str,
     return code, captured.out, captured.err
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_search_runs_report_export_resume(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """By knobs, whose plans are SAFE whatever the quick certifier lets pass, because the export proves its best."""
     code, out, err = run([*SEARCH, "--evals", "8", "--proposer", "knobs"], capsys)
@@ -133,7 +133,7 @@ def test_a_limit_that_is_not_given_stays_what_it_was(data: Path, capsys: pytest.
     assert code == 2 and "--max-dollars: " in err
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_advice_outlasts_a_resume_from_elsewhere(
     data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -162,7 +162,7 @@ def test_advice_outlasts_a_resume_from_elsewhere(
     assert told == ["fewer registers\n\\x1b[2J"] * 2 + ["more of them"] * 2 + [""] * 2
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_a_run_that_is_resumed_stays_what_it_is(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What is asked for beside a run must be what the run is of; what is left at its default asks for nothing."""
     assert run([*SEARCH, "--evals", "1", "--seed", "3"], capsys)[0] == 0
@@ -182,7 +182,7 @@ def test_a_run_that_is_resumed_stays_what_it_is(data: Path, capsys: pytest.Captu
     assert ("nothing was kept" in err) is (read_state(folder).best == START)
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_a_run_of_a_file_is_found_again(
     data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,7 +201,7 @@ def test_a_run_of_a_file_is_found_again(
     assert run([*words, "smollm2-135m", "--resume", "--evals", "2"], capsys)[0] == 0
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_run_of_which_nothing_is_left_is_not_begun_anew(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*SEARCH, "--evals", "2"], capsys)[0] == 0
     (folder,) = (data / "runs").iterdir()
@@ -211,7 +211,7 @@ def test_a_run_of_which_nothing_is_left_is_not_begun_anew(data: Path, capsys: py
     assert code == 2 and "AMK704" in err and not (folder / MIRROR).read_bytes()
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("place", [(Loop, "_take"), (session, "proposer_for"), (runs, "begin")])
 def test_an_interrupted_search_leaves_a_report_and_says_how_to_go_on(
     place: tuple[Any, str], data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -243,7 +243,7 @@ class Card(SimulatedBackend):
         return f"card {self.number}"
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_signal_while_the_journal_is_opened_is_answered_with_a_report(
     data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -263,7 +263,7 @@ def test_a_signal_while_the_journal_is_opened_is_answered_with_a_report(
     assert (folder / reports.REPORT).is_file() and read_state(folder).evals == 1
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_a_search_in_slices_on_two_cards(
     data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -295,7 +295,7 @@ def test_a_search_in_slices_on_two_cards(
     assert found["live_model_calls"] == 0 and found["prior"] is False
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_a_search_for_a_batch(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Every plan, the one that it is compared with too, decodes as many sequences; a resumed run keeps their number. By
     knobs, as above."""
@@ -321,7 +321,7 @@ def test_a_search_for_a_batch(data: Path, capsys: pytest.CaptureFixture[str]) ->
     assert run([*SEARCH, "--batch", "17", "--evals", "2"], capsys)[0] == 2
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_runs_are_replayed_from_another(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run([*SEARCH, "--evals", "4"], capsys)
     name = json.loads(run(["runs", "--format", "json"], capsys)[1])["runs"][0]["run"]
@@ -330,7 +330,7 @@ def test_runs_are_replayed_from_another(data: Path, capsys: pytest.CaptureFixtur
     assert len(rows) == 2 and rows[0]["best"] == rows[1]["best"]
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_answers_of_another_run_are_replayed(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In a new run; the tools run again, and nobody is called."""
     pytest.importorskip("anthropic")

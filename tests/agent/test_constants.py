@@ -95,7 +95,7 @@ def fit_two(runs: Sequence[Run], start: Constants, told: Callable[[str], None]) 
     return fit(runs, start, ("hop_us", "l2_us"), told, spread=3.0)  # all of them take half a minute
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_from_a_card_elsewhere_to_a_search_without_one(
     runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -128,7 +128,7 @@ def test_from_a_card_elsewhere_to_a_search_without_one(
     assert pilot.candidate_ms != pytest.approx(times(state, None, 2), rel=0.04)
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_a_run_keeps_its_constants(
     runs: Path, given: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -213,7 +213,7 @@ def given_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("amk.planner.search.constants_for", never)
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize(("proposer", "evals"), [("beam", 2), ("structure", 4), ("portfolio", 5)])
 def test_no_part_of_a_search_asks_with_other_constants(
     proposer: str, evals: int, runs: Path, given: Path, given_alone: None

@@ -67,7 +67,7 @@ def test_a_paired_test_ends_at_its_half_and_a_confirmation_never() -> None:
     assert not ruling.passed and ruling.log_gain == pytest.approx(-log(1.2)) and "2 of 4 rounds" in ruling.reason
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_worth_a_keep_is_hardly_ever_lost_at_the_half(kind: Kind) -> None:
     """Beside the whole paired test, at the gain that a keep needs and at one and a half times it."""

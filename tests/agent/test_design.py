@@ -202,7 +202,7 @@ def test_directed_draws_apply_also_to_an_edited_schedule(workshop: Workshop) -> 
     assert len(used) >= 6 and len(edits) >= 5
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 def test_a_search_of_edits_learns_and_repeats_nothing(make_loop: MakeLoop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(structure, "LOOKS", {True: 4, False: 3})
     loop = make_loop(Structure(), evals=5)
@@ -226,7 +226,7 @@ def test_where_a_device_measures_parents_far_behind_the_best_are_rare(make_loop:
     assert 900 < sum(sure._another(context, [near, far], rng) is far for _ in range(2000)) < 1100
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_beside_others_a_child_is_climbed_to(make_loop: MakeLoop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the simulator measures, what is proposed is SAFE and faster than what leads by its word, by several changes
     if one is not enough. From the leader on its way, before that is measured, no worse one is proposed."""

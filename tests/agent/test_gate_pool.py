@@ -73,7 +73,7 @@ def judged(pool: GatePool, sources: Sequence[Any]) -> list[Gated]:
         pool.close()
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize(
     ("trap", "words", "deadline"),
     [(DEADLY, "ended, 3 times", 600.0), (STOPPING, "was stopped, 3 times", 600.0), (SLOW, "longer than 1.5 s", 1.5)],
@@ -144,7 +144,7 @@ def test_closing_ends_every_process_at_once(workshop: Workshop) -> None:
     assert all(p is not None and p.wait(30) == -signal.SIGKILL for p in processes) and time.monotonic() - began < 30
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 def test_a_child_has_no_key_and_imports_nothing_from_the_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,7 +178,7 @@ def test_what_a_process_is_started_with_fits_in_a_pipe() -> None:
     assert pickle.loads(pickle.dumps(full)).key(FAST) == full.key(FAST)
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize("runs", [True, False])
 def test_a_certificate_that_the_checker_refuses_is_a_verdict(runs: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a code of its own; where nothing is going to run nobody asks."""
@@ -243,7 +243,7 @@ def test_a_kernel_arrives_as_it_was_admitted() -> None:
     assert kernel.schedule == schedule and kernel.code == cubin and kernel.certificate["schedule"]
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("spoilt", ["", "code", "seal"])
 def test_a_worker_binds_by_the_gates_seal(spoilt: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a process of its own, which knows nothing. What the seal is not of is compiled and read back."""

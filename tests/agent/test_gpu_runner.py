@@ -117,7 +117,7 @@ def test_a_check_compares_every_position_with_the_oracle(runner: Any, batch: int
     assert runner.references is not references
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_the_worker_loads_the_compiler_before_torch() -> None:
     """Torch brings an NVRTC of its own, whose code is not that of the gate's processes, which have no torch."""
     program = """

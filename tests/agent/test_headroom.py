@@ -35,7 +35,7 @@ def test_expected_value_is_the_mean_of_the_gains_that_one_would_keep() -> None:
         assert expected(gain) == pytest.approx(np.maximum(draws + gain, 0).mean(), abs=2e-4)
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @pytest.mark.parametrize(("share", "near"), [(0.99, True), (0.1, False)])
 def test_a_simulated_search_near_the_floor_stops_with_candidates(make_loop: MakeLoop, share: float, near: bool) -> None:
     """The floor at `share` of the start's time."""
@@ -62,7 +62,7 @@ class Card(SimulatedBackend):
     simulated = False
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_a_simulated_run_is_gone_on_with_on_the_card(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

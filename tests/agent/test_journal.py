@@ -206,7 +206,7 @@ def replace(path: Path, old: bytes, new: bytes) -> None:
     path.write_bytes(path.read_bytes().replace(old, new))
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("loss", LOSSES)
 def test_what_one_copy_lost_is_read_back_from_the_other(tmp_path: Path, loss: str) -> None:
     """After a kill; and nothing that was there is gone: what was replaced lies beside, byte for byte."""
@@ -277,7 +277,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @given(st.sampled_from([MIRROR, DATABASE, WAL]), st.floats(0, 1))
 @settings(max_examples=60, deadline=None)
 def test_any_cut_of_one_copy_loses_nothing(killed: Path, name: str, share: float) -> None:

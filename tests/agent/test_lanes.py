@@ -69,7 +69,7 @@ class Named(SimulatedBackend):
         return super().measure(job, incumbent, candidate)
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_two_devices_share_the_work(make_loop: MakeLoop) -> None:
     first, second = (Named("h200", 1, number=i, seconds=0.01) for i in (1, 2))
     loop = make_loop(RandomDraw(), first, evals=16)
@@ -106,7 +106,7 @@ def loop_order(state: object, index: int) -> int:
     return [mark.index for mark in state.curve].index(index)  # type: ignore[attr-defined]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_the_others_go_on_when_a_device_is_lost(make_loop: MakeLoop) -> None:
     first, second = Named("h200", number=1, life=3), Named("h200", number=2, seconds=0.005)
     loop = make_loop(Local(), first, evals=8)

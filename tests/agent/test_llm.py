@@ -105,7 +105,7 @@ def played(request: dict[str, Any]) -> Answer:
     return answers[min(turn(request), len(answers)) - 1]
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_a_night_with_a_model_ends_with_every_fault_named(
     make_loop: MakeLoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -190,7 +190,7 @@ def test_each_trial_is_told_as_a_change_to_its_parent_with_its_gain_over_it(make
     assert measured >= 10 and kept and slower and single
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize(
     ("answer", "outcome", "again"),
     [
@@ -229,7 +229,7 @@ def test_a_failure_is_told_everywhere_and_waited_for(
     assert outcome in printed.getvalue() and "0 of" not in printed.getvalue()
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 def test_a_model_that_earns_nothing_is_asked_less(make_loop: MakeLoop) -> None:
     """What it submits is in form and leads nowhere."""
     numbers = itertools.cycle((0, 1, 2, 3, 5))
@@ -246,7 +246,7 @@ def test_a_model_that_earns_nothing_is_asked_less(make_loop: MakeLoop) -> None:
     assert standing.proposals >= 4 and standing.kept == standing.evaluated == 0 and standing.accepted == "0%"
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_slow_answer_never_holds_up_the_device(make_loop: MakeLoop) -> None:
     script = Script([(200, {}, {}, 60.0)])
     with serving(script) as url:
@@ -262,7 +262,7 @@ def test_a_slow_answer_never_holds_up_the_device(make_loop: MakeLoop) -> None:
     assert "Prefer few registers." in sent["messages"][0]["content"] and "Prefer" not in json.dumps(sent["system"])
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_search_with_nothing_else_to_do_waits_for_the_model(make_loop: MakeLoop) -> None:
     answers = [(*uses(submit({"wide_epilogue": 16}))[:3], 0.5), ok("done")]
     with serving(Script(answers)) as url:
@@ -272,7 +272,7 @@ def test_a_search_with_nothing_else_to_do_waits_for_the_model(make_loop: MakeLoo
     assert [t.proposed.proposer for t in loop.state.trials] == ["llm"] and loop.state.evals == 1
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_a_replayed_search_is_the_same_twice_and_calls_nobody(make_loop: MakeLoop, tmp_path: Path) -> None:
     tape = tmp_path / "tape.jsonl"
     search(make_loop, played, 6, cassette=Cassette(tape, replay=False))

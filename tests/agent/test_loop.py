@@ -81,7 +81,7 @@ def test_evaluations_end_the_search(make_loop: MakeLoop) -> None:
     assert "4 evaluations" in loop.run() and loop.state.evals == 4
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_a_proposer_without_ideas_ends_the_search(make_loop: MakeLoop) -> None:
     loop = make_loop(points({"run_ahead": True}), evals=50, survey=True)
     assert "nothing new; of " in loop.run() and not loop.state.exhausted
@@ -142,7 +142,7 @@ class Flat(Simulator):
         return tuple(1.0 + pos / 1e6 for pos in positions)
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_a_night_of_identical_candidates_through_the_loop_keeps_none(make_loop: MakeLoop) -> None:
     backend = SimulatedBackend("h200", 3, Flat(), Noise("heavy", 0.006))
     loop = make_loop(RandomDraw(), backend, evals=100)
@@ -150,7 +150,7 @@ def test_a_night_of_identical_candidates_through_the_loop_keeps_none(make_loop: 
     assert loop.state.evals == 100 and loop.state.best == START
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_what_lost_its_pilot_is_decided_before_anything_else_is_measured(make_loop: MakeLoop) -> None:
     """Otherwise a slow plan waits behind all better ones of later batches, and something near the best stays open."""
     waiting: list[int] = []

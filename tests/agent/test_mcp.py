@@ -139,7 +139,7 @@ def test_a_proposal_waits_for_the_gate(finished: Run) -> None:
     assert suggestion.settings["run_ahead"] is True and suggestion.handle == handle
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [
@@ -203,7 +203,7 @@ def test_settings_are_judged_as_they_are_asked_for(finished: Run) -> None:
     assert "int8" in planned(asked[-2]).model_dump_json() and planned(asked[-1]).batch == 2
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 def test_a_design_is_looked_at_in_a_process_of_its_own(finished: Run) -> None:
     """A verdict and a simulated time; of several edits those that the refusal is about; what is no schedule."""
     slots = {"do": "set", "of": "stream", "name": "weights", "field": "slots", "value": 3}

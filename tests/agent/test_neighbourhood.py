@@ -42,7 +42,7 @@ class Known(SimulatedBackend):
         return tuple(exp(loss) for _ in job.positions)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_reduced_space_is_exhausted_and_the_journal_and_the_report_say_so(make_loop: MakeLoop) -> None:
     loop = make_loop(Sweep(), SimulatedBackend("h200", noise=Noise("quiet")), evals=100, survey=True)
     loop.space = replace(loop.space, knobs=tuple(k for k in loop.space.knobs if k.name in KNOBS))
@@ -92,7 +92,7 @@ def test_what_a_short_look_does_not_plan_counts_as_open(make_loop: MakeLoop, wor
     assert some.open >= every.open and some.singles == every.singles
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_the_next_best_has_a_neighbourhood_of_its_own(make_loop: MakeLoop) -> None:
     loop = make_loop(Sweep(), SimulatedBackend("h200", noise=Noise("quiet")), evals=100, survey=True)
     loop.space = replace(loop.space, knobs=tuple(k for k in loop.space.knobs if k.name in KNOBS))
@@ -121,7 +121,7 @@ def test_two_changes_are_left_when_sum_and_interaction_are_too_little(
     assert "kv_splits, warps" in text and "bounded" in text and sentence(survey.event()).split(":")[0] in text
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_pair_that_may_gain_enough_is_open(make_loop: MakeLoop) -> None:
     """With a little more help, all pairs of the two sizes have to be measured."""
     loop = make_loop(Sweep(), Known("h200", noise=Noise("quiet"), help=3 * LOSS), evals=200, survey=True)

@@ -73,7 +73,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory, workshop: Workshop) -> Path:
     return folder
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_what_waits_for_its_paired_test_holds_up_no_proposal(whole: Path) -> None:
     waiting, queued = [], []
     written = events(whole)
@@ -86,7 +86,7 @@ def test_what_waits_for_its_paired_test_holds_up_no_proposal(whole: Path) -> Non
     assert max(waiting) > 1 and min(queued) == AHEAD
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize("share", [0.1, 0.4, 0.8])
 def test_a_run_that_was_cut_off_anywhere_goes_on_as_it_would_have(
     whole: Path, tmp_path: Path, workshop: Workshop, share: float
@@ -101,7 +101,7 @@ def test_a_run_that_was_cut_off_anywhere_goes_on_as_it_would_have(
         assert fates(loop.state) == fates(fold(written)), f"after {written[cut - 1][0].kind}"
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_limit_that_was_lowered_holds_and_what_waits_is_taken_up_by_a_higher_one(
     whole: Path, tmp_path: Path, workshop: Workshop
 ) -> None:

@@ -47,7 +47,7 @@ EVALS = {"leap": 45, "surrogate": 25, "local": 30, "evolution": 30, "combine": 2
 """The beam asks the simulator first; `leap` changes much at once, and its own times alone say what each is worth."""
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 @pytest.mark.parametrize("name", INFORMED)
 def test_a_proposer_improves_the_phased_plan_and_repeats_nothing(
     make_loop: MakeLoop, tmp_path: Path, name: str, default_gain: float, monkeypatch: pytest.MonkeyPatch
@@ -86,7 +86,7 @@ def test_the_beam_simulates_plans_of_the_weights_that_the_run_has(
     assert labels == ["int8"] * 2
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_blind_draws_repeat_nothing_and_learn_which_values_are_refused(make_loop: MakeLoop) -> None:
     loop = make_loop(offline("random"), evals=24)
     loop.run()
@@ -95,7 +95,7 @@ def test_blind_draws_repeat_nothing_and_learn_which_values_are_refused(make_loop
     assert loop.state.evals == 24 and 0 < verdicts.count("unsafe") <= 4
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_fresh_proposer_continues_as_the_old_one_would(
     make_loop: MakeLoop, name: str, monkeypatch: pytest.MonkeyPatch
@@ -108,7 +108,7 @@ def test_a_fresh_proposer_continues_as_the_old_one_would(
     assert list(offline(name).ask(loop.context())) == list(loop.proposer.ask(loop.context()))
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_the_bandit_tries_every_arm_and_then_the_best(make_loop: MakeLoop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(beam, "EXPANSIONS", FEW)
     portfolio = offline("knobs")
@@ -119,7 +119,7 @@ def test_the_bandit_tries_every_arm_and_then_the_best(make_loop: MakeLoop, monke
     assert set(used) == {arm.name for arm in portfolio.arms}
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 def test_comparison_at_equal_budgets(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(beam, "EXPANSIONS", FEW)
     problem = Perturbed(workshop, Space.around(PHASED), fences_kept, (128, 2047))

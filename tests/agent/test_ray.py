@@ -49,7 +49,7 @@ def pids(folder: Path) -> list[int]:
     return sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit())
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_a_killed_server_loses_nothing(cluster: None, tmp_path: Path, make_loop: MakeLoop) -> None:
     folder = tmp_path / "servers"
     folder.mkdir()
@@ -75,7 +75,7 @@ def test_a_killed_server_loses_nothing(cluster: None, tmp_path: Path, make_loop:
         server.close()
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_stopped_search_leaves_its_server(cluster: None, tmp_path: Path, make_loop: MakeLoop) -> None:
     (server,) = ray_backend.device_servers(functools.partial(fake_server, str(tmp_path), "spin"), 1, gpus=0)
     loop = make_loop(RandomDraw(), server, evals=6)
@@ -87,13 +87,13 @@ def test_a_stopped_search_leaves_its_server(cluster: None, tmp_path: Path, make_
     server.close()
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_no_gpus_is_said(cluster: None) -> None:
     with pytest.raises(AmkError, match="AMK708"):
         ray_backend.device_servers(functools.partial(fake_server, ".", "honest"))
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_no_cluster_is_said() -> None:
     with pytest.raises(AmkError, match="AMK708"), ray_backend.cluster("127.0.0.1:1"):
         raise AssertionError("nothing listens there")

@@ -56,7 +56,7 @@ class Tags(HTMLParser):
         self.seen.append((tag, dict(attrs)))
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_a_real_run_renders_with_curve_timeline_and_diff(make_loop: MakeLoop) -> None:
     loop = make_loop(evals=12)
     loop.run()
@@ -272,7 +272,7 @@ def test_a_long_run_keeps_its_report_small(make_loop: MakeLoop) -> None:
     assert time.process_time() - began < 2.0, "seconds of a processor, for twice as many as a night has"
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 def test_a_short_night_leaves_little_behind(tmp_path: Path) -> None:
     """The short form of `python -m tests.agent.long_night`: seven minutes in four seconds."""
     found = long_night.night(tmp_path / "run", 0.12, "random")
@@ -284,7 +284,7 @@ def ablated_rows(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_closer_bound_than_the_floor_is_told_beside_the_best(make_loop: MakeLoop, tmp_path: Path) -> None:
     """Of the newest row that is of the run's model, weights and card; another row says nothing of it."""
     loop = make_loop(evals=2)

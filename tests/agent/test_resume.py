@@ -46,7 +46,7 @@ def fates(state: State) -> list[tuple[object, ...]]:
     ]
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 def test_killed_at_random_moments_the_run_ends_with_all_evaluations_and_loses_nothing(tmp_path: Path) -> None:
     rng = random.Random(11)
     folder, survived = tmp_path / "killed", []
@@ -77,7 +77,7 @@ def test_killed_at_random_moments_the_run_ends_with_all_evaluations_and_loses_no
     assert len(keys) == len(set(keys))
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 def test_driver_supervisor_and_worker_are_killed_and_nothing_is_lost() -> None:
     """The short form of `python -m tests.agent.kills`."""
     each, evals = cases(1, 2), cases(5, 8)
@@ -86,7 +86,7 @@ def test_driver_supervisor_and_worker_are_killed_and_nothing_is_lost() -> None:
     assert found["evaluations"] >= evals and sum(found["last event at a kill"].values()) >= 3 * each
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 def test_a_search_stands_the_hazards_of_a_night() -> None:
     """The short form of `python -m tests.agent.hazards`, which has to fork before it has threads."""
     program = "import json; from tests.agent import hazards; print(json.dumps(hazards.campaign(19, 2)))"

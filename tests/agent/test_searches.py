@@ -11,7 +11,7 @@ from tests.agent.conftest import MakeLoop
 from tests.agent.searches import summed_up
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_search_is_summed_up_from_its_journal(make_loop: MakeLoop) -> None:
     loop = make_loop(offline("local"), evals=8)
     loop.reference = FAST

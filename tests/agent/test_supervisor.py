@@ -76,7 +76,7 @@ def test_a_faster_candidate_is_seen(bench: Bench) -> None:
     assert isinstance(result, Samples) and result.log_ratios[0] < -0.1
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @way("slow_place")
 def test_a_slow_place_is_not_held_against_a_program(bench: Bench) -> None:
     """Half of each round is measured in exchanged places; a pilot, which only asks whether to go on, in one."""
@@ -92,7 +92,7 @@ FAULTS = {"spin": "deadline", "deaf_spin": "deadline", "segfault": "crashed", "e
           "memory": "memory", "raises": "block_failed"}  # fmt: skip
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @way(*FAULTS)
 def test_faults_are_named_and_survived(bench: Bench, request: pytest.FixtureRequest) -> None:
     name = request.node.callspec.params["bench"]
@@ -130,7 +130,7 @@ def test_the_worker_has_no_keys(bench: Bench) -> None:
     assert "secret" not in seen and "ANTHROPIC" not in seen and "PATH" in seen
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @way("child")
 def test_the_whole_process_group_ends(bench: Bench) -> None:
     result = bench.compare()
@@ -147,7 +147,7 @@ def test_what_a_worker_prints_is_no_answer(bench: Bench) -> None:
     assert isinstance(bench.compare(), Samples)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @way("honest")
 def test_a_paired_test_without_hope_ends_at_its_half(bench: Bench) -> None:
     """What it showed is kept; no program is measured in exchanged places again, and the next paired test is whole."""
@@ -198,7 +198,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @way("spin")
 def test_a_stopped_search_does_not_wait_for_its_worker(bench: Bench) -> None:
     """The question under way ends when `stop` is called from another thread, and no new worker is started."""

@@ -49,7 +49,7 @@ def test_knobs_that_matter_are_told_from_those_that_do_not(seed: int) -> None:
     assert set(rates) <= {*RATES, START} and noise in NOISES
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_from_the_most_promising_neighbours_promise_more(make_loop: MakeLoop) -> None:
     """And what is found does not depend on how often it is asked: rates are those of a whole number of blocks."""
     loop = make_loop(offline("local"), evals=18)

@@ -183,7 +183,7 @@ worlds = st.builds(
 orders = st.lists(st.integers(0, 997), min_size=1, max_size=40).map(tuple)
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(worlds, st.integers(0, 8), orders)
 def test_what_is_unsettled_is_on_its_way_or_proposed_next(world: World, ahead: int, order: tuple[int, ...]) -> None:

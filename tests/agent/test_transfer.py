@@ -25,7 +25,7 @@ def lesson(**fields: object) -> Lesson:
     return Lesson.model_validate({"model": "m", "gpu": "g", "simulated": True, "gain": 0.05} | fields)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_what_paid_is_learned_and_made_again_elsewhere(make_loop: MakeLoop, tmp_path: Path) -> None:
     edits = [json.dumps(UNAWAITED, sort_keys=True)]
     loop = make_loop(Replay(({"edits": edits}, {"run_ahead": True, "edits": edits})), evals=2)

@@ -93,7 +93,7 @@ def some(schedule: Schedule) -> Compiled:
     return without(schedule, "staging", "sums", "depth")
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 def test_waits_fences_and_candidates_are_not_in_the_code(schedule: Schedule, whole: Compiled) -> None:
     found = without(schedule, "waits", "fence", "argmax", "place")
     for instruction in (r"ld\.acquire\.gpu", r"fence\.proxy\.async\.shared"):
@@ -102,7 +102,7 @@ def test_waits_fences_and_candidates_are_not_in_the_code(schedule: Schedule, who
     assert count(found, r"cp\.async\.bulk") == count(whole, r"cp\.async\.bulk")
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_vectors_and_sums_are_not_read_and_the_ring_has_twice_the_slots(
     schedule: Schedule, whole: Compiled, some: Compiled
 ) -> None:
@@ -148,7 +148,7 @@ def test_nothing_is_multiplied_and_everything_is_still_copied_and_signalled(
         assert count(found, instruction) == count(whole, instruction) > 0
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_nobody_admits_an_ablated_kernel(schedule: Schedule, some: Compiled) -> None:
     made = some
     assert list(made.resources) == [SYMBOL] and KERNEL not in made.ptx

@@ -24,7 +24,7 @@ def few_registers() -> Schedule:
     return schedule.model_copy(update={"launch": Launch(**schedule.launch.model_dump() | {"registers": 40})})
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_a_kernel_made_ahead_is_the_same_and_a_refusal_arrives_whole() -> None:
     one, refused = small(), few_registers()
     with Ahead((one, refused)) as ahead:
@@ -38,7 +38,7 @@ def test_a_kernel_made_ahead_is_the_same_and_a_refusal_arrives_whole() -> None:
     assert there.value.diagnostics == here.value.diagnostics and there.value.exit_code == here.value.exit_code
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_single_kernel_needs_no_other_process() -> None:
     schedule = small()
     with Ahead((schedule,)) as ahead:

@@ -23,7 +23,7 @@ TARGET = load_target("h200").model_copy(update={"sms": 32})
 PROBLEM = Problem(MODEL, TARGET, context=512, positions=(100,))
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_the_choice_is_deterministic_varied_and_about_half_near_the_best() -> None:
     states = chosen(PROBLEM, 12, seed=1)
     assert [s.key for s in states] == [s.key for s in chosen(PROBLEM, 12, seed=1)]
@@ -37,7 +37,7 @@ def test_the_choice_is_deterministic_varied_and_about_half_near_the_best() -> No
     assert all(b >= APART * a * (1 - 1e-9) for a, b in pairwise(times))
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 def test_no_kernel_is_chosen_that_was_seen() -> None:
     states = chosen(PROBLEM, 8, seed=1)
     seen = [states[0].settings, *(s.settings for s in states[3:6])]

@@ -22,7 +22,7 @@ UNRECORDED = {f"pythia-{size}" for size in ("70m", "160m", "410m", "1b", "1.4b",
 """Models that are newer than the record."""
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 @pytest.mark.parametrize("gpu", [target.name for target in targets()])
 def test_one_model_runs_on_every_target(gpu: str) -> None:
     cell = examine("smollm2-135m", gpu, "bf16", use_cache=True)
@@ -47,7 +47,7 @@ def test_a_recorded_cell_is_kept_while_schedule_and_code_are_the_same() -> None:
         assert again.compile_s != 1234.5 and again.outcome == "runs"
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_the_command_records_resumes_and_renders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     record, table = tmp_path / "m.json", tmp_path / "m.md"
     words = ["matrix", "--record", str(record), "--models", "llama3-70b", "--render", str(table)]

@@ -74,13 +74,13 @@ def test_changes_are_of_the_default_plan() -> None:
     assert planned("smollm2-135m", "h100", "handoff='fenced'") != default
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_the_own_checkout_and_headers_make_the_own_code(schedule: Schedule, own: bytes, checkout: Path) -> None:
     assert code(compiled(checkout, schedule)) == own
     assert code(compiled(HEADERS, schedule)) == own
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_another_tree_makes_other_code(schedule: Schedule, own: bytes, checkout: Path) -> None:
     folder = checkout / "amk/lowering/cuda"
     replaced(folder / "ops/stage_norm.cuh", "fmaf(v[k], v[k], ", "fmaf(v[k], v[k], 1.0f + ")

@@ -114,7 +114,7 @@ def test_a_shared_row_names_what_the_planner_chose() -> None:
     assert tuned_changes(plan(load_model("smollm2-135m"), load_target("l4"), max_context=2048)) == {}
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_the_simulator_learns_from_a_card_that_is_not_here(
     sent: Path,
     cases: list[Measurement],

@@ -60,7 +60,7 @@ def as_arrays(weights: Any) -> dict[str, np.ndarray]:
     return {name: tensor.double().numpy() for name, tensor in arrays.items()}
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("model", VARIANTS, ids=names)
 def test_torch_decoder_is_the_numpy_decoder(model: ModelSpec) -> None:
     weights = torch_model.TorchWeights.random(model, 3, device="cpu")
@@ -72,7 +72,7 @@ def test_torch_decoder_is_the_numpy_decoder(model: ModelSpec) -> None:
         np.testing.assert_allclose(got.numpy(), expected.forward([token]), rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("model", VARIANTS, ids=names)
 def test_the_static_step_is_the_plain_step(model: ModelSpec) -> None:
     weights = torch_model.TorchWeights.random(model, 4, device="cpu")
@@ -88,7 +88,7 @@ def test_the_static_step_is_the_plain_step(model: ModelSpec) -> None:
         np.testing.assert_allclose(got.numpy(), expected.numpy(), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("model", VARIANTS, ids=names)
 def test_a_batch_of_torch_is_its_sequences(model: ModelSpec) -> None:
     """The plain and the static step with three sequences, against each alone; kv heads of one stand together."""
@@ -110,7 +110,7 @@ def test_a_batch_of_torch_is_its_sequences(model: ModelSpec) -> None:
             np.testing.assert_allclose(other.numpy(), expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("model", VARIANTS, ids=names)
 @pytest.mark.parametrize("kept", ["bf16", "fp8"])
 def test_places_at_once_are_steps_alone(model: ModelSpec, kept: CacheDtype) -> None:
@@ -210,7 +210,7 @@ def test_the_step_compiles_as_one_graph() -> None:
     torch.testing.assert_close(results[0], results[1], rtol=2e-2, atol=2e-2)
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("model", VARIANTS, ids=names)
 @pytest.mark.parametrize("form", ["bf16", "fp8"])
 def test_many_layers_are_compiled_once(form: FormatName, model: ModelSpec, monkeypatch: pytest.MonkeyPatch) -> None:

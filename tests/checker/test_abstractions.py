@@ -67,7 +67,7 @@ CHANGES: list[tuple[str, Change]] = [
 ]
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize(("name", "change"), CHANGES, ids=range(len(CHANGES)))
 def test_what_few_layers_do_not_show_is_refused_by_both(name: str, change: Change) -> None:
     document = copy.deepcopy(base(name))

@@ -63,7 +63,7 @@ PLACES: dict[str, tuple[tuple[str, ...], int]] = {
 """By base, fields with such edits, and how many are looked at."""
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 @pytest.mark.parametrize("name", PLACES)
 def test_what_the_checker_alone_accepts_is_of_a_known_kind(name: str) -> None:
     (fields, most), survey, found = PLACES[name], Survey(base(name)), Counter[str]()

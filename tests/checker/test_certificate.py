@@ -89,7 +89,7 @@ def test_launches_of_one_token_are_proved_as_launches_of_two() -> None:
         certify_schedule(wrong)
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("recipe", UNSOUND, ids=lambda recipe: recipe.name)
 def test_no_certificate_for_unsafe_or_open_cases(recipe: Recipe) -> None:
     """Also not from the certificate of the safe twin, re-hashed."""
@@ -235,7 +235,7 @@ def idle_for(*keys: str) -> Schedule:
     return from_document(document)
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_whoever_owns_the_position_waits_for_the_workers_words() -> None:
     """The last worker is past the last token's 'act' once its keys and values have been read. Each of three workers
     does that at the positions of its split only, but whatever the position is everybody waits for the one that does."""
@@ -378,7 +378,7 @@ def test_obligations_are_named(naive: tuple[Schedule, dict[str, Any]]) -> None:
     assert len(facts.RING_LEMMA) == len(scripts)
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_forgeries_are_not_accepted() -> None:
     """The long run is `python -m amk.adversary.forgeries --n 100000`."""
     reasons, fooled = offer(list(victims(6)), 1000, "tests")
@@ -422,7 +422,7 @@ def test_any_certificate_gets_a_verdict(key: str, junk: object) -> None:
     assert not check_certificate(schedule, digest, junk, proof).accepted
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_a_full_size_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     schedule = plan(load_model("llama3-8b"), load_target("h200"))
     file, evidence, other = tmp_path / "s.json", tmp_path / "c.json", tmp_path / "o.json"

@@ -121,7 +121,7 @@ CONSTANTS = [
 ]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(("name", "field", "constant"), CONSTANTS)
 @pytest.mark.parametrize("base", ["fenced", "tagged"])
 def test_a_constant_is_read_as_itself_alone(base: str, name: str, field: str, constant: str) -> None:
@@ -132,7 +132,7 @@ def test_a_constant_is_read_as_itself_alone(base: str, name: str, field: str, co
 SHARED = ["x", "part", "ssq", "residual"]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("field", SHARED)
 @pytest.mark.parametrize("which", ["ring", "full"])
 def test_the_bytes_of_a_ring_are_the_copies_own(field: str, which: str) -> None:

@@ -65,7 +65,7 @@ def _words(footprints: Footprints, site: Site, pos: I64) -> set[tuple[int, ...]]
     }
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(("rows", "splits", "context"), SHAPES)
 def test_words_are_read_at_every_position_and_at_some(rows: int, splits: int, context: int) -> None:
     schedule = scheduled(rows, splits, context)
@@ -94,7 +94,7 @@ def _pairs(readings: Readings) -> set[tuple[int, ...]]:
     }
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(("rows", "splits", "context"), SHAPES)
 def test_words_are_read_wherever_a_row_is_of_a_split(rows: int, splits: int, context: int) -> None:
     schedule = scheduled(rows, splits, context)

@@ -179,7 +179,7 @@ def loaded(file: Path) -> tuple[str, Counter[str]]:
     return told, Counter(name.partition(".")[2].partition(".")[0] for name in names.split())
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_verdict_loads_no_more_than_its_budget(tmp_path: Path) -> None:
     file = tmp_path / "s.json"
     save_schedule(plan(load_model("llama3-8b"), load_target("h200")), file)

@@ -79,7 +79,7 @@ def test_over_budget_is_refused_like_an_unsafe_schedule(
     assert not output.exists()
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_a_place_that_cannot_be_written(schedule: Schedule, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compile", saved(schedule, tmp_path), "-o", str(tmp_path / "no" / "k.cubin")]) == 2
     assert "AMK001" in capsys.readouterr().err

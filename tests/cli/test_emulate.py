@@ -69,7 +69,7 @@ def test_what_needs_too_much_memory_is_refused_before_weights_are_made(
     assert "AMK803" in capsys.readouterr().err
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_schedule_that_the_interpreter_cannot_follow_is_told_as_wrong(capsys: pytest.CaptureFixture[str]) -> None:
     """The kernel ends and has a token; what it read as digits was written as half floats."""
     assert main(["emulate", "adversarial/halves-where-digits-are-read.json"]) == Exit.UNSAFE
@@ -77,7 +77,7 @@ def test_a_schedule_that_the_interpreter_cannot_follow_is_told_as_wrong(capsys: 
     assert "AMK805" in told and "gemv" in told and "was never written" in told
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", ["output head", "last layer and output head", "slice of layers"])
 def test_a_slice_is_given_hidden_states(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """As many as tokens are asked for; what it leaves is compared, and so are the footprints of one launch."""

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.checkpoint
 ON_SCHEDULE = ("--device", "interpreter")
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_the_question_is_answered_in_words(smollm2_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """As the template has it, without its system message of 20 tokens; the answer ends with the model's own token."""
     asked = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
@@ -30,7 +30,7 @@ def test_the_question_is_answered_in_words(smollm2_path: Path, capsys: pytest.Ca
     assert capsys.readouterr().out == "The capital of France is Paris.\n"
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_a_question_is_answered_by_the_schedule(smollm2_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A short text: the interpreter takes a second for a token. All of the model's layers are in it."""
     asked = "The capital of France is"
@@ -48,7 +48,7 @@ def test_a_schedule_does_not_run_on_the_device_cpu(smollm2_path: Path, capsys: p
         assert "AMK005" in capsys.readouterr().err
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_an_answer_as_json(smollm2_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["generate", "--model", str(smollm2_path), "--prompt", "What is the capital of France?", "--json"]
     assert main([*words, "--logprobs", "2", "--stop", "Paris", "--prompt", "Hi", "--max-tokens", "8"]) == 0
@@ -58,7 +58,7 @@ def test_an_answer_as_json(smollm2_path: Path, capsys: pytest.CaptureFixture[str
     assert [len(each["top"]) for each in first["logprobs"]] == [2] * len(first["tokens"])
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_the_form_json_has_the_answer_in_it(smollm2_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["generate", "--model", str(smollm2_path), "--prompt", "What is the capital of France?", "--device", "cpu"]
     assert main([*words, "--format", "json"]) == 0
@@ -67,7 +67,7 @@ def test_the_form_json_has_the_answer_in_it(smollm2_path: Path, capsys: pytest.C
     assert "--logprobs are told with --json" in capsys.readouterr().err
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_a_conversation_of_two_turns(
     smollm2_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -76,7 +76,7 @@ def test_a_conversation_of_two_turns(
     assert capsys.readouterr().out.splitlines() == ["The capital of France is Paris.", "The capital of Italy is Rome."]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_question_is_put_into_the_chat_template(smollm2_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = [
         "generate",
@@ -91,7 +91,7 @@ def test_a_question_is_put_into_the_chat_template(smollm2_path: Path, capsys: py
     assert "37 tokens" in capsys.readouterr().err
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_prompt_longer_than_the_context_is_refused(smollm2_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = [
         "generate",
@@ -120,7 +120,7 @@ def test_sampling_outside_its_range_is_refused(
     assert "AMK015" in capsys.readouterr().err
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_a_drawn_text_is_a_function_of_its_seed(smollm2_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = [
         "generate",
@@ -187,7 +187,7 @@ def test_without_a_gpu_cuda_is_refused(smollm2_path: Path, capsys: pytest.Captur
     assert "AMK602" in capsys.readouterr().err
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 def test_several_prompts_are_answered_in_one_batch(
     smollm2_path: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

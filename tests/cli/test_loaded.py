@@ -46,7 +46,7 @@ SHARED = {"attention", "base", "precondition", "staging"}
 """What files of ops have in common, beside them."""
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("name", ["llama3-8b", "small"])
 def test_a_verdict_loads_no_more_than_it_uses(name: str, tmp_path: Path) -> None:
     path = tmp_path / "schedule.json"

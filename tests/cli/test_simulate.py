@@ -61,7 +61,7 @@ def test_bad_input_is_one_diagnostic(words: list[str], schedule: Path, capsys: p
     assert capsys.readouterr().err.startswith("error[AMK")
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_constants_are_fitted_used_and_compared(
     schedule: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -81,7 +81,7 @@ def test_constants_are_fitted_used_and_compared(
     assert main(["simulate", "--against", RECORD, "--held-out"]) == 2  # no other model to fit on
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_every_fold_of_the_kernels_is_predicted_by_constants_fitted_to_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -47,7 +47,7 @@ def test_workers_warps_and_tokens_are_chosen(schedule: Path, capsys: pytest.Capt
     assert code == 0 and json.loads(out)["tracks"] == 4 * 2
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize(
     ("name", "marked"), [("missing-wait", 2), ("queue-inversion", None), ("merge-before-attend", None)]
 )

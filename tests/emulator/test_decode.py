@@ -116,7 +116,7 @@ def scheduled(name: str) -> Schedule:
     )  # fmt: skip
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 @pytest.mark.parametrize("name", CASES)
 def test_the_kernel_gives_the_interpreters_tokens_in_any_order(name: str) -> None:
     schedule = scheduled(name)
@@ -160,7 +160,7 @@ def _found(value: Any, key: str) -> list[Any]:
     return [entry for part in value for entry in _found(part, key)] if isinstance(value, list | tuple) else []
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize(
     ("written", "edited"), [("red.release.gpu", "red.relaxed.gpu"), ("ld.acquire.gpu", "ld.relaxed.gpu")]
 )

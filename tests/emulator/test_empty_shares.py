@@ -144,7 +144,7 @@ def touched(schedule: Schedule) -> list[Mismatch]:
     return [m for m in found if m.kind != "unread" and (m.op, m.buffer) not in UNNAMED]
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 @pytest.mark.parametrize("least", [0, 1])
 @pytest.mark.parametrize("name", [*WHOLE, *FURTHER])
 def test_an_agent_without_a_share_touches_what_it_declares(name: str, least: int) -> None:
@@ -183,7 +183,7 @@ def unmet(settings: Settings, form: FormatName) -> Schedule:
     return Schedule.model_validate_json(json.dumps(document))
 
 
-@pytest.mark.turns(20)
+@pytest.mark.turns(40)
 @pytest.mark.parametrize("name", APART)
 def test_warps_without_rows_need_not_meet(name: str) -> None:
     """SAFE, accepted, and the kernel races in no order: it reads sums of squares where it has rows."""
@@ -201,7 +201,7 @@ WIDENED = {1: 3, 3: 1, 7: 1}
 """Warps that stage a norm, and sequences, of which the sums of squares are no multiple of four."""
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize("warps", WIDENED)
 def test_three_neighbours_are_not_read_as_four(warps: int) -> None:
     """The compiler knows where the sums of squares stand, and makes one load of neighbours."""

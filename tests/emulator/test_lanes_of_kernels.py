@@ -50,7 +50,7 @@ def faults(schedule: Schedule, ptx: str, order: Order = ORDERS[0], tokens: int =
     return outcome.faults
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 @pytest.mark.parametrize("name", MADE)
 def test_every_base_is_clean(name: str) -> None:
     schedule = Schedule.model_validate_json(json.dumps(base(name)))
@@ -72,7 +72,7 @@ MEETINGS = (
 kernel is decided in tests/lowering/edits/lane_barriers.py."""
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize(("name", "header", "what", "number"), MEETINGS, ids=[m[2] for m in MEETINGS])
 def test_a_header_without_one_barrier_of_the_warp_races(name: str, header: str, what: str, number: int) -> None:
     ptx, whole = compiled(name, _without(texts(name)[header], header, number)), original(name)
@@ -91,7 +91,7 @@ def _two_splits() -> tuple[Schedule, str, dict[str, str], str]:
     return schedule, source, files, whole
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize("number", range(3))
 def test_weights_of_two_splits_pass_between_lanes_only_where_they_meet(number: int) -> None:
     (schedule, source, files, whole), header = _two_splits(), "amk/ops/combine.cuh"
@@ -101,7 +101,7 @@ def test_weights_of_two_splits_pass_between_lanes_only_where_they_meet(number: i
     assert "race" in {fault.kind for fault in faults(schedule, ptx, tokens=10)}
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 def test_a_kernel_whose_lanes_do_not_meet_before_a_signal_races() -> None:
     """The signal of every round in which candidates are narrowed; before others a barrier of the block stands."""
     found = _without(texts("drawing")[SOURCE], SOURCE, 13)
@@ -126,7 +126,7 @@ def _empty_steps(op: str) -> Schedule:
     return Schedule.model_validate_json(text)
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize("op", ["wait", "signal"])
 def test_an_empty_step_that_counts_as_a_meeting_races(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As the lowering once had it: it took a step that prints nothing for a meeting of the lanes, and printed none."""

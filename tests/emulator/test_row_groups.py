@@ -39,7 +39,7 @@ def emulated(schedule: Schedule) -> Result:
     return found
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @pytest.mark.parametrize("parts", [{}, {"x_parts": 2, "k_parts": 4}], ids=["whole", "in parts"])
 def test_sums_are_those_of_chunks_of_one_row_group(parts: dict[str, int]) -> None:
     """Every warp has whole pairs here, so every sum is of all columns in their order."""

@@ -54,7 +54,7 @@ def interpreted(ends: tuple[int, ...] = (), given: int = 3, start: int = 0, step
     return engine.step(steps).tolist(), engine.state()
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("place", range(4))
 def test_each_of_the_ends_ends_the_text_behind_the_last_row_only(place: int) -> None:
     (row, *_), _ = emulated()

@@ -35,7 +35,7 @@ def uploaded(case: str, patch: pytest.MonkeyPatch) -> tuple[cuda_engine.CudaEngi
 
 
 # One of the two of four bits: choosing their codes takes seconds.
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("case", [case for case in hardware.CASES if case != "paired int4"])
 def test_every_byte_is_the_same_before_the_launch(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     gpu, driver = uploaded(case, monkeypatch)

@@ -97,7 +97,7 @@ def ran(name: str) -> Result:
     return result
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize("name", [TAGGED, NAIVE, ROWS, TREE, PARTS, LAYOUTS, DIVIDED, FIVE])
 def test_every_step_touches_what_its_op_declares(name: str) -> None:
     found = ran(name).mismatches
@@ -126,7 +126,7 @@ Edit = tuple[str, int, int]
 """Kind of the accesses to the norm or to x that are moved, by how many bytes at either end."""
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @pytest.mark.parametrize(
     ("edit", "expected"),
     [
@@ -154,7 +154,7 @@ def test_a_wrong_declaration_is_told(
     assert told >= expected
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @pytest.mark.parametrize("part", [2, 4])
 def test_a_wrong_declaration_of_one_part_of_a_loop_is_told(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """All parts have one call in the text; what each of them reads is beside its own."""

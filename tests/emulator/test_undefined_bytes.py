@@ -61,7 +61,7 @@ def test_an_undefined_half_that_decides_is_told() -> None:
     assert {fault.kind for fault in outcome.faults} == {"undefined"}
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_a_kernel_that_packs_a_half_which_nobody_reads_is_clean() -> None:
     """With blocks of one position the compiler packs a tagged word of a register that no path has set."""
     model = SMALLEST.model_copy(

@@ -91,7 +91,7 @@ def tokens_of(shown: NDArray[np.int32]) -> list[list[int]]:
     return found
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize("name", CASES)
 def test_every_way_of_accepting_gives_the_text_of_one_token_at_a_time(name: str) -> None:
     model, rows, _ = CASES[name]
@@ -110,7 +110,7 @@ def test_every_way_of_accepting_gives_the_text_of_one_token_at_a_time(name: str)
         assert sampling.temperature or [int(token) for token in logits.argmax(axis=1)] == found[-1]
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @pytest.mark.parametrize("name", CASES)
 def test_a_launch_reads_a_prompt_and_goes_on_until_the_text_ends(name: str) -> None:
     """Given tokens are never compared, and none of them ends the text, wherever the last one lies in its step."""
@@ -139,7 +139,7 @@ def test_a_schedule_that_accepts_nothing_does_not_say_so() -> None:
     assert json.loads(canonical_json(planned("tagged words")))["accepts"] is True
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", CASES)
 def test_every_way_is_safe(name: str) -> None:
     schedule = planned(name)
@@ -148,7 +148,7 @@ def test_every_way_is_safe(name: str) -> None:
     assert check_certificate(schedule, schedule_hash(schedule), certificate).reason == ""
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("name", ["tagged words", "fp8 cache", "drawn", "drawn behind filters"])
 def test_no_run_refutes_it(name: str) -> None:
     schedule = planned(name, max_tokens=6)
@@ -180,7 +180,7 @@ def test_the_judge_notices_rows_that_count_too_many_or_too_few() -> None:
         assert judged(schedule, request, order, changed(how)).status == "refuted"
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("settings", [PHASED, TAGGED], ids=["fenced", "tagged"])
 def test_the_oracle_rules_at_every_position_and_way(settings: Settings) -> None:
     schedule = small(settings, rows=3)
@@ -218,7 +218,7 @@ def test_guesses_need_rows(rows: int) -> None:
     assert check_certificate(one, schedule_hash(one), certificate).reason != ""
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @pytest.mark.parametrize(
     "settings", [PHASED, TAGGED, replace(TAGGED, sampling="top-k-top-p")], ids=["fenced", "tagged", "drawn"]
 )
@@ -231,7 +231,7 @@ def test_its_kernel_accepts_the_same(settings: Settings) -> None:
         assert ruling.status == "not refuted", (request, order, ruling)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_drawn_texts_come_as_often_as_their_probability_says() -> None:
     """Every text of three tokens among the three most probable ones, enumerated with its probability by an independent
     decoder, and how often launches of several steps give it, whose guesses are mostly wrong in some place."""

@@ -54,7 +54,7 @@ def test_plans_are_admitted() -> None:
         assert verdict.proofs and all(proof.outcome == "proved" for proof in verdict.proofs)
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_a_second_start_asks_the_checker_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the entry was edited, cut short, or is of another schedule: then the proof is made anew."""
     monkeypatch.setenv("AMK_CACHE", str(tmp_path))
@@ -73,7 +73,7 @@ def test_a_second_start_asks_the_checker_alone(tmp_path: Path, monkeypatch: pyte
         assert entry.read_text() == good
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_no_kept_certificate_admits_a_schedule_that_is_not_safe(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,7 +170,7 @@ def test_an_edited_certificate_is_refused() -> None:
         assert refusal(schedule, nothing, cubin).code == "AMK206"
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_other_machine_code_is_refused() -> None:
     schedule, cubin, ptx = built()
     stray = compile_cuda(emit(schedule), schedule.target.arch).cubin

@@ -73,7 +73,7 @@ def flipped(text: str) -> str:
     return base64.b64encode(code).decode()
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_second_start_checks_and_builds_nothing(starts: Starts) -> None:
     first = starts.start(small())
     assert starts.checks == 1 and starts.builds >= 1
@@ -83,7 +83,7 @@ def test_a_second_start_checks_and_builds_nothing(starts: Starts) -> None:
     assert starts.checks == 1 and starts.builds >= 1, "another schedule"
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 @pytest.mark.parametrize(
     "spoil", ["cubin", "seal", "letters", "deep", "pipe", "cut", "certificate", "other schedule", "other key"]
 )
@@ -137,7 +137,7 @@ def restarted(monkeypatch: pytest.MonkeyPatch) -> None:
     admissions.hashed.cache_clear()
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @pytest.mark.parametrize("change", ["version.py", "lowering/cuda/sync.cuh", "new.py", "package"])
 def test_a_changed_program_checks_again(
     starts: Starts, change: str, copied: Path, monkeypatch: pytest.MonkeyPatch

@@ -65,7 +65,7 @@ def texts(engine: CpuEngine, prompts: list[list[int]], eos: tuple[int, ...] = ()
     return found
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 @pytest.mark.parametrize("name", CASES)
 def test_a_batch_is_its_sequences(name: str) -> None:
     model, batch, settings = CASES[name]
@@ -90,7 +90,7 @@ def test_a_batch_is_its_sequences(name: str) -> None:
         assert len(logits) == 1, "timing changed the result"
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @pytest.mark.parametrize("splits", [1, 2])
 def test_logits_of_a_batch_are_bitwise_those_of_its_sequences(splits: int) -> None:
     model, settings = tiny_model(), {"workers": 8, "kv_splits": splits, "reduce_from": 1}
@@ -120,7 +120,7 @@ def test_a_sequence_that_ends_repeats_its_end_and_the_others_go_on() -> None:
     assert stopped[1] == free[1][:end]
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_launches_of_any_length_agree() -> None:
     model = tiny_model()
     source, schedule = RandomTensors(model), tiny_plan(model, batch=3, workers=6)
@@ -143,7 +143,7 @@ PLANS = [
 ]
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize(("model", "batch", "gpu", "context"), PLANS, ids=lambda value: getattr(value, "name", value))
 def test_plans_of_a_batch_are_safe(model: ModelSpec, batch: int, gpu: str, context: int) -> None:
     schedule = plan(model, load_target(gpu), settings=Settings(batch=batch), max_context=context)

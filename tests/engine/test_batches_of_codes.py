@@ -82,7 +82,7 @@ def printed(name: str) -> str:
     return compile_ptx(emit(schedule), schedule.target.arch)
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize("name", CASES)
 def test_they_are_safe_certified_and_no_run_refutes_them(name: str) -> None:
     """Not the schedule's in numpy, and not the kernel's: of all caches of junk and positions of their own."""
@@ -96,7 +96,7 @@ def test_they_are_safe_certified_and_no_run_refutes_them(name: str) -> None:
     assert ruling.status == "not refuted", ruling
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize("name", [name for name in CASES if "rows" not in name])
 def test_a_sequence_is_bitwise_the_same_beside_any_others(name: str) -> None:
     schedule = schedule_of(name)
@@ -109,7 +109,7 @@ def test_a_sequence_is_bitwise_the_same_beside_any_others(name: str) -> None:
         assert not np.array_equal(mine[0], same[0])
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 def test_one_text_leaves_the_same_bits_in_every_place_of_a_batch() -> None:
     """In all that sequences have a row of. The second part of a product was contracted for the first eight alone."""
     settings = replace(PHASED, warps=2, batch=16, live=True, scales_apart=True, k_parts=2)
@@ -193,7 +193,7 @@ PLANS: list[tuple[FormatName, dict[str, Any], Any, str]] = [
 ]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(("layers", "settings", "model", "gpu"), PLANS)
 def test_plans_are_safe(layers: FormatName, settings: dict[str, Any], model: Any, gpu: str) -> None:
     schedule = plan(model, load_target(gpu), settings=replace(FAST, **settings), wanted=formats(layers), max_context=64)

@@ -72,7 +72,7 @@ def other_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bound, "_BOUND", set())
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 @pytest.mark.parametrize("what", FORGERIES)
 def test_a_forged_cubin_with_the_right_stamp_is_refused(what: str) -> None:
     made = forged(what)
@@ -114,14 +114,14 @@ def _is_code(node: ast.Assign) -> bool:
     return any(isinstance(target, ast.Name) and target.id == "code" for target in node.targets)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_code_of_one_schedule_is_not_bound_to_another() -> None:
     other = schedule().model_copy(update={"name": "another"})
     with pytest.raises(AmkError, match="AMK608"):
         bind(other, build(schedule()).compiled.cubin)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.usefixtures("other_process")
 def test_a_cubin_smuggled_into_the_cache_is_compiled_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its digest may be right, as whoever writes the file can compute one; only the key's owner can seal."""
@@ -184,7 +184,7 @@ LOADERS = {
 """Who gives code to the driver, and which. All but the first load code of their own, compiled on the spot."""
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_only_the_engine_loads_the_kernel_of_a_schedule() -> None:
     root, found = Path(amk.__file__).parent, dict[str, list[str]]()
     for path in sorted(path for path in root.rglob("*.py") if "emulator" not in path.parts):  # a Module of its own

@@ -45,7 +45,7 @@ HOSTILE = {
 }
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("template", HOSTILE.values(), ids=list(HOSTILE))
 def test_hostile_template_ends_soon_with_one_diagnostic(template: str) -> None:
     start = time.monotonic()

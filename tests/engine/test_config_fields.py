@@ -201,7 +201,7 @@ def check(original: tuple[str, Path], directory: Path, chosen: slice) -> dict[st
     return {what: found.count(what) for what in ("equal", "refused")}
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_every_fourth_field_of_a_type(original: tuple[str, Path], tmp_path: Path) -> None:
     """A quarter each, so that the types together try a field that they all have."""
     counts = check(original, tmp_path, slice(TYPES.index(original[0]), None, len(TYPES)))
@@ -225,7 +225,7 @@ def test_the_unchanged_models_are_equal(original: tuple[str, Path]) -> None:
     assert np.abs(theirs.logits).max() > 1, "logits near zero would hide differences"
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("kind", TYPES)
 def test_a_tied_head_is_the_embedding_and_nothing_else(kind: str, tmp_path: Path) -> None:
     tied = checkpoint(tmp_path / "tied", kind, tie_word_embeddings=True)

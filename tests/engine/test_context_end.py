@@ -24,7 +24,7 @@ def refused(engine: TextEngine, tokens: int) -> None:
     assert f"a launch of {tokens} steps from position" in found.value.diagnostics[0].message
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_one_sequence_and_rows() -> None:
     one = CpuEngine(tiny_plan(MODEL, **SETTINGS), RandomTensors(MODEL))
     refused(one, CONTEXT + 1)

@@ -83,7 +83,7 @@ def test_a_draft_that_is_the_model_is_always_right(directory: Path, plain: amk.L
             assert (found.usage.accepted_tokens, found.usage.steps) == (found.usage.drafted_tokens, 3)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_small_draft_and_several_texts(directory: Path, tmp_path: Path, plain: amk.LanguageModel) -> None:
     """Its first layer, with a context that ends before the texts do."""
     small = tiny_chat.write(tmp_path / "small", layers=1)
@@ -110,7 +110,7 @@ def test_what_the_other_model_does_not_know_is_not_guessed(plain: amk.LanguageMo
         assert Draft(backend, second).guess([40, 41], 2, GREEDY) in ([first], [])
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_sampling_keeps_the_distribution() -> None:
     """Every text of three tokens among the three most probable ones, enumerated with its probability by an independent
     decoder, and how often each comes with guesses. With equal seeds the texts are those without guesses."""

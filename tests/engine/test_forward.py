@@ -54,7 +54,7 @@ def backend(source: Arrays, context: int = 64, memory: int | None = None, texts:
     return ForwardBackend(ForwardPass(source, context, memory), texts)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("memory", [1 << 30, 40_000, 0])
 def test_logits_of_every_token(name: str, memory: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,7 +44,7 @@ def at_once(found: ForwardBackend, calls: Sequence[Any]) -> list[Any]:
         return [task.result() for task in tasks]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("block", [256, 8])
 def test_logits_are_bitwise_those_of_the_text_alone(name: str, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +125,7 @@ def test_a_pass_that_fails_fails_its_texts_and_no_later_one() -> None:
     np.testing.assert_array_equal(together.logits([1, 2, 3]), backend().logits([1, 2, 3]))
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_model_answers_several_prompts_at_once(tmp_path: Path) -> None:
     directory = tiny_chat.write(tmp_path / "tiny")
     prompts = ["ONE", [5, 6, 7], [{"role": "user", "content": "HI"}], "TWO TWO"]

@@ -77,7 +77,7 @@ VALUES: dict[str, list[Any]] = {
 """A value that could be there; a field without one is tried as 1, 0.5, true and [1]."""
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_every_field_gives_the_same_text_or_is_named(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")

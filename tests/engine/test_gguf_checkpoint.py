@@ -88,7 +88,7 @@ def refused(path: Path, *codes: str) -> str:
     return diagnostic.message
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_truncation_anywhere_is_refused(tmp_path: Path) -> None:
     path = tiny_model.write_gguf(tmp_path / "m.gguf", tiny_model.weights())
     content = path.read_bytes()

@@ -19,7 +19,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("changes", [{}, {"use_parallel_residual": False, "hidden_act": "gelu_new"}], ids=str)
 def test_logits_and_greedy_tokens_are_those_of_transformers(changes: dict[str, Any], tmp_path: Path) -> None:
     from tests.engine.against_transformers import checkpoint

@@ -70,7 +70,7 @@ def refused_by_both(wrong: Schedule, certificate: dict[str, Any]) -> bool:
     return bool(told) and check_certificate(wrong, digest, certificate | {"schedule": digest}).reason != ""
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize("name", CASES)
 def test_plans_are_safe_certified_and_read_what_the_model_reads(name: str) -> None:
     schedule = planned(name)
@@ -81,7 +81,7 @@ def test_plans_are_safe_certified_and_read_what_the_model_reads(name: str) -> No
     assert ruling.status == "not refuted", ruling
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize("name", CASES)
 def test_caches_are_those_of_steps_with_output_head(name: str) -> None:
     """Byte for byte, over two launches; and so are tokens and state, where the text goes on."""
@@ -101,7 +101,7 @@ def test_caches_are_those_of_steps_with_output_head(name: str) -> None:
     assert engines[0].state() == engines[1].state() and engines[0].state()["pos"] == 3 * rows
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", ["tagged words", "all in parts", "codes"])
 def test_packed_weights_of_both_are_the_same(name: str) -> None:
     """The steps without output head read a packing that was made for those with it, copy by copy."""
@@ -123,7 +123,7 @@ def test_packed_weights_of_both_are_the_same(name: str) -> None:
         np.testing.assert_array_equal(*(each._machine.get(cache).view(np.uint32) for each in (engine, other)))
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("settings", [PHASED, TAGGED], ids=["fenced", "tagged"])
 def test_its_kernel_reads_the_same(settings: Settings) -> None:
     """The compiled kernel in the emulator, with races, up to the last position."""
@@ -135,7 +135,7 @@ def test_its_kernel_reads_the_same(settings: Settings) -> None:
         assert ruling.status == "not refuted", (request, order, ruling)
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("name", ["all in parts", "more than 32 rows"])
 def test_kernels_of_both_leave_the_same_bits(name: str) -> None:
     pytest.importorskip("numba")
@@ -165,7 +165,7 @@ BROKEN: dict[str, Callable[[dict[str, Any]], list[Edit]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", BROKEN)
 def test_steps_that_leave_something_out_are_refused(name: str) -> None:
     schedule = planned("fenced counters")
@@ -174,7 +174,7 @@ def test_steps_that_leave_something_out_are_refused(name: str) -> None:
     assert refused_by_both(wrong, certify_schedule(schedule))
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("case", ["tagged words", "all in parts", "LayerNorm"])
 def test_the_header_says_whether_there_is_an_output_head(case: str) -> None:
     """A head that the header denies, or none where it says nothing, by the validator and by the checker."""
@@ -233,7 +233,7 @@ def test_a_schedule_with_output_head_does_not_say_so() -> None:
         check_chooses(planned("tagged words"))
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_commands_plan_verify_and_emulate_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("numba")
     ours, one = tmp_path / "rows.json", tmp_path / "one.json"

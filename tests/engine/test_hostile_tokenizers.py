@@ -83,7 +83,7 @@ def panic(found: dict[str, Any]) -> None:
     found["normalizer"] = {"type": "Precompiled", "precompiled_charsmap": "////fwEB"}
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("spoil", [bomb, panic])
 def test_a_tokenizer_that_is_hostile_when_it_is_read_is_read_elsewhere(tmp_path: Path, spoil: Any) -> None:
     path = hf_directory(tmp_path) / "tokenizer.json"

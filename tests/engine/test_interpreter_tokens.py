@@ -143,7 +143,7 @@ def engine(schedule: Schedule, source: RandomTensors, order: str, copies: Copies
     return CpuEngine(schedule, source, copies=copies, order=lambda: named_order(order))
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 @pytest.mark.parametrize("name", CASES)
 def test_tiny_models_follow_the_reference(name: str) -> None:
     """With every copy an event, in two orders, so that each order has some cases; with whole copies in one or two."""
@@ -168,7 +168,7 @@ def test_tiny_models_follow_the_reference(name: str) -> None:
         assert len({run.logits().tobytes() for run in runs}) == 1, "timing changed the result"
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_launches_of_any_length_agree() -> None:
     model = tiny_model()
     source, schedule = RandomTensors(model), planned(model)
@@ -204,7 +204,7 @@ def test_the_text_ends_with_an_end_token() -> None:
 DRAWS = [Sampling(0.8, seed=4), Sampling(1.0, 9, seed=5), Sampling(1.4, 0, 0.8, 6), Sampling(1.1, 30, 0.9, 2**64 - 1)]
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 @pytest.mark.parametrize(("sampling", "handoff"), [*((draw, "tagged") for draw in DRAWS), (DRAWS[3], "fenced")])
 def test_drawn_texts_follow_the_reference(sampling: Sampling, handoff: str) -> None:
     """Each token has the best noisy score among what an independent filter keeps of an independent decoder's logits."""
@@ -295,14 +295,14 @@ def texts(checkpoint: Checkpoint, smollm2_path: Path) -> Texts:
     return both
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.checkpoint
 def test_smollm2_with_every_copy_an_event(texts: Texts) -> None:
     mine, expected = texts("Once upon", 1, "events", "random:1")
     assert mine == [token for token, _ in expected]
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @pytest.mark.checkpoint
 def test_smollm2_with_whole_streams(texts: Texts) -> None:
     mine, expected = texts("def fibonacci(n):", 2, "whole", "round-robin")

@@ -317,7 +317,7 @@ def test_async(model: amk.LanguageModel) -> None:
     assert list(answer.tokens) == tokens == list(model.generate(PROMPT, max_tokens=4, ignore_eos=True).tokens)
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_the_emulator_gives_what_the_cpu_gives(directory: Path) -> None:
     pytest.importorskip("numba")
     with amk.load(directory, device="emulator", max_context=16, sampling="greedy") as emulated:
@@ -328,7 +328,7 @@ def test_the_emulator_gives_what_the_cpu_gives(directory: Path) -> None:
         assert list(longer.tokens) == wanted[2:]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_the_interpreter_gives_what_the_cpu_gives(model: amk.LanguageModel, directory: Path) -> None:
     """The weights are exact in bf16, so both compute the same model."""
     with amk.load(directory, device="interpreter", max_context=40) as scheduled:
@@ -451,7 +451,7 @@ def test_plan_verify_simulate() -> None:
     assert 0 < amk.simulate(schedule).ms < 100
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_importing_needs_nothing_heavy() -> None:
     program = (
         "import sys, amk; assert amk.load and amk.AmkError; "

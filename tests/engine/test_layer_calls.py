@@ -91,7 +91,7 @@ def one_after_the_other(model: ModelSpec, cuts: tuple[int, ...], source: RandomT
     return parts, np.array(states)
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("name", ["tagged", "fenced", "codes", "scales apart"])
 def test_slices_in_a_row_are_the_whole_model(name: str) -> None:
     source, settings = RandomTensors(MODEL), PLANS[name]
@@ -122,7 +122,7 @@ def test_a_position_outside_the_context_is_the_nearest_inside() -> None:
     assert (found[0] != found[2]).any()
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 @pytest.mark.parametrize("part", [MODEL.sliced(2, 4), PARTS["last and head"], PARTS["head"]], ids=lambda p: p.layers)
 @pytest.mark.parametrize("name", ["tagged", "codes", "fenced", "scales apart"])
 def test_the_kernel_of_a_slice_gives_the_interpreters_results_in_any_order(name: str, part: ModelSpec) -> None:
@@ -184,7 +184,7 @@ SMALLER = [
 SMALLER += [(PARTS["head"], without(op)) for op in ("take_hidden", "give_logits", "gemv", "wait", "signal")]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(("part", "change"), SMALLER)
 def test_a_slice_that_leaves_something_out_is_refused_by_either(change: Any, part: ModelSpec) -> None:
     schedule = tiny_plan(part)

@@ -76,7 +76,7 @@ def test_layers_with_the_head_are_the_layers_and_then_the_head(head: Any) -> Non
     assert (apart - together).abs().max() <= 2e-2 * together.abs().max() > 0
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_the_operator_of_the_head_is_one_that_torch_can_trace(head: Any) -> None:
     hidden, number = memory()["hidden_in"].view(1, 1, -1), registered(head)
     found = torch.library.opcheck(torch.ops.amk.lm_head.default, (number, hidden))
@@ -149,7 +149,7 @@ def test_arguments_are_told_apart_by_their_names(call: Any, head: Any, alone: bo
         assert all((name in told) == (name in chosen) for name in every if name != "out")
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_the_operator_is_one_that_torch_can_trace(call: Any) -> None:
     given, number = memory(), registered(call)
     hidden = given["hidden_in"].view(1, 1, -1)

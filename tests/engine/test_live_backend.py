@@ -83,7 +83,7 @@ def drawn(text: Text) -> list[int]:
     return found
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @pytest.mark.parametrize("seed", range(cases(2, 12)))
 def test_texts_that_come_and_go_are_what_they_are_alone(seed: int) -> None:
     """More texts than sequences, at random times, with ends, limits and choices of their own."""
@@ -98,7 +98,7 @@ def test_texts_that_come_and_go_are_what_they_are_alone(seed: int) -> None:
             assert tokens == drawn(text)
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("seed", range(cases(1, 6)))
 def test_texts_that_the_device_draws_are_what_they_are_alone(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each by parameters of its own, beside texts that take the largest logit."""
@@ -129,7 +129,7 @@ def test_texts_share_launches() -> None:
     assert sum(steps) == 6  # three given tokens and three chosen ones of all, at once
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_logits_are_bitwise_those_of_the_text_alone() -> None:
     prompts = [(3, 17, 5, 8), (9, 2), (40, 41, 42, 43, 44)]
     expected = [live().logits(prompt) for prompt in prompts]
@@ -160,7 +160,7 @@ def test_the_last_position_is_used_beside_texts_that_begin() -> None:
         backend.extend((*long, 1), 1, GREEDY, ())
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_launch_that_fails_fails_every_text_in_it_and_no_later_one() -> None:
     backend = live(patience=1.0)
     step, broken = backend.engine.step, threading.Event()
@@ -187,7 +187,7 @@ def test_a_schedule_with_one_position_is_refused() -> None:
         LiveBackend(CpuEngine(tiny_plan(MODEL, batch=3, **SETTINGS), source()))  # type: ignore[arg-type]
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 def test_a_model_answers_several_prompts_at_once(tmp_path: Path) -> None:
     directory = tiny_chat.write(tmp_path / "tiny")
     prompts = ["one", [5, 6, 7], [{"role": "user", "content": "Hi"}], "two two"]

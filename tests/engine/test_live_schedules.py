@@ -80,7 +80,7 @@ def test_plans_of_live_batches_are_safe_and_certified(model: ModelSpec) -> None:
     assert check_certificate(schedule, schedule_hash(schedule), certify_schedule(schedule, checked=False)).reason == ""
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", LIVE)
 def test_no_run_refutes_sequences_at_positions_of_their_own(name: str) -> None:
     schedule = schedule_of(name)
@@ -89,7 +89,7 @@ def test_no_run_refutes_sequences_at_positions_of_their_own(name: str) -> None:
     assert judge(schedule, most=len(asked)).status == "not refuted"
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @pytest.mark.parametrize("name", LIVE)
 def test_no_run_of_the_kernel_refutes_sequences_at_positions_of_their_own(name: str) -> None:
     schedule = schedule_of(name)
@@ -236,7 +236,7 @@ def test_the_state_names_every_position() -> None:
     assert begin.state_words(3, live=True)[4:] == ("token.1", "token.2", "pos.1", "pos.2")
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_the_command_plans_and_verifies_live_batches(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = str(tmp_path / "live.json")
     asked = ["--model", "smollm2-135m", "--gpu", "h200", "--max-context", "256", "--batch", "2", "--live"]
@@ -246,7 +246,7 @@ def test_the_command_plans_and_verifies_live_batches(tmp_path: Path, capsys: pyt
     assert "SAFE" in capsys.readouterr().out
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 @pytest.mark.parametrize("name", LIVE)
 def test_the_emulators_command_compares_footprints_of_live_batches(name: str, tmp_path: Path) -> None:
     file = tmp_path / "live.json"

@@ -34,7 +34,7 @@ def tokens(schedule: Schedule, order: str) -> list[int]:
     return engine.step(TOKENS).tolist()
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("order", ["round-robin", "random:1"])
 @pytest.mark.parametrize("recipe", OWED, ids=lambda recipe: recipe.name)
 def test_a_verdict_is_what_happens(recipe: Recipe, order: str) -> None:
@@ -47,7 +47,7 @@ def test_a_verdict_is_what_happens(recipe: Recipe, order: str) -> None:
             tokens(schedule, order)
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @pytest.mark.parametrize("recipe", OWED[:: cases(2, 1)], ids=lambda recipe: recipe.name)
 def test_the_kernel_ends_or_hangs_as_the_verdict_says(recipe: Recipe) -> None:
     schedule = schedule_of(make_case(recipe)["schedule"])

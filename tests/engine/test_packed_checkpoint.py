@@ -79,7 +79,7 @@ def test_rows_are_what_the_layout_defines(config: dict[str, Any], tmp_path: Path
         np.testing.assert_array_equal(checkpoint.tensor(name, slice(3, 21)), array[3:21].astype(np.float32))
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize("config", CONFIGS[:2], ids=lambda c: c["quant_method"])
 @pytest.mark.parametrize("copies", ["events", "whole"])
 def test_a_packed_model_decodes_like_its_definition(config: dict[str, Any], copies: Any, tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def planned(name: str, **changes: Any) -> Schedule:
     return tiny_plan(model, **({"kv_block": 4, "rows": rows} | settings | changes))
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 @pytest.mark.parametrize("name", CASES)
 def test_a_step_of_rows_is_steps_of_one_row(name: str) -> None:
     model, rows, _ = CASES[name]
@@ -99,7 +99,7 @@ def test_a_schedule_of_one_row_says_nothing_of_rows() -> None:
     assert document["programs"][0]["body"][0]["op"]["prompt"] == "prompt"
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", CASES)
 def test_rows_are_safe(name: str) -> None:
     schedule = planned(name)
@@ -116,7 +116,7 @@ def test_rows_are_safe(name: str) -> None:
         )
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("name", ["rows across blocks", "bias, a group of three", "all in parts"])
 def test_no_run_refutes_rows(name: str) -> None:
     assert judge(planned(name, max_tokens=4), most=cases(2, 4)).status == "not refuted"
@@ -134,7 +134,7 @@ PLANS = [*((model, 3, "l4", 1024) for model in VARIANTS[:2]), *((model, 8, "h200
 PLANS = PLANS if cases(0, 1) else PLANS[1:3]
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @pytest.mark.parametrize(("model", "rows", "gpu", "context"), PLANS, ids=lambda value: getattr(value, "name", value))
 def test_plans_of_rows_are_safe(model: ModelSpec, rows: int, gpu: str, context: int) -> None:
     schedule = plan(model, load_target(gpu), settings=Settings(rows=rows), max_context=context)
@@ -179,7 +179,7 @@ def test_what_rows_cannot_do_is_refused(settings: dict[str, Any], wanted: Any, r
     assert reason in diagnostic.message
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_damage_in_a_step_of_rows_is_noticed() -> None:
     """Rows without buffers for them, buffers without rows, rows of several sequences, blocks shorter than a step."""
     one, rows = (plan(PLAIN, load_target("h200"), settings=Settings(rows=n), max_context=64) for n in (1, 4))
@@ -224,7 +224,7 @@ def test_the_judge_refutes_wrong_rows(damage: str, monkeypatch: pytest.MonkeyPat
     assert judge(planned("fenced counters, two splits", rows=4), most=2).status == "refuted"
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_behind_an_ended_text_its_last_token_is_repeated() -> None:
     """Also where lanes hold the tokens of rows: the kernel's tokens are the references'."""
     schedule = planned("sixteen rows")

@@ -41,7 +41,7 @@ def close(found: Any, wanted: Any, part: float) -> None:
     np.testing.assert_allclose(found, wanted, atol=part * np.abs(wanted).max())
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_states_out_and_embeddings_in(model: amk.LanguageModel, exact: amk.LanguageModel) -> None:
     """As the device cpu tells and takes them, but for the rounding of weights and caches to bf16."""
     tokens = model.encode(PROMPT)
@@ -57,7 +57,7 @@ def test_states_out_and_embeddings_in(model: amk.LanguageModel, exact: amk.Langu
     close(model.hidden(moved), exact.hidden(moved), 0.02)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_logits_and_answers_are_those_of_the_whole_schedule(model: amk.LanguageModel, directory: Path) -> None:
     with amk.load(directory, device="interpreter", max_context=64) as whole:
         np.testing.assert_array_equal(model.logits(PROMPT), whole.logits(PROMPT))
@@ -114,7 +114,7 @@ def test_of_a_tree_each_node_sees_the_path_to_it_and_the_text_what_follows_it(mo
         assert [layers.rows[n] for n in range(len(stays))] == stays
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_the_compiled_kernels_tell_them(directory: Path, exact: amk.LanguageModel) -> None:
     with amk.load(directory, device="emulator", max_context=16, states=True) as model:
         tokens = model.encode("ABA")

@@ -34,7 +34,7 @@ def test_the_file_is_the_shipped_model(checkpoint: Checkpoint) -> None:
     assert checkpoint.spec.model_dump(exclude=apart) == load_model("smollm2-135m").model_dump(exclude=apart)
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_real_blocks_match_the_definition_of_their_format(checkpoint: Checkpoint, smollm2_path: Path) -> None:
     stored = {tensor.name: tensor.data for tensor in GGUFReader(smollm2_path).tensors}
     cases = [
@@ -63,7 +63,7 @@ def test_text_survives_a_round_trip(text: str, tokenizer: Tokenizer) -> None:
     assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_the_reference_answers_in_words(checkpoint: Checkpoint, tokenizer: Tokenizer) -> None:
     spec = checkpoint.spec
     config = Config(spec.layers, spec.heads, spec.kv_heads, spec.head_dim, spec.rms_eps, spec.rope_theta)

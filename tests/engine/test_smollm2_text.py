@@ -32,7 +32,7 @@ def other(smollm2_path: Path) -> Any:
     return in_transformers(smollm2_path)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_the_question_is_answered(model: amk.LanguageModel) -> None:
     found = model.generate(QUESTION)
     assert (found.text, found.finish) == ("The capital of France is Paris.", "stop")
@@ -45,7 +45,7 @@ def check(model: amk.LanguageModel, other: Any, texts: list[str], count: int) ->
         assert list(model.generate(prompt, max_tokens=count).tokens) == greedy(other, prompt, count)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_guesses_change_no_answer(model: amk.LanguageModel, smollm2_path: Path) -> None:
     asked = [{"role": "user", "content": "Copy this: one two three, one two three, one two four"}]
     wanted = model.generate(asked, max_tokens=24)
@@ -62,7 +62,7 @@ def test_greedy_texts_are_those_of_transformers(model: amk.LanguageModel, other:
     check(model, other, list(PROMPTS), 64)
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_a_greedy_text_is_that_of_transformers(model: amk.LanguageModel, other: Any) -> None:
     check(model, other, list(PROMPTS)[:1], 16)
 
@@ -78,7 +78,7 @@ def test_perplexity_is_that_of_transformers(model: amk.LanguageModel, other: Any
     assert found.value == pytest.approx(perplexity(in_bfloat16(other), tokens, 128, 96), rel=0.005)
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_the_first_word_of_a_chat_takes_seconds_of_processor_time(smollm2_path: Path) -> None:
     """Of the whole command, on one thread. About 3 s on an idle core, twice that where cores are shared.
     The interpreter of schedules takes 14 s."""

@@ -75,7 +75,7 @@ def test_a_guess_is_what_stood_behind_the_same_tokens() -> None:
         assert lookup.guess(long[:size], 5) == Lookup(shortest=1).guess(long[:size], 5), "whatever it knew before"
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @pytest.mark.parametrize("options", [{}, DRAWN], ids=["greedy", "drawn"])
 def test_the_text_is_that_of_one_token_at_a_time(
     plain: amk.LanguageModel, guessing: amk.LanguageModel, options: dict[str, Any]
@@ -89,7 +89,7 @@ def test_the_text_is_that_of_one_token_at_a_time(
     assert (wanted.usage.steps, wanted.usage.drafted_tokens) == (24, 0)
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling(0.8, 20, 0.9, 11)], ids=["greedy", "drawn"])
 def test_every_number_of_right_guesses(
     plain: amk.LanguageModel, guessing: amk.LanguageModel, sampling: Sampling
@@ -114,7 +114,7 @@ def test_every_number_of_right_guesses(
         assert eos or sizes >= {1, 2, 3}
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_limits_stops_and_streams(plain: amk.LanguageModel, guessing: amk.LanguageModel) -> None:
     whole = plain.generate(PROMPT, max_tokens=16, ignore_eos=True)
     for most in (2, 5, 500):
@@ -128,7 +128,7 @@ def test_limits_stops_and_streams(plain: amk.LanguageModel, guessing: amk.Langua
         assert (stream.completion.tokens, stream.completion.finish) == (wanted.tokens, "stop")
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(
     "options",
     [
@@ -155,7 +155,7 @@ def test_what_needs_logits_is_guessed_too(
         assert [token for token, _ in mine.top] == [token for token, _ in theirs.top]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_texts_of_a_batch_have_guesses_of_their_own(directory: Path, plain: amk.LanguageModel) -> None:
     """Each its own number of rows in a pass, and its own acceptance."""
     prompts = [PROMPT, "ABC ABC ABC ABC AB", "Q", "XY XY XY XY XY X"]
@@ -183,7 +183,7 @@ class Knowing:
         return [token if (at + n) % 6 else (token + 1) % 90 for n, token in enumerate(found)]
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_turns_and_another_text(plain: amk.LanguageModel, guessing: amk.LanguageModel) -> None:
     chats = [model.chat() for model in (plain, guessing)]
     for said in ("HI", "HI HI", "BYE"):
@@ -196,7 +196,7 @@ def test_turns_and_another_text(plain: amk.LanguageModel, guessing: amk.Language
     assert found.usage.cached_tokens == found.usage.prompt_tokens - 1
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_logits_and_scores_of_a_schedule_of_rows(directory: Path, plain: amk.LanguageModel) -> None:
     schedule = plan_for_cpu(load_model(str(directory)), 24, rows=3)
     with amk.load(directory, schedule=schedule, device="interpreter") as rows:
@@ -209,7 +209,7 @@ def test_logits_and_scores_of_a_schedule_of_rows(directory: Path, plain: amk.Lan
         )
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_the_emulator_verifies_guesses(directory: Path) -> None:
     pytest.importorskip("numba")
     with (
@@ -222,7 +222,7 @@ def test_the_emulator_verifies_guesses(directory: Path) -> None:
         assert found.tokens == wanted.tokens and found.usage.drafted_tokens > 0
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_commands(directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
     model = load_model(str(directory))
     one, rows = (save(plan_for_cpu(model, CONTEXT, rows=n), tmp_path) for n in (1, 3))

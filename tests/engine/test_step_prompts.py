@@ -86,7 +86,7 @@ def backends(headed: bool, **settings: Any) -> tuple[ScheduleBackend, ScheduleBa
     return ScheduleBackend(one, prompts=reader), ScheduleBackend(engine(1, **settings)), reader
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @pytest.mark.parametrize("headed", [False, True])
 def test_texts_are_those_of_a_schedule_that_reads_token_by_token(headed: bool) -> None:
     """Whole steps, a step that is not full, turns that go on, and prompts up to the end of the context."""
@@ -105,7 +105,7 @@ def test_texts_are_those_of_a_schedule_that_reads_token_by_token(headed: bool) -
     assert reader.read_by_steps > 30 and (reader.ends > 5) == headed
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("length", [2, 4, 5, 6, 7, 10, 13, 24])
 def test_logits_and_draws_behind_a_prompt_are_those_of_a_schedule_that_reads_token_by_token(length: int) -> None:
     """So a mask, a bias and logprobs are of the same logits. A first token that ends the text ends it."""
@@ -121,7 +121,7 @@ def test_logits_and_draws_behind_a_prompt_are_those_of_a_schedule_that_reads_tok
     assert not follows or several.extend([*prompt, *first], 1, drawn, ()) == follows
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_the_kernels_of_all_three_take_turns() -> None:
     """Compiled, in the emulator: a prompt of several steps, and a turn behind it."""
     pytest.importorskip("numba")
@@ -203,7 +203,7 @@ def on(schedule: Schedule, room: int) -> Schedule:
     return schedule.model_copy(update={"target": schedule.target.model_copy(update={"hbm_bytes": room})})
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("form", ["bf16", "int8", "fp8"])
 def test_engines_beside_each_other_have_the_bytes_that_each_has_alone(
     form: Any, monkeypatch: pytest.MonkeyPatch
@@ -242,7 +242,7 @@ def test_engines_beside_each_other_have_the_bytes_that_each_has_alone(
     )
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_what_has_no_steps_is_refused() -> None:
     schedule = tiny_plan(MODEL, workers=4)
     assert verify(in_steps(schedule)).safe

@@ -134,7 +134,7 @@ def check(path: Path) -> None:
         assert mine.decode(ids) == theirs.decode(ids, skip_special_tokens=True), text
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("section", SECTIONS)
 def test_sections_of_tokenizer_json(section: str, tmp_path: Path) -> None:
     check(directory(tmp_path / "m", SECTIONS[section]))
@@ -148,7 +148,7 @@ def test_every_section_is_tried(tmp_path: Path) -> None:
     assert set(stored) - {"version"} == set(SECTIONS) - {"truncation and padding"}
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("field", CONFIG)
 def test_fields_of_tokenizer_config(field: str, tmp_path: Path) -> None:
     for number, value in enumerate(CONFIG[field]):
@@ -170,7 +170,7 @@ OLDER: dict[str, list[Any]] = {
 """Files of older directories, which count where tokenizer_config.json lists no tokens."""
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("file", OLDER)
 @pytest.mark.parametrize("listed", [False, True])
 def test_files_of_older_directories(file: str, listed: bool, tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ TEMPLATES = [
 ]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_chat_templates(template: str, tmp_path: Path) -> None:
     path = directory(tmp_path, chat_template=template)

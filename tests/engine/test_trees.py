@@ -101,7 +101,7 @@ def one_by_one(model: ModelSpec, source: RandomTensors, text: list[int], ways: l
     return np.array(found)
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("name", CASES)
 def test_every_node_of_every_tree_has_the_logits_of_its_way(name: str) -> None:
     model, rows, settings = CASES[name]
@@ -175,7 +175,7 @@ def test_what_is_no_tree_is_refused(parents: tuple[int, ...]) -> None:
         words_of(parents, 4)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", CASES)
 def test_it_is_safe(name: str) -> None:
     schedule = planned(name)
@@ -189,7 +189,7 @@ def test_it_takes_turns_with_one_row() -> None:
     assert apart(schedule, planned("tagged words", rows=1, tree=False, reduce_from=1)) == []
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", CASES)
 def test_no_run_refutes_it(name: str) -> None:
     assert judge(planned(name), most=cases(3, 8)).status == "not refuted"
@@ -240,7 +240,7 @@ def small(settings: Settings = PHASED, rows: int = 4) -> Schedule:
     return small_plan(settings, rows=rows, tree=True)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("settings", [PHASED, TAGGED], ids=["fenced", "tagged"])
 def test_the_oracle_says_the_same(settings: Settings) -> None:
     schedule = small(settings)
@@ -251,7 +251,7 @@ def test_the_oracle_says_the_same(settings: Settings) -> None:
     assert verify(broken).status == rule(broken).status == "UNSAFE"
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("settings", [PHASED, TAGGED], ids=["fenced", "tagged"])
 def test_its_kernel_computes_the_same(settings: Settings) -> None:
     """The compiled kernel in the emulator, with races."""
@@ -262,7 +262,7 @@ def test_its_kernel_computes_the_same(settings: Settings) -> None:
         assert ruling.status == "not refuted", (request, order, ruling)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_its_kernel_stays_within_the_step_whatever_the_table_says() -> None:
     """At the context's last positions, where angles of a place behind a row's own are not there; also for bits that are
     those of no tree it computes what the reference does."""
@@ -336,7 +336,7 @@ class Counting(CpuEngine):
         return super().step(tokens)
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("rows", [2, 4, 9])
 def test_branches_of_any_shape_in_as_few_steps_as_rows_allow(rows: int) -> None:
     """Trees wider and deeper than a step, behind texts of any length, up to the end of the context, whatever was read
@@ -371,7 +371,7 @@ def test_branches_of_any_shape_in_as_few_steps_as_rows_allow(rows: int) -> None:
         backend.branches([1] * 23, [1, 2], [-1, 0])
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("device", ["interpreter", "emulator"])
 def test_scores_of_candidates_are_those_of_the_forward_pass(tmp_path: Path, device: Device) -> None:
     """Candidates with common beginnings, through the Python API."""
@@ -424,7 +424,7 @@ def counted_passes(model: amk.LanguageModel) -> list[None]:
     return passes
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize("drawn", [{}, {"temperature": 0.8, "top_k": 20, "seed": 11}, {"logprobs": 1}], ids=str)
 @pytest.mark.parametrize("device", ["cpu", "interpreter"])
 def test_whichever_way_is_right_the_text_is_that_of_one_token_at_a_time(

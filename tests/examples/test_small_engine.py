@@ -18,7 +18,7 @@ MODEL = tiny_model(layers=3)
 PROMPT = [3, 17, 40]
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize("cuts", [(), (1,), (1, 2)])
 def test_it_gives_the_tokens_of_the_whole_model(cuts: tuple[int, ...]) -> None:
     source = RandomTensors(MODEL)

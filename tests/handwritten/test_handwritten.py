@@ -72,7 +72,7 @@ def test_a_signal_need_not_speak_for_all_warps() -> None:
     assert verdict.accepted, verdict.reason
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 @BOTH
 @pytest.mark.parametrize(("order", "copies"), [("random:1", "events"), ("delay:9", "whole"), ("favour:12", "whole")])
 def test_it_decodes_what_the_reference_decodes(module: ModuleType, order: str, copies: Copies) -> None:
@@ -91,7 +91,7 @@ EVERY_ARCH = [(sync_agent, gpu) for gpu in ("a100-80gb", "l4", "b200")]
 EVERY_ARCH += [(split_attention, gpu) for gpu in ("a10g", "h200", "rtx5090")]
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize(("module", "gpu"), EVERY_ARCH, ids=lambda value: getattr(value, "__name__", value))
 def test_it_compiles_within_its_budget(module: ModuleType, gpu: str, tmp_path: Path) -> None:
     built = build(module.schedule(gpu), cache_directory=tmp_path)
@@ -146,7 +146,7 @@ WAITED_FOR = {8: "h_mid", 14: "h_out"}
 with another worker, whose code names the wait, or one of two warps here."""
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("number", range(0, len(barriers(sync_agent)), 2))
 def test_the_two_kinds_of_warps_meet_where_they_must(number: int) -> None:
     verdict = verify(broken(sync_agent, Edit("remove", barriers(sync_agent)[number])))

@@ -108,7 +108,7 @@ def test_a_tagged_word_that_nobody_writes_is_a_deadlock(tagged: Schedule) -> Non
         machine(broken).launch(1)
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_an_old_tag_is_not_taken_for_a_new_one(tagged: Schedule) -> None:
     """With a tag that does not count tokens, the second token reads the first one's candidates in some order."""
     stuck = (b.model_copy(update={"tag": 1}) if b.name.startswith("best") else b for b in tagged.buffers)

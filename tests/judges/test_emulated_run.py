@@ -40,7 +40,7 @@ SHORT = Request(((7, 20),), (3, 1))
 LATER = Request(((7, 20, 33, 6, 19, 32),), (1, 2), 4)
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 @pytest.mark.parametrize("name", ["tagged", "fenced, heads apart"])
 @pytest.mark.parametrize(("request_", "order"), [(SHORT, "round-robin"), (LATER, "priorities:1")])
 def test_a_right_kernel_is_not_refuted(name: str, request_: Request, order: str) -> None:
@@ -48,14 +48,14 @@ def test_a_right_kernel_is_not_refuted(name: str, request_: Request, order: str)
     assert ruling.status == "not refuted", ruling
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(("positions", "order"), [((0, 1, 2), "round-robin"), ((10, 11, 19, 1), "priorities:1")])
 def test_a_right_slice_of_layers_is_not_refuted(positions: tuple[int, ...], order: str) -> None:
     ruling = judged(edited("slice of layers"), sliced.called(positions), order, kernel(), DEVICE_TOLERANCE)
     assert ruling.status == "not refuted", ruling
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("name", ["output head", "last layer and output head"])
 def test_a_right_output_head_is_not_refuted_and_a_wrong_one_is(name: str) -> None:
     """As long as nothing is changed, in any order; then where the norm is another table."""
@@ -75,7 +75,7 @@ def test_a_right_output_head_is_not_refuted_and_a_wrong_one_is(name: str) -> Non
     assert ruling.status == "refuted" and ruling.kind in ("logits", "out of bounds"), ruling
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_slice_that_gives_the_wrong_vector_is_refuted() -> None:
     wrong = json.loads(json.dumps(base("slice of layers")).replace('"h": "h_mid", "norm"', '"h": "attn", "norm"'))
     assert wrong != base("slice of layers")
@@ -84,7 +84,7 @@ def test_a_slice_that_gives_the_wrong_vector_is_refuted() -> None:
     assert ruling.status == "refuted", ruling
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_kernel_that_reads_a_constant_in_place_of_an_activation_is_refuted() -> None:
     text = json.dumps(base("fenced, heads apart"))
     wrong = json.loads(text.replace('"h": "h_mid"', '"h": "embedding"'))
@@ -93,7 +93,7 @@ def test_a_kernel_that_reads_a_constant_in_place_of_an_activation_is_refuted() -
     assert ruling.status == "refuted", ruling
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_kernel_whose_wait_never_holds_hangs() -> None:
     document = json.loads(json.dumps(base("fenced, heads apart")))
     waits = [w for w in _waits(document["programs"][0]["body"]) if w["counter"] == "best"]
@@ -112,7 +112,7 @@ def _waits(body: list[dict[str, object]]) -> list[dict[str, object]]:
     return out
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @pytest.mark.parametrize("name", ["hint-one-short", "order-at-some-positions"])
 def test_a_word_that_is_overwritten_before_it_is_read_hangs_its_reader_where_that_is_delayed(name: str) -> None:
     """Nothing orders the two, and where the reader is in time nothing shows that: words are strong, so no race."""

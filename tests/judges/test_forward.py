@@ -46,7 +46,7 @@ NEOX: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(
     "changes", [{}, {"parallel": False}, {"qkv_bias": False, "activation": "gelu-tanh", "rotary_dim": None}], ids=str
 )
@@ -101,7 +101,7 @@ def logits_of(spec: ModelSpec, tokens: list[int]) -> np.ndarray:
     return np.array([run.feed(token) for token in tokens])
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", MODELS)
 def test_logits_are_those_of_another_decoder(name: str) -> None:
     spec = MODELS[name]
@@ -113,7 +113,7 @@ def test_logits_are_those_of_another_decoder(name: str) -> None:
     np.testing.assert_allclose(logits_of(spec, TOKENS), expected, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", MODELS)
 def test_logits_are_those_of_transformers(name: str) -> None:
     torch = pytest.importorskip("torch", reason="the comparison needs torch")
@@ -161,7 +161,7 @@ def test_angles_are_those_of_the_rotary_table(name: str) -> None:
     np.testing.assert_allclose(angles_per_position(spec), rope_frequencies(spec), rtol=1e-13)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", MODELS)
 def test_a_text_goes_on_from_its_cache(name: str) -> None:
     spec = MODELS[name]

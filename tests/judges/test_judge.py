@@ -24,7 +24,7 @@ def copy_of(name: str) -> Json:
     return json.loads(json.dumps(base(name)))
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("name", MADE)
 def test_a_right_schedule_is_not_refuted(name: str) -> None:
     """By three of the requests, others for each base; all together they are all asked."""

@@ -45,7 +45,7 @@ def printed(schedule: Schedule) -> str:
     return compile_ptx(emit(schedule), schedule.target.arch)
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @pytest.mark.parametrize("name", DEEP)
 def test_kernels_of_deep_models_are_not_refuted(name: str) -> None:
     """Their logits differ from exact ones by up to a tenth of the largest, and more."""
@@ -182,7 +182,7 @@ NEAR = 1e-5
 """Of the largest logit: sums of floats in another order."""
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("way", WAYS)
 def test_kernels_are_off_by_their_roundings(way: str, shape: Json) -> None:

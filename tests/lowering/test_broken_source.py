@@ -9,7 +9,7 @@ from amk.lowering.compile import compile_cuda
 from tests.gpu.broken import CYCLES, sample, source
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_a_delay_stands_before_the_step_of_the_witness_and_compiles() -> None:
     races = [b for b in sample(8) if b.places]
     assert races

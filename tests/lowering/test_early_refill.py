@@ -40,7 +40,7 @@ def order(listing: str, wait: str, copy: str, product: str) -> list[str]:
     return [part.split()[0] for part in between if "p" in part]
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize(
     ("form", "types", "first"), [("int8", "s32.s8", "c"), ("fp8", "f32.f16", "c"), ("int4-g128", "s32.s8", "p")]
 )
@@ -50,7 +50,7 @@ def test_the_refill_is_ordered_before_the_product(form: FormatName, types: str, 
     assert found == [first] * MATRICES
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_bytes_of_fp8_are_converted_where_they_are() -> None:
     listing = disassemble(build(planned("fp8")).compiled.cubin)
     if listing is None:

@@ -50,7 +50,7 @@ def sample(name: str, each: int) -> Iterator[Instruction]:
         yield from [one for one in synchronising(name) if one.kind is kind][: cases(each, 10_000)]
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("name", NAMES)
 def test_nothing_synchronises_under_a_predicate(name: str) -> None:
     for one in sample(name, 2):
@@ -67,7 +67,7 @@ OUTSIDE = (
 )  # fmt: skip
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("instruction", OUTSIDE)
 def test_an_instruction_that_no_rule_covers_is_refused(instruction: str) -> None:
     """Each would leave the text, or write what the list of synchronising instructions does not show."""
@@ -96,7 +96,7 @@ def test_two_instructions_in_a_line_are_refused() -> None:
     assert refusal("fenced", signal.line - 1, f"{line} mov.u32 %r1, %r1;").startswith("AMK607")
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(("name", "kind"), [("fenced", Kind.POLL_ACQUIRE), ("fenced", Kind.MBARRIER_WAIT),
                                             ("tagged", Kind.POLL_RELAXED), ("copies", Kind.POLL_ACQUIRE)])  # fmt: skip
 def test_what_was_polled_before_does_not_end_a_wait(name: str, kind: Kind) -> None:
@@ -110,7 +110,7 @@ def test_what_was_polled_before_does_not_end_a_wait(name: str, kind: Kind) -> No
         assert "goes on although" in found, (one, found)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_poll_in_front_of_its_loop_is_refused(name: str) -> None:
     """The loop looks at one value for ever, if it was not there at once."""
@@ -143,14 +143,14 @@ NARROWER: dict[str, Callable[[str], str]] = {
 }
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("change", NARROWER)
 def test_narrow_arithmetic_is_no_sum(change: str) -> None:
     text = [NARROWER[change](line) for line in lines("fenced")]
     assert refusal("fenced", 0, *text, instead_of=len(text)).startswith("AMK609")
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_every_group_of_copies_is_committed_on_every_path() -> None:
     """Without one, a wait for all but the youngest groups lets a chunk be read that is on its way."""
     commits = [one for one in synchronising("copies") if one.kind is Kind.COPY_COMMIT]
@@ -159,7 +159,7 @@ def test_every_group_of_copies_is_committed_on_every_path() -> None:
         assert "group is open" in found or "fewer groups" in found, (one, found)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_slots_are_read_when_all_lanes_have_waited_for_their_copies() -> None:
     """A lane waits for its own copies; those of others it sees behind the barrier."""
     text, found = lines("copies"), synchronising("copies")
@@ -207,7 +207,7 @@ def barriers(name: str) -> Iterator[Instruction]:
                 yield one
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("name", NAMES)
 def test_no_branch_steps_over_a_barrier(name: str) -> None:
     """The text has it in its place, and nothing is wrong with it but that some warps pass by."""
@@ -217,7 +217,7 @@ def test_no_branch_steps_over_a_barrier(name: str) -> None:
         assert OTHERWISE in (told := stepped_over(name, one)), (one, told)
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("name", ["fenced", "tagged"])
 def test_copies_are_made_by_one_elected_lane_together_with_what_they_expect(name: str) -> None:
     text = lines(name)
@@ -243,7 +243,7 @@ def test_mbarriers_are_initialised_by_one_lane(name: str) -> None:
         assert OTHERWISE in refusal(name, branch, *new)
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_loaded_is_not_read_before(name: str) -> None:
     """A poll or a tagged load that stands behind what reads its result, or nowhere, as an address that is computed
@@ -270,7 +270,7 @@ def test_what_is_loaded_is_not_read_before(name: str) -> None:
         assert f"reads {address[1]} before it is written" in found, (one, found)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", ["fenced", "tagged", "copies"])
 def test_a_wait_is_not_stepped_over(name: str) -> None:
     """By a branch from before the poll of a counter, or of a slot, to the barrier behind it."""
@@ -300,7 +300,7 @@ def test_words_of_tagged_buffers_are_accessed_as_such_alone() -> None:
     assert several > 0
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("name", NAMES)
 def test_signals_and_polls_are_of_the_warps_of_their_role(name: str) -> None:
     """A branch by which other warps pass by is turned, left out, or made to depend on something else."""

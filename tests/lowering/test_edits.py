@@ -83,7 +83,7 @@ def test_codes_are_edited_with_one_sequence_with_few_and_with_many() -> None:
     assert 1 in batches and batches & set(range(2, 9)) and max(batches) > 8
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("which", REFUSED)
 def test_an_edit_is_refused(which: str) -> None:
     edit = next(edit for names, edit in all_edits() if edit.name.startswith(which) and "tagged" in names)
@@ -122,7 +122,7 @@ def test_an_edit_is_seen_where_its_function_runs_alone(which: str, kernel: str, 
     assert kernel in beside(edit) and judge((kernel,), edit) == (kernel, f"emulator: {seen}")
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize(
     ("which", "kernel", "seen"),
     [

@@ -84,7 +84,7 @@ def test_the_skeleton_synchronises_as_the_schedule_says(settings: Settings) -> N
     assert set(re.findall(r"amk::sync::(\w+)", source)) <= ALLOWED
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("settings", [FAST, NAIVE], ids=["fast", "naive"])
 def test_machine_code_holds_the_hand_offs_of_the_schedule(settings: Settings) -> None:
     """Read back from the PTX: a release for every release signal, an acquire for every acquire wait."""

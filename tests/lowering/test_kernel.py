@@ -25,7 +25,7 @@ def launched(schedule: Schedule, **changes: int) -> Schedule:
     return schedule.model_copy(update={"launch": schedule.launch.model_copy(update=changes)})
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_plan_is_within_its_budget(schedule: Schedule) -> None:
     built = build(schedule)
     assert 0 < built.resources.registers <= schedule.launch.registers
@@ -33,7 +33,7 @@ def test_a_plan_is_within_its_budget(schedule: Schedule) -> None:
     assert built.synchronisation
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 @pytest.mark.parametrize(
     ("changes", "code"),
     [
@@ -52,7 +52,7 @@ def test_over_budget(schedule: Schedule, changes: dict[str, int], code: str) -> 
     assert caught.value.exit_code is Exit.UNSAFE
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_two_workers_that_do_not_fit_one_sm(schedule: Schedule) -> None:
     """Compiled for one worker a SM, the kernel may use what two of them would have to share."""
     built = replace(build(schedule), schedule=launched(schedule, ctas_per_sm=2))

@@ -66,7 +66,7 @@ def test_barriers_of_waits_and_signals_are_redundant_beside_those_of_the_block()
     }
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 def test_a_barrier_without_a_proof_is_needed() -> None:
     """Between peak and census: the emitter's own, which the op no longer has. Of those for flag words the emulator sees
     nothing, here in the two shortest runs; the recorded run asks for all."""

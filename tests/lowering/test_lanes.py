@@ -82,7 +82,7 @@ def test_what_other_lanes_stored_is_read_behind_a_barrier_of_the_warp(bare: Sche
     assert source[product:call].count(MEETING) == 1
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_kernel_without_it_is_refused(bare: Schedule, monkeypatch: pytest.MonkeyPatch) -> None:
     judge(bare)
     with monkeypatch.context() as patch:

@@ -95,7 +95,7 @@ def test_another_operand_is_refused(case: str) -> None:
     refused(name, edited(name, kind, number, change), words)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", ["fenced", "tagged", "copies"])
 def test_what_the_compiler_made_is_taken(name: str) -> None:
     assert read_back(subject(name), text(name))
@@ -221,7 +221,7 @@ def strided() -> tuple[Schedule, str]:
     return schedule, printed(schedule)
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_variables_that_are_counted_on_side_by_side_are_taken() -> None:
     schedule, ptx = strided()
     kernel = read_kernel(ptx, KERNEL)
@@ -233,7 +233,7 @@ def test_variables_that_are_counted_on_side_by_side_are_taken() -> None:
     check_operands(schedule, ptx, check_synchronisation(schedule, tuple(read_ptx(ptx)[KERNEL])))
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("by", [64, 512, 2048])
 def test_a_slot_that_is_counted_on_by_another_stride_is_refused(by: int) -> None:
     schedule, ptx = strided()

@@ -149,7 +149,7 @@ def equal(one: Shown, other: Shown) -> bool:
     return all(np.array_equal(a.view(np.uint32), b.view(np.uint32)) for a, b in pairs)
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 @pytest.mark.parametrize("request_at", range(len(REQUESTS)))
 @pytest.mark.parametrize("name", KERNELS)
 def test_bits_are_those_of_parts_with_code_of_their_own(name: str, request_at: int) -> None:
@@ -159,7 +159,7 @@ def test_bits_are_those_of_parts_with_code_of_their_own(name: str, request_at: i
     assert equal(shown(schedule(name), ptx(name, source(name)), request), ones), ones.fault
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @pytest.mark.parametrize("name", KERNELS)
 def test_loops_are_read_back(name: str) -> None:
     assert read_back(schedule(name), ptx(name, source(name)))
@@ -179,7 +179,7 @@ CHANGES = (
 )  # fmt: skip
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize(("name", "number"), [("batch", 0), ("copies", 0), *(("rows", n) for n in range(5))])
 def test_another_number_of_passes_is_refused(name: str, number: int, change: str) -> None:
@@ -188,7 +188,7 @@ def test_another_number_of_passes_is_refused(name: str, number: int, change: str
     assert caught.value.diagnostics[0].code in ("AMK607", "AMK609")
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @pytest.mark.parametrize("name", ["batch", "rows"])
 def test_another_part_is_seen_by_the_emulator(name: str) -> None:
     """Which part a pass stages decides addresses within a buffer alone, which are not read back."""
@@ -205,7 +205,7 @@ PRODUCTS, NORMS = "using Matrix", " norm("
 """What the struct of a step has that adds up sums of products, or of squares."""
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize(
     ("name", "of"),
     [

@@ -101,7 +101,7 @@ def test_rings_start_at_the_weights_of_their_kernel(model: object) -> None:
     np.testing.assert_array_equal(at, layout.totals.reshape(-1))
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize("form", ["bf16", "int8", "int4-g128-zp"])
 def test_the_code_overlaps_and_has_no_hand_off_of_its_own(form: str) -> None:
     schedule = plan(PLAIN, H200, max_context=256, workers=4, wanted=formats(form))  # type: ignore[arg-type]
@@ -141,7 +141,7 @@ def test_large_models_fit_two_kernels_on_an_sm() -> None:
     assert argument["layer"] == 3 and argument["number"] == 1 and argument.nbytes == made.dtype.itemsize
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_the_kernels_of_a_plan_with_many_warps_compile_with_the_table_of_every_ring() -> None:
     many = replace(FAST, warps=16, chunk_bytes=1024)
     schedule = plan(load_model("llama3.2-1b"), H200, settings=many, max_context=8192)

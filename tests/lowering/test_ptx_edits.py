@@ -25,7 +25,7 @@ def synchronises(edit: PtxEdit) -> bool:
     return edit.rule in WEAKER and not edit.kind.startswith(BESIDE)
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 @pytest.mark.parametrize("name", KERNELS)
 def test_synchronisation_that_is_weaker_or_missing_is_refused_or_shows_nothing(name: str) -> None:
     """Others at every commit. Most are refused: a test of the read-back alone would not see one that should be."""

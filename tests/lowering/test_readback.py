@@ -169,7 +169,7 @@ extern "C" __global__ void branches(float* out, float (**table)(float), int n) {
 """
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_120a"])
 def test_machine_code_shows_spills_and_calls(arch: str) -> None:
     compiled = compile_cuda(TROUBLE, arch)

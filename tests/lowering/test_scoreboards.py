@@ -44,7 +44,7 @@ def bodies(cubin: bytes, kernel: str) -> list[list[Issued]]:
     return loops(listing, cubin, kernel)
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 @pytest.mark.parametrize(
     ("name", "kv", "in_flight"),
     [("llama3.1-8b", "bf16", {8, 16}), ("llama3.1-8b", "fp8", {8, 16}), ("llama3.2-1b", "bf16", {4, 8})][cases(1, 0) :],

@@ -86,7 +86,7 @@ def without_assembly(function: str) -> Callable[[str, str], str]:
     return edit
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("name", SUBJECTS)
 def test_plans_keep_the_schedules_synchronisation(name: str) -> None:
     """Every wait, signal and barrier of the text is in the kernel once, in the strength that the hand-off needs; one
@@ -119,7 +119,7 @@ REMOVED = [
 """The others are taken out below: the fence by `build`, or what calls them is, which leaves as little of them."""
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize(("name", "function"), REMOVED, ids=lambda value: value)
 def test_a_primitive_that_does_nothing_fails(name: str, function: str) -> None:
     with pytest.raises(AmkError, match="AMK607") as caught:
@@ -150,7 +150,7 @@ WEAKENED = {
 """Of another scope or order than any that is used: `test_readback.py` refuses the form."""
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize("case", WEAKENED)
 def test_a_weakened_primitive_fails(case: str) -> None:
     name, header, old, new = WEAKENED[case]
@@ -168,7 +168,7 @@ OTHERS: dict[str, tuple[Settings, FormatName]] = {
 }
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @pytest.mark.parametrize(("name", "header", "place"), OWN)
 def test_a_warp_barrier_inside_an_op_that_is_taken_out_fails(name: str, header: str, place: int) -> None:
     settings, kept = OTHERS.get(name, (FAST, "bf16"))
@@ -194,7 +194,7 @@ def test_a_build_says_which_step(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "mbarrier.arrive.expect_tx" in caught.value.diagnostics[0].facts[0].text
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_another_schedules_code_fails() -> None:
     """The expectation comes from the schedule: a wait more, a signal of another order, a barrier of another id."""
     text = tuple(read_ptx(ptx_of(subject("fenced"), lambda _, t: t))[KERNEL])
@@ -211,7 +211,7 @@ def test_another_schedules_code_fails() -> None:
             check_synchronisation(Schedule.model_validate_json(document.replace(old, new)), text)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_the_last_workers_alone_may_read_tagged_words() -> None:
     """With `attends` "light" and two heads workers 104 and 105 of 120 attend: 416 warps before read no tagged word."""
     settings = replace(NAIVE, attends="light", handoff="tagged", workers=None, kv_splits=1)

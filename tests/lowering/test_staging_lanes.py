@@ -109,7 +109,7 @@ def scales_of(staging: Program, padded: F32, run: int) -> F32:
     return np.concatenate([block_scales(padded[a:b], run) for a, b in pairwise(ends) if a < b])
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("of_runs", [False, True], ids=["blocks", "runs"])
 @pytest.mark.parametrize("source", ["tagged-bf16", "tagged-f32", "plain"])
 @pytest.mark.parametrize("layout", ["digits", "halves"])
@@ -143,7 +143,7 @@ def test_blocks_are_those_of_the_interpreter(staging: Program, layout: str, sour
         assert (behind == UNTOUCHED).all()
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize(("layout", "of_runs"), [("digits", False), ("digits", True), ("bare", False)])
 def test_half_a_share_is_used_before_the_words_of_the_other_are_there(
     staging: Program, layout: str, of_runs: bool

@@ -59,7 +59,7 @@ BELOW: dict[tuple[str, FormatName], float] = {("sm_80", "fp8"): 2.8, ("sm_100a",
 """Where that is missed: fp8 converted by software, and a B200 whose chunks of a small model have 2 KiB."""
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 @pytest.mark.parametrize(("preset", "name", "arch"), CASES)
 def test_compiles_within_its_budget(preset: str, name: str, arch: str) -> None:
     schedule = plan(load_model(name), load_target(ONE_PER_ARCH[arch]), settings=PRESETS[preset])
@@ -68,7 +68,7 @@ def test_compiles_within_its_budget(preset: str, name: str, arch: str) -> None:
         check_drain(built, schedule, "bf16")
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 @pytest.mark.parametrize(("name", "layers", "lm_head", "arch"), FORMATS)
 def test_quantised_weights_compile_within_the_budget(
     name: str, layers: FormatName, lm_head: FormatName, arch: str
@@ -77,7 +77,7 @@ def test_quantised_weights_compile_within_the_budget(
     check_drain(check(schedule, arch), schedule, layers)
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 @pytest.mark.parametrize("arch", ARCHS)
 def test_several_rows_compile(arch: str) -> None:
     check(plan(BIASED, load_target(ONE_PER_ARCH[arch]), settings=Settings(rows=4), max_context=64), arch)
@@ -90,19 +90,19 @@ WIDE = [
 """Three architectures, and with `--long` all with both."""
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize(("settings", "arch"), WIDE)
 def test_sixteen_columns_compile(settings: dict[str, int], arch: str) -> None:
     check(plan(BIASED, load_target(ONE_PER_ARCH[arch]), settings=Settings(**settings), max_context=64), arch)
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_sixteen_sequences_of_a_large_model_compile() -> None:
     settings = replace(PRESETS["fast"], batch=16)
     check(plan(load_model("llama3-8b"), load_target("h200"), settings=settings, max_context=2048), "sm_90a")
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize(("rows", "slots"), [(32, 7), (64, 4)][: cases(1, 2)])
 def test_steps_in_parts_of_a_large_model_compile(rows: int, slots: int) -> None:
     """64 rows take the compiler two minutes."""
@@ -139,7 +139,7 @@ def check_drain(built: BuiltKernel, schedule: Schedule, form: FormatName) -> Non
     assert slowest >= BELOW.get((target.arch, form), CATCH_UP) * supply
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_the_largest_model_compiles_without_spills() -> None:
     """Wide shares are many words in flight: batches that stay allocated outside their step would spill here."""
     schedule = plan(load_model("llama3-70b"), load_target("b200"))
@@ -172,7 +172,7 @@ DRAWN += [("greedy", target.name) for target in targets()][: cases(0, 99)]
 """`CASES` has greedy kernels for one target of every architecture; with `--long` every target has one."""
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize(("mode", "gpu"), DRAWN)
 def test_machine_code_has_no_computed_branch_and_no_spill(mode: Mode, gpu: str) -> None:
     settings = replace(PRESETS["fast"], sampling=mode)
@@ -184,19 +184,19 @@ def test_machine_code_has_no_computed_branch_and_no_spill(mode: Mode, gpu: str) 
     check_code(listing, schedule.target, built.resources.stack)
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_parts_that_wait_for_their_own_columns() -> None:
     settings = replace(PRESETS["fast"], act_parts=2)
     check(plan(load_model("smollm2-135m"), load_target("l4"), settings=settings, max_context=256), "sm_89")
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_a_batch_with_an_fp8_cache() -> None:
     settings = replace(PRESETS["fast"], batch=2, kv_dtype="fp8")
     check(plan(load_model("smollm2-135m"), load_target("h200"), settings=settings, max_context=256), "sm_90a")
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_two_workers_share_an_sm() -> None:
     """Compiled for two, the kernel leaves room for the second: registers, shared memory and threads of both fit."""
     warps = 6

@@ -42,7 +42,7 @@ def branches_to_barriers() -> list[tuple[int, int]]:
     return found
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_barrier_of_some_warps_is_met_by_these_alone() -> None:
     found, text = branches_to_barriers(), original(APART).splitlines()
     assert len(found) >= 10
@@ -55,7 +55,7 @@ def test_a_barrier_of_some_warps_is_met_by_these_alone() -> None:
         assert OTHERWISE in refusal(APART, branch, text[branch].replace("@", "@!")), branch
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_worker_runs_its_program_alone() -> None:
     """Each of two workers has one of its own."""
     name = "two programs"

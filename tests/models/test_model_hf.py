@@ -209,7 +209,7 @@ JSON = st.recursive(
 )
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @settings(max_examples=300, deadline=None)
 @given(st.sampled_from(sorted(llama(layer_types=[], use_sliding_window=False, max_window_layers=0))), JSON)
 def test_any_value_in_any_field_gives_a_model_or_a_diagnostic(key: str, value: object) -> None:

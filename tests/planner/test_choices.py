@@ -57,7 +57,7 @@ def order(schedule: Schedule, *ops: type) -> list[str]:
     return [op.matrix if isinstance(op, GemvOp) else op.op for op in found if isinstance(op, (GemvOp, *ops))]
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("handoff", ["tagged", "fenced"])
 @pytest.mark.parametrize("gpu", ["h200", "a100"])
 @pytest.mark.parametrize("change", CHOICES, ids=str)
@@ -77,7 +77,7 @@ def test_a_choice_is_another_kernel_that_is_safe(change: dict[str, Any], gpu: st
 PAIRS = [(changes, gpu) for changes in TOGETHER for gpu in ("h200", "a100")]
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 @pytest.mark.parametrize(("changes", "gpu"), PAIRS if cases(0, 1) else [PAIRS[n] for n in (0, 3, 4, 6, 9)])
 def test_choices_together_are_safe_and_compile(changes: dict[str, Any], gpu: str) -> None:
     schedule = planned(replace(BASE, **changes), gpu)
@@ -94,7 +94,7 @@ def test_where_the_cache_is_asked_for() -> None:
     assert "prefetch_cache" not in order(planned(replace(BASE, prefetch_cache=False, prefetch_at="product"), "h200"))
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("model", VARIANTS, ids=lambda m: m.name)
 @pytest.mark.parametrize("sampling", ["greedy", "top-k-top-p"])
 def test_all_warps_look_for_words_and_the_widest_vector_is_fenced(model: ModelSpec, sampling: Mode) -> None:

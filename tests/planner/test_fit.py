@@ -28,7 +28,7 @@ TOO_LARGE = {
 """Models that do not fit everywhere, and where they fit."""
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("preset", sorted(PRESETS))
 @pytest.mark.parametrize("name", shipped_models())
 def test_plans_stay_within_the_target(name: str, preset: str) -> None:

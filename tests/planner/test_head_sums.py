@@ -64,7 +64,7 @@ def test_kernel_and_model_cut_the_same_slices() -> None:
     assert verify(shaped(schedule, 8, slots, *rest)).safe
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize(("name", "gpu"), [("qwen2.5-1.5b", "l4"), ("llama3-8b", "a10g"), ("qwen3-8b", "rtx4090")])
 def test_what_shared_memory_does_not_hold_lies_in_global_memory(name: str, gpu: str) -> None:
     model, target = load_model(name), load_target(gpu)

@@ -75,7 +75,7 @@ def test_narrower_formats_in_some_layers_are_fewer_bytes() -> None:
     assert sizes == sorted(sizes, reverse=True) and len(set(sizes)) == 3
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("wanted", [WANTED, ((1, PLAIN), (8, EIGHT)), ((3, FOUR), (3, PLAIN), (3, EIGHT))])
 def test_such_plans_are_safe_and_checked(wanted: Layered) -> None:
     schedule = made(wanted)
@@ -93,7 +93,7 @@ def test_the_whole_schedule_gets_the_verdict_of_the_short_one(monkeypatch: pytes
     assert verdict.safe and verdict.stats["layers checked"] == 9
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_mistake_in_the_second_loop_is_found() -> None:
     """A wait that nobody ends, and a step without its wait; both in the second loop only, and judged on all layers."""
     stuck = verify(raised_threshold(made(), "act.1"))

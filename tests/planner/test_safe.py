@@ -37,7 +37,7 @@ CASES = [
 ]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("preset", sorted(PRESETS))
 @pytest.mark.parametrize(("model", "gpu", "context"), CASES, ids=lambda value: str(getattr(value, "name", value)))
 def test_plans_are_safe(model: ModelSpec, gpu: str, context: int, preset: str) -> None:
@@ -108,7 +108,7 @@ def test_two_workers_of_an_sm_share_its_rates() -> None:
     assert step_ms(two, 16, constants) == step_ms(apart, 16, constants.shared_by(2)) > step_ms(apart, 16, constants)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("handoff", ["tagged", "fenced"])
 @pytest.mark.parametrize("mode", MODES)
 def test_plans_that_draw_are_safe(mode: Mode, handoff: Literal["tagged", "fenced"]) -> None:
@@ -166,7 +166,7 @@ def test_a_raised_threshold_of_the_draw_is_unsafe(counter: str) -> None:
     assert verify(raised_threshold(schedule, counter)).status == "UNSAFE"
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(
     ("layers", "lm_head"), [("int8", "int8"), ("int4-g128", "bf16"), ("fp8", "int8-g64"), ("int4-g64-zp", "int4-g128")]
 )
@@ -213,7 +213,7 @@ def test_idle_workers_are_held_back_by_hints() -> None:
     assert verify(fenced).status == "SAFE"
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_worker_that_publishes_nothing_is_a_race() -> None:
     """Without the hints nothing stops the others from overtaking the workers that own no rows."""
     most = plan(PLAIN, load_target("h200"), settings=replace(FAST, handoff="tagged"), max_context=256, workers=132)
@@ -235,7 +235,7 @@ def narrow(workers: int) -> Schedule:
     return plan(NARROW, load_target("h200"), settings=settings, workers=workers)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("workers", [*range(2, 16), 17, 23, 29, 30, 47, 64, 98, 132])
 def test_tagged_words_are_safe_for_any_number_of_workers(workers: int) -> None:
     """Without looking at positions one by one. By hand every number from 2 to 132 was tried."""

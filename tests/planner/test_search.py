@@ -55,7 +55,7 @@ def found(expansions: int, seed: int = 0, problem: Problem = PROBLEM) -> Found:
     return search(problem, expansions=expansions, seed=seed)
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_the_same_seed_and_count_give_the_same_plan_byte_for_byte() -> None:
     one, two = found(14, seed=3), found(14, seed=3)
     assert one.best == two.best and one.schedule.model_dump_json() == two.schedule.model_dump_json()
@@ -78,7 +78,7 @@ def test_never_worse_than_the_default_plan() -> None:
     assert result.gain(result.naive) is not None
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_refusals_of_faster_plans_do_not_cost_the_default() -> None:
     """All that is faster is refused, often as wide as the default: the default comes next, not a slower one."""
     unhindered = found(24)
@@ -127,7 +127,7 @@ def test_the_bound_is_below_every_completion() -> None:
             assert drain_ms(MODEL, H200, PROBLEM.runs, constants, known) <= min(state.ms) * (1 + 1e-9)
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize("gpu", ["l4", "a100", "b200"])
 @pytest.mark.parametrize(("form", "batch"), [("bf16", 1), ("int4-g128", 1), ("bf16", 4)])
 def test_the_bound_is_below_whole_plans_of_other_targets(gpu: str, form: FormatName, batch: int) -> None:
@@ -145,7 +145,7 @@ def test_the_bound_is_below_whole_plans_of_other_targets(gpu: str, form: FormatN
     assert seen > 5
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_a_short_search_has_tried_every_choice() -> None:
     """As many plans as a ready-made one is searched with: order, tiles, splits, rings, SMs, parts, hand-offs."""
     made = Search(PROBLEM)
@@ -172,7 +172,7 @@ def test_a_state_that_is_beaten_for_no_more_memory_and_warps_is_dropped(monkeypa
     assert [s.key for s in made._round([fast], Knob("wide_epilogue", (16, 32, 128)), ())] == ["a", "d", "c"]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_what_is_no_choice_is_searched_as_asked() -> None:
     """A batch, drawing and another cache are in the plans that are timed and proved, in the presets too."""
     start = replace(FAST, batch=2, kv_dtype="fp8")
@@ -217,7 +217,7 @@ def arguments(path: Path, *more: str) -> list[str]:
     return [*named, "-o", str(path), "--search", *more]
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_the_command_searches_once_and_then_knows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -304,7 +304,7 @@ def test_a_stale_decision_has_another_key(monkeypatch: pytest.MonkeyPatch) -> No
     assert key != store.ready_key(MODEL, H200, "bf16")
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_plans_that_do_not_compile_are_passed_over() -> None:
     asked: list[int] = []
 
@@ -328,7 +328,7 @@ def test_shares_that_are_no_whole_fetches_are_refused(changes: dict[str, Any]) -
     assert caught.value.diagnostics[0].code == "AMK406"
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @pytest.mark.parametrize(("handoff", "dtype"), [("fenced", "bf16"), ("tagged", "f32")])
 def test_hand_offs_of_another_type_are_safe_and_compile(handoff: str, dtype: str) -> None:
     settings = replace(FAST, plan="search", handoff=handoff, handoff_dtype=dtype, reduce_from=None)
@@ -353,7 +353,7 @@ def test_the_command_searches_with_the_batch_that_it_writes(
     assert f"simulated {known['ms'][0]:.4f} ms at 128" in told and "error of such predictions: " in told
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 def test_the_command_searches_by_the_constants_of_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -25,7 +25,7 @@ from tests.tiny import PLAIN, VARIANTS
 APART, OVERLAID = (replace(FAST, overlay=o) for o in (False, True))
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("model", VARIANTS, ids=lambda m: m.name)
 @pytest.mark.parametrize(
     "settings", [APART, OVERLAID, replace(NAIVE, overlay=True)], ids=["apart", "overlaid", "naive"]
@@ -80,7 +80,7 @@ def test_a_k_split_halves_the_peak_at_equal_bytes_in_flight() -> None:
     assert best.overlaid <= coarse[0].overlaid / 2
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("gpu", ["l4", "l20"][: cases(1, 2)])
 def test_a_finer_cut_along_k_takes_half_at_exactly_equal_bytes_in_flight(gpu: str) -> None:
     """Four sequences of llama3-8b fit, and are SAFE and compiled, only so."""

@@ -58,7 +58,7 @@ class Interpreted:
         return np.stack([cache[:, :, :end] for cache in self.caches])
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @pytest.mark.parametrize("name", CASES)
 def test_the_cache_is_the_one_of_reading_token_by_token(name: str) -> None:
     model, settings = CASES[name]
@@ -75,7 +75,7 @@ def test_the_cache_is_the_one_of_reading_token_by_token(name: str) -> None:
     assert both.engine.step(NEW).tolist() == expected[end:]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", CASES)
 def test_logits_behind_a_prompt_are_those_of_reading_token_by_token(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """From position 0, behind what the cache holds, and where the prompt takes several blocks; the token that is asked

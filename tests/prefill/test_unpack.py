@@ -30,7 +30,7 @@ def program() -> Any:
     return assemble(parse(compile_ptx(SOURCE, "sm_90a")), KERNEL)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", PACKED)
 def test_chunks_become_the_rows_that_they_stand_for(name: str, program: Any) -> None:
     model, wanted, settings = PACKED[name]

@@ -46,7 +46,7 @@ def case(name: str) -> Any:
     return from_document(json.loads((FOLDER / f"{name}.json").read_text())["schedule"])
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @pytest.mark.parametrize("name", list(QUICK)[cases(1, 0) :])
 def test_the_offered_fix_is_safe_and_says_what_it_does(name: str) -> None:
     bad = case(name)

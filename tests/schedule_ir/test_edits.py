@@ -158,7 +158,7 @@ def _marked(leaf: Leaf, mark: dict[str, object]) -> bool:
     return any(s.add == 0 and s.counter == mark["counter"] for s in leaf.step.signals)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", BASES)
 def test_a_step_keeps_its_name_when_others_are_removed(name: str) -> None:
     """Named anew after one step was removed, at most its equals in the body and the barriers behind it are called

@@ -268,7 +268,7 @@ def check(op: Op, env: Env, geo: Geometry, base: dict[str, Array]) -> None:
         assert same(before[buffer], array), f"{where}: {buffer} changed outside the declared writes"
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @pytest.mark.parametrize("name", PLANS)
 def test_reference_touches_exactly_the_declared_bytes(name: str) -> None:
     schedule = planned(name)
@@ -337,7 +337,7 @@ def test_select_declares_what_either_choice_reads(forced: int, done: int) -> Non
         assert memory.regs == {"token": expected, "pos": 9, "epoch": 6, "done": int(done or forced != 10)}
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", PLANS)
 def test_agents_of_a_step_write_disjoint_bytes(name: str) -> None:
     schedule = planned(name)
@@ -402,7 +402,7 @@ def test_every_file_of_an_op_is_found_and_has_its_device_body() -> None:
     assert set(OPS) == declared == bodies | {"wait", "signal", "barrier"}
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", PLANS)
 def test_what_is_staged_has_one_order_in_each_dtype(name: str) -> None:
     """The order of elements is no part of a content: a staged value is read by a product alone, as it was staged, and

@@ -161,7 +161,7 @@ def refused(schedule: Schedule) -> Iterator[str]:
                 yield f"{op.op}.{need.name}"
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 def test_each_need_of_an_op_is_refused_close_to_a_plan() -> None:
     wanted_of_all = {f"{name}.{need.name}" for name, op in OPS.items() for need in op.needs}
     assert wanted_of_all - {need for name in BASES for need in refused(base(name))} == set()

@@ -38,7 +38,7 @@ FILTERS = [(0, 1.0), (1, 1.0), (7, 1.0), (82, 1.0), (83, 1.0), (10**6, 1.0), (0,
            (0, 0.5), (5, 0.5), (40, 0.95), (3, 0.34)]  # fmt: skip
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize(("top_k", "top_p"), FILTERS)
 def test_the_filters_keep_what_an_independent_one_keeps(top_k: int, top_p: float, seed: int) -> None:
@@ -65,7 +65,7 @@ def test_a_plan_with_fewer_filters_draws_the_same_tokens(mode: Mode) -> None:
         assert drawing(mode)(logits, sampling, seed)[0] == drawing("top-k-top-p")(logits, sampling, seed)[0]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_the_token_does_not_depend_on_the_plan() -> None:
     sampling = Sampling(1.3, 20, 0.9, 2**63 + 5)
     for seed in range(8):
@@ -74,7 +74,7 @@ def test_the_token_does_not_depend_on_the_plan() -> None:
         assert len(found) == 1
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @pytest.mark.parametrize("live", [False, True])
 def test_a_sequence_of_a_batch_draws_what_it_draws_alone(live: bool) -> None:
     """Whatever the others are, and how they draw: so what holds of the draws of one sequence holds of each."""
@@ -111,7 +111,7 @@ def chi_square_is_plausible(counts: Array, chance: Array) -> bool:
     return bool(counts[chance == 0].sum() == 0 and statistic < freedom + 5 * math.sqrt(2 * max(freedom, 1)) + 5)
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 def test_draws_follow_the_filtered_softmax_over_positions_and_seeds() -> None:
     """The schedule's own steps; logits with ties, filters that bite."""
     logits, counts = some_logits(0) / 3, np.zeros(VOCAB)

@@ -38,7 +38,7 @@ def asked(port: int) -> Any:
         return json.load(answer)["choices"][0]["text"]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_killed_and_started_again_it_serves_at_the_same_port_and_ends_in_order(directory: Path) -> None:
     process, port = started(directory)
     try:

@@ -83,7 +83,7 @@ def in_thread(running: Running, found: list[Any], **fields: Any) -> threading.Th
     return thread
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_full_queue_refuses_with_429(directory: Path) -> None:
     with serving(directory, Limits(waiting=1)) as running:
         running.device.hold()
@@ -102,7 +102,7 @@ def test_a_full_queue_refuses_with_429(directory: Path) -> None:
         assert [status for status, _ in found] == [200, 200]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_an_answer_ends_when_its_client_goes(directory: Path) -> None:
     for stream in (True, False):
         with serving(directory) as running:

@@ -75,7 +75,7 @@ def test_requests_are_computed_at_once_and_answered_as_alone(model: amk.Language
     assert decoding.ready and decoding.stop(10)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("method", [None, "lookup", "draft"])
 def test_clients_of_the_device_cpu_share_passes(directory: Path, tmp_path: Path, method: Method | None) -> None:
     """The official client, more of them than texts at once: answers are those of one text at a time."""

@@ -13,7 +13,7 @@ from amk.targets.target import load_target
 from tests.tiny import tiny
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_hidden_constants_are_found(tmp_path) -> None:
     target = load_target("h200")
     known = constants_for(target)

@@ -33,7 +33,7 @@ def test_a_kernel_that_was_measured_twice_is_in_one_fold(runs: list[Run]) -> Non
     assert folds_of(again, 3) == [0, 1, 2, 0, 1, 1, 0]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_what_other_kernels_tell_improves_the_prediction_of_each(runs: list[Run]) -> None:
     measured = np.array([r.ms for r in runs])
     before = np.array([step_ms(r.schedule, r.pos, KNOWN) for r in runs]) / measured - 1
@@ -41,14 +41,14 @@ def test_what_other_kernels_tell_improves_the_prediction_of_each(runs: list[Run]
     assert (np.abs(after) < 0.4 * np.abs(before)).all()
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_a_kernel_has_no_influence_on_its_own_prediction(runs: list[Run]) -> None:
     found = held_out(runs, KNOWN, 5, NAMES)
     other = held_out([replace(runs[0], ms=1.1 * runs[0].ms), *runs[1:]], KNOWN, 5, NAMES)
     assert other[0] == found[0] and all(a != b for a, b in zip(found[1:], other[1:], strict=True))
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_processes_change_nothing_and_one_kernel_is_refused(runs: list[Run]) -> None:
     assert held_out(runs[:3], KNOWN, 3, NAMES, jobs=2) == held_out(runs[:3], KNOWN, 3, NAMES)
     with pytest.raises(ValueError, match="two kernels"):

@@ -54,7 +54,7 @@ def test_every_variant_ends_and_its_phases_add_up(model: Any, settings: Settings
     assert {p.name for p in found.phases} >= {"qkv", "attention", "o", "gate_up", "down", "lm_head"}
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_never_below_the_floor() -> None:
     for target in targets():
         schedule = plan(load_model("llama3.2-1b"), target, max_context=2048)
@@ -122,7 +122,7 @@ def test_a_machine_without_latency_takes_the_time_of_its_bytes() -> None:
     assert step_ms(schedule, 0, free) == pytest.approx(wanted, rel=0.05)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("changes", [
     {"run_ahead": False}, {"slots": 2}, {"head_handoff": True}, {"warps": 4}, {"chunk_bytes": 1024},
     {"handoff": "fenced"}, {"wide_epilogue": 0}, {"kv_block": 16}, {"refill_fence": False}, {"max_ring_bytes": 32768},
@@ -190,7 +190,7 @@ def test_a_schedule_that_gets_stuck_is_refused() -> None:
     assert caught.value.diagnostics[0].code == "AMK201"
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 def test_recorded_runs_are_predicted() -> None:
     """One set of constants for models of 0.27 to 15 GB. A plan keeps its name when the planner improves it, so what is
     planned now may be a little faster than what was measured then; smollm2-135m was measured with fences."""

@@ -42,7 +42,7 @@ def simulated(model: str, changes: str) -> float:
     return step_ms(schedule_of(args, "; ".join([BASE[model], *filter(None, changes.split(";"))])), 128)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(("model", "changes", "measured"), clear_effects())
 def test_what_was_raced_and_lost_is_not_simulated_faster(model: str, changes: str, measured: float) -> None:
     ratio = simulated(model, changes) / simulated(model, "")

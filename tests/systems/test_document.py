@@ -25,7 +25,7 @@ from tests.validator.test_flat_file import CLASSES, RUNS, UNSAFE
 VALIDATOR = jsonschema.Draft202012Validator(schema())
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("name", UNSAFE)
 def test_emitted_systems_get_the_verdict_of_their_schedules(name: str) -> None:
     case = make_case(next(recipe for recipe in RECIPES if recipe.name == name))
@@ -37,7 +37,7 @@ def test_emitted_systems_get_the_verdict_of_their_schedules(name: str) -> None:
         assert judged(parse_system(json.dumps(emitted).encode(), "flat.json")).verdict == expected
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("file", CLASSES, ids=lambda f: f.stem[:8])
 def test_emitted_systems_of_the_classes(file: Path) -> None:
     case = json.loads(file.read_text())

@@ -55,7 +55,7 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_the_job_fails_for_one_wrong_kernel_and_points_into_the_user_s_source(checkout: Path) -> None:
     script = GUIDE.read_text(encoding="utf-8").partition("- run: |\n")[2].partition("      - if: always()")[0]
     script = textwrap.dedent(script)

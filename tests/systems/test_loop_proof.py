@@ -93,7 +93,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("system", [*RIGHT, *SAFE], ids=lambda s: s.name)
 def test_what_is_safe_has_a_certificate_that_is_accepted(system: LoopSystem) -> None:
     assert judged_loops(system).verdict == "SAFE", judged_loops(system)
@@ -142,7 +142,7 @@ def test_forged_certificates_are_refused() -> None:
     assert not found["differences"] and found["offered"] > 40
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("changed", ["values", "laps", "rests", "base", "open", "claims", "runs"])
 def test_changed_and_malformed_certificates_are_refused(changed: str) -> None:
     document = document_of(tma(1))
@@ -160,7 +160,7 @@ def test_changed_and_malformed_certificates_are_refused(changed: str) -> None:
         assert not check(document_of(other).model_dump(mode="json"), made).accepted
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_random_kernels_are_safe_only_if_longer_unrollings_are() -> None:
     told: Counter[str] = Counter()
     for seed in range(10):

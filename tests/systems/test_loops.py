@@ -149,7 +149,7 @@ def agrees(verdict: LoopVerdict, further: tuple[int, ...]) -> bool:
     return verdict.verdict == "UNKNOWN" or verdict.unsafe is not None
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_random_kernels_are_safe_only_if_longer_unrollings_are() -> None:
     rng, told = Random(17), Counter[str]()
     for _ in range(SYSTEMS):

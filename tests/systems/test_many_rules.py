@@ -24,7 +24,7 @@ PARTS = tuple(range(1_000_000, 5_000_000, 500_000))
 CERTIFICATES = 16
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_the_compiled_explorer_says_what_the_rules_say() -> None:
     drawn = [Made(Random(seed), CHANGES) for seed in range(250)]
     found, _ = explored(joined(drawn), all_of_it=True)

@@ -25,7 +25,7 @@ def test_expected_to_be_wrong():
 """
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_a_failing_test_shows_the_verdict(tmp_path: Path) -> None:
     file = tmp_path / "test_kernel.py"
     file.write_text(TEST)

@@ -44,7 +44,7 @@ def explored(system: System) -> bool:
     return not found.deadlock and not found.races and not explore_memory(system)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_files_of_random_systems_get_the_verdict_of_exploration() -> None:
     told: Counter[str] = Counter()
     for number, system in enumerate(random_systems(STRONG * MORE, seed=41)):

@@ -346,7 +346,7 @@ def test_random_kernels_get_the_verdict_of_exploration() -> None:
     assert min(told["SAFE"], told["UNSAFE"]) * 5 > SYSTEMS and told["UNKNOWN"] * 20 < SYSTEMS, told
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_random_kernels_agree_in_verdict_certificate_and_witness() -> None:
     """As a slice of `long_rules`, with seeds that no slice has: whatever is SAFE has a certificate that is accepted."""
     told = long_rules.compared((seed, Made(Random(seed), long_rules.CHANGES)) for seed in range(OTHERS))

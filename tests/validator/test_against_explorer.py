@@ -65,7 +65,7 @@ def compare_memory(system: System, mine: Judgement) -> None:
         assert mine.dataflow.correct == (not truth)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_random_systems_agree_with_exploration() -> None:
     """Also what is read and written, which the compiled exploration of fifty thousand leaves out."""
     seen = {"deadlock": 0, "racy": 0, "safe": 0, "faulty": 0, "unordered": 0}
@@ -116,7 +116,7 @@ def test_withheld_runs_agree_with_every_clock() -> None:
                 assert counted == (before != after and must_precede(code, before, after)) or before == after
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.skipif(compiler() is None, reason="needs a C compiler")
 def test_thousands_of_random_systems_agree_with_compiled_exploration() -> None:
     """A slice of the recorded million (`tests.validator.long_checks random`)."""

@@ -70,7 +70,7 @@ def in_whole(whole: System, left: Compact, system: System, witness: Witness) -> 
     return witness.to_json() | {"system": whole.digest, "order": order, "events": events}
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_findings_and_witnesses_are_those_of_the_whole_system() -> None:
     rng, seen = Random(71), Counter[str]()
     for drawn in random_systems(cases(600, 2500), seed=71, max_agents=4, max_events=7):

@@ -51,7 +51,7 @@ def places(result: Composition, fault: Fault) -> tuple[Place | None, Place | Non
     return reader, _node(result, fault.writer) if fault.writer is not None and fault.writer >= 0 else None
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @pytest.mark.parametrize("preset", ["fast", "naive"])
 def test_wrong_content_that_is_confirmed_replays(preset: str) -> None:
     document = json.loads(small_plan(SMALL[preset]).model_dump_json())
@@ -98,7 +98,7 @@ class Over(Exception):
     """The time."""
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("looks", [1, 3])
 def test_no_race_is_looked_at_when_the_time_is_over(looks: int) -> None:
     asked: list[int] = []
@@ -119,7 +119,7 @@ def test_no_race_is_looked_at_when_the_time_is_over(looks: int) -> None:
     assert len(asked) == looks, "some edit has so many looks, and none follows"
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("seed", range(2))
 def test_clashes_of_two_steps_are_their_accesses_to_a_common_byte(seed: int) -> None:
     result, seen = compose(small_plan(SMALL["fast"])), Counter[bool]()
@@ -179,7 +179,7 @@ def disturbed(name: str, rng: Random) -> Schedule | None:
         return None
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @pytest.mark.parametrize("name", ["fast", "two-warps", "naive"])
 def test_what_the_composed_order_orders_is_never_enabled_together(name: str) -> None:
     """So these pairs are not put to the flat system."""

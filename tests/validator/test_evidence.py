@@ -86,7 +86,7 @@ def test_records_of_two_machines_are_merged_once(tmp_path: Path) -> None:
         long_run.merged(made, records[0])
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_slices_under_way_when_the_time_is_over_are_left(tmp_path: Path) -> None:
     began = time.monotonic()
     code, record = _go(Run("r", _sleeps, tmp_path / "record.json", 3, guess=0.01), 6.0)

@@ -27,7 +27,7 @@ def _first_of_each_code() -> dict[str, Path]:
 CASES = _first_of_each_code()
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("code", CASES)
 def test_every_diagnostic_says_where_what_why_and_what_to_do(code: str) -> None:
     text = canonical_json(from_document(json.loads(CASES[code].read_text())["schedule"]))

@@ -66,7 +66,7 @@ def test_overlapping_writes_of_one_buffer_are_decided_event_by_event() -> None:
     assert replay(verdict.evidence.system.to_json(), verdict.evidence.witness.to_json())
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(("events", "status"), [(flat_check.EVENTS, "SAFE"), (0, "UNKNOWN")])
 def test_only_all_positions_are_safe(monkeypatch: pytest.MonkeyPatch, events: int, status: str) -> None:
     def refuse(schedule: Schedule, footprints: Footprints) -> NoReturn:
@@ -91,7 +91,7 @@ def test_a_context_without_room_for_two_tokens_proves_nothing(monkeypatch: pytes
     assert verify(schedule).status == "UNKNOWN"
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("settings", SMALL)
 def test_it_agrees_with_the_composed_check(settings: str) -> None:
     schedule = small_plan(SMALL[settings])

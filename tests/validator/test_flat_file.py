@@ -40,7 +40,7 @@ def test_safe_plans(name: str, tmp_path: Path) -> None:
 UNSAFE = ["missing-wait", "threshold-high", "relaxed-signal", "merge-before-attend", "wait-after-read"]
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @pytest.mark.parametrize("name", UNSAFE[:: cases(2, 1)])
 def test_unsafe_cases_and_their_twins(name: str) -> None:
     case = make_case(next(recipe for recipe in RECIPES if recipe.name == name))
@@ -55,7 +55,7 @@ RUNS = ("AMK104", "AMK105", "AMK106", "AMK2", "AMK302", "AMK501", "AMK502")
 CLASSES = [f for f in sorted((Path(__file__).parents[2] / "adversarial").glob("class-*.json")) if "-34-" not in f.name]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("file", CLASSES, ids=lambda f: f.stem[:8])
 def test_the_reader_judges_the_files_of_the_classes_as_they_say(file: Path) -> None:
     """Class 34 is about copies, which are no events."""

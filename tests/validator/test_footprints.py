@@ -122,7 +122,7 @@ def _alone(schedule: Schedule, item: Item, worker: int, agent: int, pos: int) ->
     return accesses, env.__dict__["read"]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", sorted(PLANS))
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 2**32))

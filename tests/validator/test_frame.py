@@ -194,7 +194,7 @@ def test_every_unit_reads_its_row_of_the_rotary_table() -> None:
 EXPRESSIONS: list[Any] = [0, -3, {}, {"t": 0}, {"1": 0}, {"t": 4}, {"worker": 1}, {"agent": 0, "1": 2}]
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("place", ["at_least", "add", "index"])
 def test_whatever_an_expression_looks_like_there_is_a_verdict(place: str, tmp_path: Path) -> None:
     base = small("fenced")

@@ -37,7 +37,7 @@ PLANS: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", PLANS)
 def test_plans_are_safe_and_the_checker_takes_their_certificates(name: str) -> None:
     schedule = PLANS[name]()

@@ -59,7 +59,7 @@ def table() -> dict[str, list[str]]:
     return {row[0].split(":")[0]: row for row in rows}
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_rule_is_refused_by_its_code(name: str) -> None:
     case = make_case(next(r for r in RECIPES if r.name == name))

@@ -16,7 +16,7 @@ def test_the_list_is_long_enough_and_fits_the_source() -> None:
         assert source(mutant)
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @pytest.mark.parametrize("mutant", [m for m in mutants() if m.name in QUICK], ids=lambda m: m.name)
 def test_mutants_are_killed(mutant: Mutant) -> None:
     assert outcome(mutant) in ("killed", "hung")

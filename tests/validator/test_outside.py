@@ -29,7 +29,7 @@ def test_every_kind_has_its_code() -> None:
     assert {recipe.expect for recipe in OUTSIDE} == CODES
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize("recipe", OUTSIDE, ids=lambda recipe: recipe.name)
 def test_the_command_says_unknown_and_no_code_is_made(
     recipe: Recipe, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -88,7 +88,7 @@ def test_the_envelope_contains_what_is_touched_at_every_position() -> None:
                     assert cells(item.step.op.accesses(replace(env, pos=pos), geo)) <= most
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_a_timeout_is_unknown(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

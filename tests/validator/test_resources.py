@@ -113,7 +113,7 @@ LIMITS = {
 }  # fmt: skip
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", LIMITS)
 def test_a_limit_is_where_it_is_said_to_be(name: str) -> None:
     code, fits, fails = LIMITS[name]

@@ -47,7 +47,7 @@ def hand_over(before: CpuEngine, after: CpuEngine) -> None:
     after._machine.set("state", np.array([state[name] for name in STATE], np.int32))
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_schedules_that_take_turns_give_the_text_of_one() -> None:
     rows, one = pair()
     assert apart(rows, one) == apart(one, rows) == []
@@ -233,7 +233,7 @@ def test_which_default_plans_of_an_h200_share_their_weights(
     assert [d.code for d in crowded(both)] == ([] if shared else ["AMK011"])
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_a_kernel_with_smaller_copies_runs_on_the_weights_of_one_with_larger() -> None:
     """In the emulator: rows in copies of 512 bytes, on the bytes that were packed for one row in copies of 1 KB."""
     one = tiny_plan(WIDE, **ALIKE, chunk_bytes=1024)

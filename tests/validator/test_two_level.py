@@ -32,7 +32,7 @@ def wrong(seed: int, count: int) -> list[str]:
     return [line for _ in range(count) for line in compare(random_two_level(rng)).wrong]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_composed_is_flat_on_random_two_level_systems() -> None:
     rng = Random(11)
     found = [compare(random_two_level(rng)) for _ in range(SYSTEMS)]
@@ -50,7 +50,7 @@ def test_wrong_rule_one_chain_per_worker_is_caught(monkeypatch: pytest.MonkeyPat
     assert wrong(12, 60)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_wrong_rule_without_local_prefixes_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Barriers, and the back-pressure of rings, hold one chain of a worker behind another."""
     monkeypatch.setattr(inter_cta.InterCtaSystem, "_add_prefixes", lambda self, g: None)

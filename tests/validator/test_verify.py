@@ -45,7 +45,7 @@ PLANS = list(product(MODELS, SMALL, WORKERS)) if cases(0, 1) else PLANS
 """With `--long` every model has every plan on either number of workers."""
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(("model", "settings", "workers"), PLANS)
 def test_planner_output_is_safe_composed_and_flat(model: str, settings: str, workers: int) -> None:
     schedule = small_plan(SMALL[settings], MODELS[model], workers)
@@ -83,7 +83,7 @@ ASKED = ("output head", "warps apart", "warps apart, fenced")
 """Where that is not seen: the last step that all warps run waits by itself, and before it they know too little."""
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", sorted(MADE))
 def test_a_launch_of_one_token_is_safe_where_that_follows(name: str) -> None:
     schedule = reduce_layers(from_document(base(name)))
@@ -223,7 +223,7 @@ def _kinds(judgement: Judgement, race: Race) -> tuple[int, int]:
     return kinds if position[race.first] < position[race.second] else kinds[::-1]
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("seed", range(cases(1, 4)))
 def test_composed_verdict_is_the_flat_verdict_on_mutants(seed: int) -> None:
     """Few: `amk adversarial --n` judges many more mutants against an oracle that is as flat."""
@@ -247,7 +247,7 @@ def test_composed_verdict_is_the_flat_verdict_on_mutants(seed: int) -> None:
     assert judged[False] > 2
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_replay_command_confirms_and_refuses(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:  # type: ignore[no-untyped-def]
     from amk.cli import main
 

@@ -51,7 +51,7 @@ def without_barriers(name: str) -> Iterator[Schedule]:
             yield Schedule.model_validate_json(json.dumps(apply(document, edits)[0]))
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @pytest.mark.parametrize(
     "name",
     ["int4 with zeros", "int8, fp8 cache", "flags and fences, bias", "rows, parts of down, sums in global memory"],
@@ -82,7 +82,7 @@ def over_partials(name: str, exchanged: bool) -> Schedule:
     return Schedule.model_validate_json(json.dumps(apply(document, edits)[0]))
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize(("name", "exchanged"), [("int4 with zeros", False), ("int8, fp8 cache", True)])
 def test_words_say_nothing_of_the_lanes_whose_words_are_not_looked_for(name: str, exchanged: bool) -> None:
     """One warp reads all words that the others write, but no lane of it does; so the kernel has a race."""
