@@ -18,6 +18,9 @@ PAGES = sorted(
     for p in records.ROOT.rglob("*.md")
     if p.relative_to(records.ROOT).parts[0] in {"README.md", "amk", "adversarial", "tests"}
 )
+QUOTING = [
+    page for page in PAGES if page != records.ROOT / "README.md" and LINK.search(page.read_text(encoding="utf-8"))
+]
 READMES = [page for page in PAGES if page.name == "README.md"]
 MODULES = sorted((records.ROOT / "amk").rglob("*.py"))
 CODE = {p.relative_to(records.ROOT).as_posix() for top in ("amk", "tests") for p in (records.ROOT / top).rglob("*.*")}
@@ -82,6 +85,18 @@ def test_readme_says_which_quoted_records_are_stale() -> None:
         for record in LINK.findall(paragraph):
             if record in by_record and records.stale(by_record[record]) is not False:
                 assert "changed since" in paragraph, f"{record} is stale: say '... have changed since' beside the link"
+
+
+@pytest.mark.parametrize("page", QUOTING, ids=lambda page: page.relative_to(records.ROOT).as_posix())
+def test_a_page_with_a_stale_record_says_how_old_it_is(page: Path) -> None:
+    """By commit or day, or by the index, which has both and what has changed since."""
+    text = page.read_text(encoding="utf-8")
+    by_record = {claim.record: claim for claim in records.claims()}
+    for record in {each for each in LINK.findall(text) if each in by_record}:
+        claim = by_record[record]
+        told = (*records.commits(claim), *(records.dates(claim.made_of or record) or ()), "records/README.md)")
+        current = records.state().stale[record] is False
+        assert current or any(word in text for word in told), f"{record} is stale: name its commit, or link the index"
 
 
 def test_measured_numbers_of_the_readme_are_filled_in() -> None:
