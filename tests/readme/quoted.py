@@ -18,6 +18,7 @@ def readme() -> dict[str, str]:
     tests = _record("proof/h200-gpu-tests.json")["files"]
     runs = sorted({len(line.own) for line in speed.lines([speed.RECORDS / speed.TABLES[0]])})
     return {
+        "matrix": f"from {' to '.join(records.dates('proof/matrix-bf16.json') or ())}",
         "bases": str(len(_record("proof/neighbourhood-kernels.json")["counts"]["bases"])),
         "runs": " or ".join(map(str, runs)),
         "gpu-tests": str(sum(tests[f"tests/gpu/test_{name}.py"]["outcomes"]["passed"] for name in BATCHES)),
