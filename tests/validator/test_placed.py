@@ -112,10 +112,10 @@ def test_random_programs_that_several_workers_run_agree() -> None:
 
 
 def _worker(inter_cta: InterCtaSystem, event: int) -> int:
-    """Whose event of the inter-CTA system it is: every worker of a group has as many chains."""
+    """Whose event of the inter-CTA system it is: every worker of a group has as many agents."""
     agent = int(inter_cta.system.agent_of[event])
     g = int(np.searchsorted(inter_cta.base, agent, side="right")) - 1
-    return inter_cta.groups[g].first + (agent - int(inter_cta.base[g])) // len(inter_cta.chains[g])
+    return inter_cta.groups[g].first + (agent - int(inter_cta.base[g])) // len(inter_cta.orders[g])
 
 
 @pytest.mark.parametrize("name", ["naive", "drawing"])
