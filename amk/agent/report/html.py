@@ -18,10 +18,10 @@ from amk.agent.decide.neighbourhood import Survey, sentence
 from amk.agent.gate.candidate import Candidate
 from amk.agent.journal.events import Asked
 from amk.agent.journal.state import START, State, Trial
-from amk.agent.report.kept import stamp
 from amk.agent.report.result import Ablated, moved, result, what_matters
 from amk.agent.report.results import known_error_of, metrics
 from amk.agent.report.standing import HEADER, standings
+from amk.agent.report.stored_report import stamp
 from amk.agent.report.survey_table import near_the_best, table
 from amk.agent.report.svg import best_curve
 from amk.report.timeline_html import content_policy, html
