@@ -65,13 +65,13 @@ class RunOfLayers:
     number: int
     start: int
     count: int
-    wanted: Formats
-    held: dict[MatrixName, int]
+    formats: Formats
+    deferred: dict[MatrixName, int]
     first: dict[MatrixName, int]
     after: Formats | None = None
 
     def format(self, name: MatrixName) -> WeightFormat:
-        return weight_format(self.wanted[name])
+        return weight_format(self.formats[name])
 
 
 def refilled(most: int) -> list[Step]:
@@ -118,11 +118,11 @@ class Writer:
         return of_run(name, self.run.number)
 
     def written_for(self, *names: MatrixName) -> Written:
-        found = staged_for(self.head, self.settings.vectors, *((name, self.run.wanted) for name in names))
+        found = staged_for(self.head, self.settings.vectors, *((name, self.run.formats) for name in names))
         return Written(x=DOWN, also=None, scales=None, sums=None) if self.apart(names[0]) else found
 
     def read_by(self, name: MatrixName) -> Read:
-        found = read_by(name, self.run.wanted, self.head, self.settings.vectors)
+        found = read_by(name, self.run.formats, self.head, self.settings.vectors)
         return Read(x=DOWN, scales=None, sums=None) if self.apart(name) else found
 
     def apart(self, name: MatrixName) -> bool:
@@ -195,7 +195,7 @@ class Writer:
         return Squares(ssq="ssq" if rms else None, ssq_agents=self.settings.warps if rms else 0)
 
     def deferred(self, name: MatrixName) -> int:
-        return self.run.held.get(name, 0)
+        return self.run.deferred.get(name, 0)
 
     def hints_drained(self, name: MatrixName) -> bool:
         """Whether a worker says that a result of the product of `name` is coming before its warps have met."""

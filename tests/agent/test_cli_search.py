@@ -346,7 +346,7 @@ def test_answers_of_another_run_are_replayed(data: Path, capsys: pytest.CaptureF
     assert run([*llm, "--llm-replay", folder.name, "--evals", "4"], capsys)[0] == 0
     (new,) = set((data / "runs").iterdir()) - {folder}
     state = read_state(new)
-    assert state.asked[0].outcome == "answered" and state.calls == 0
+    assert state.conversations[0].outcome == "answered" and state.calls == 0
     assert [t.proposed.settings["wide_epilogue"] for t in state.trials if t.proposed.proposer == "llm"] == [16]
     code, _, err = run([*llm, "--resume", new.name, "--llm-replay", folder.name], capsys)
     assert code == 2 and "none in one that is resumed" in err

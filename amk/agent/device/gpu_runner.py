@@ -73,7 +73,7 @@ class GpuRunner:
         """Give back what torch holds for later, which takes long, where the next program may need it."""
         needed = sum(buffer.bytes for buffer in schedule.buffers if buffer.space == "global")
         if torch.cuda.mem_get_info()[0] < ROOM * needed:
-            self.packings.kept.clear()
+            self.packings.by_key.clear()
             gc.collect()
             torch.cuda.empty_cache()
 

@@ -190,12 +190,12 @@ def _proposers(state: State) -> str:
 
 
 def _language_model(state: State) -> str:
-    if not state.llm_settled and not state.asked:
+    if not state.llm_settled and not state.conversations:
         return ""
     counts = Counter(s.outcome for s in state.llm_settled)
     rows = [("", (outcome, str(n))) for outcome, n in counts.most_common()]
     total = f"{state.tokens:,} tokens, ${state.dollars:.4f}; upper bounds where the provider did not say."
-    talks = [("", _talk(asked)) for asked in state.asked[-SHOWN_FAULTS:]]
+    talks = [("", _talk(asked)) for asked in state.conversations[-SHOWN_FAULTS:]]
     talk_table = table(TALK_HEADER, talks) if talks else ""
     return (
         f"<h2>Language model</h2>{table(('attempts that ended in', 'count'), rows)}<p>{escape(total)}</p>{talk_table}"
