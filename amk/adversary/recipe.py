@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from amk.adversary.edits import Edit, Json, Path, after, apply, at, find, meeting, named, signalling, steps, waiting
+from amk.adversary.mistakes import Mistake
 from amk.adversary.specialised import specialised
 from amk.models.model_spec import ModelSpec
 from amk.planner.decode import plan
@@ -84,10 +85,10 @@ Make = Callable[[Json], list[Edit]]
 
 @dataclass(frozen=True)
 class Recipe:
-    """expect: "SAFE" or the code of the first finding; status: UNSAFE, UNKNOWN or SAFE. kind: class in the suite."""
+    """expect: "SAFE" or the code of the first finding; status: UNSAFE, UNKNOWN or SAFE."""
 
     name: str
-    kind: str
+    mistake: Mistake
     base: str
     expect: str
     because: str
