@@ -20,7 +20,7 @@ from tests.tiny import PLAIN
 torch = pytest.importorskip("torch", reason="the worker's oracle is torch")
 
 from amk.agent.device import gpu_runner  # noqa: E402  after torch is known to be there
-from amk.bench import device_packing, subject, torch_model  # noqa: E402
+from amk.bench.tools import device_packing, subject, torch_model  # noqa: E402
 
 CONTEXT = 64
 POSITIONS = (1, 17, 63)

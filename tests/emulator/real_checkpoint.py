@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from amk.bench.provenance import commit
+from amk.bench.tools.provenance import commit
 from amk.emulator.decode import run
 from amk.emulator.machine.machine import Limits
 from amk.engine.checkpoints.open_checkpoint import open_checkpoint

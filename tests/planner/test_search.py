@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from amk.bench.matrix import Matrix
+from amk.bench.table.matrix import Matrix
 from amk.cli import main
 from amk.lowering.kernel import why_not_built
 from amk.models.model import load_model

@@ -10,12 +10,12 @@ from itertools import groupby
 
 import torch
 
-from amk.bench.ahead import Ahead
-from amk.bench.decode_bench import bench_position
-from amk.bench.measurement import Measurement
-from amk.bench.row import Key, Row
-from amk.bench.subject import Subject
-from amk.bench.torch_model import TorchWeights
+from amk.bench.table.decode_bench import bench_position
+from amk.bench.table.measurement import Measurement
+from amk.bench.table.row import Key, Row
+from amk.bench.tools.ahead import Ahead
+from amk.bench.tools.subject import Subject
+from amk.bench.tools.torch_model import TorchWeights
 
 Find = Callable[[Key], Row | None]
 

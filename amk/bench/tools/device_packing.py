@@ -11,8 +11,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from amk.bench.device_quantise import packed_chunks, quantised
-from amk.bench.torch_model import Drawn, TorchWeights
+from amk.bench.tools.device_quantise import packed_chunks, quantised
+from amk.bench.tools.torch_model import Drawn, TorchWeights
 from amk.models.matrices import MATRICES, ROWS_PER_GROUP, MatrixName, matrices_of, matrix, scale_buffer, scale_shape
 from amk.schedule_ir.layout import owners, piece_places, stream_layout
 from amk.schedule_ir.memory import Stream
