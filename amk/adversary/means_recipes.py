@@ -18,11 +18,11 @@ from amk.adversary.recipe import (
     op_field,
     put,
     select_early,
-    short_hints,
+    short_relaxed_waits,
     signal_elsewhere,
     signal_of,
     wait_of,
-    without_hints,
+    without_relaxed_waits,
 )
 
 
@@ -232,7 +232,7 @@ MEANS = [
         "AMK302",
         "while the split of worker 3 is inactive nobody looks for its words, and the hints that would show that it has "
         "read the queries are not waited for: the next layer's overwrite them",
-        lambda s: without_hints(s, ("attn", "h_mid", "act", "h_out")),
+        lambda s: without_relaxed_waits(s, ("attn", "h_mid", "act", "h_out")),
     ),
     Recipe(
         "hint-one-short",
@@ -240,7 +240,7 @@ MEANS = [
         "idle",
         "AMK302",
         "only hints hold back who overwrites the words that worker 3 reads, and they no longer wait for all",
-        lambda s: short_hints(s),
+        lambda s: short_relaxed_waits(s),
     ),
     Recipe(
         "begin-in-one-warp",

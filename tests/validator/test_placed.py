@@ -46,7 +46,7 @@ def _out_of_order(order: IntervalOrder, rng: np.random.Generator) -> int:
 def test_no_plan_has_a_node_before_one_that_it_must_come_after(name: str) -> None:
     rng = np.random.default_rng(1)
     result = compose(small_plan(SMALL[name], MODELS["deep"]))
-    for order in (result.order, result.fence, result.hints):
+    for order in (result.order, result.fence, result.relaxed_waits):
         if order is not None:
             assert isinstance(order, IntervalOrder)
             assert _out_of_order(order, rng) == 0
