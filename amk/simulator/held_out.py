@@ -72,7 +72,7 @@ def held_out(
             for fold, row in zip(fits, times, strict=True):
                 _improve(fold, row, np.log(row) - measured, slope, prior)
             told(f"step {number + 1} of {STEPS}: losses {', '.join(f'{fold.loss:.0f}' for fold in fits)}")
-    return [float(fits[f].made[i]) for i, f in enumerate(places)]
+    return [float(fits[f].predictions[i]) for i, f in enumerate(places)]
 
 
 @contextmanager

@@ -94,10 +94,10 @@ def load(runner: Any, slot: str, number: int, **settings: Any) -> None:
 def test_room_is_made_only_where_there_is_too_little(runner: Any) -> None:
     load(runner, "a", 0)
     load(runner, "b", 1)
-    assert len(runner.packings.kept) == 1 and not runner.freed
+    assert len(runner.packings.by_key) == 1 and not runner.freed
     runner.free[0] = 0
     load(runner, "b", 2)
-    assert not runner.packings.kept and runner.freed[-1] == "cache" and isinstance(runner.freed[0], Echo)
+    assert not runner.packings.by_key and runner.freed[-1] == "cache" and isinstance(runner.freed[0], Echo)
 
 
 @pytest.mark.parametrize("batch", [1, 2])
