@@ -28,7 +28,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from amk.bench.provenance import commit as commit_now
+from amk.bench.tools.provenance import commit as commit_now
 from tests import run_folder
 from tests.slice_workers import Measured, Slice, SliceWorkers
 

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from amk.bench.hardware import gpu_state
-from amk.bench.provenance import commit
+from amk.bench.tools.hardware import gpu_state
+from amk.bench.tools.provenance import commit
 from amk.lowering.launch import Device
 from amk.report.diagnostic import AmkError
 

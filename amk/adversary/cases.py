@@ -15,6 +15,7 @@ from amk.adversary.fact_recipes import FACTS, LEGAL
 from amk.adversary.frame_recipes import FRAME
 from amk.adversary.guess_recipes import GUESSES
 from amk.adversary.means_recipes import MEANS
+from amk.adversary.mistakes import Mistake
 from amk.adversary.order_recipes import ORDER
 from amk.adversary.outside_recipes import OUTSIDE, SAID
 from amk.adversary.recipe import BASES, Recipe, base_schedule
@@ -30,15 +31,17 @@ RECIPES = [*ORDER, *MEANS, *FRAME, *FACTS, *OUTSIDE, *SAID, *LEGAL, *GUESSES, *T
 def make_case(recipe: Recipe) -> Json:
     """The case as it stands in its file."""
     document, repair = apply(base_schedule(recipe.base), recipe.make(base_schedule(recipe.base)))
-    return new_case(recipe.name, recipe.kind, recipe.status, recipe.expect, recipe.because, document, repair)
+    return new_case(recipe.name, recipe.mistake, recipe.status, recipe.expect, recipe.because, document, repair)
 
 
-def new_case(name: str, kind: str, status: str, expect: str, because: str, document: Json, repair: list[Edit]) -> Json:
+def new_case(
+    name: str, mistake: Mistake, status: str, expect: str, because: str, document: Json, repair: list[Edit]
+) -> Json:
     """A case from its parts; `repair` are the edits that undo the mistake."""
     return {
         "format": FORMAT,
         "name": name,
-        "class": kind,
+        "class": mistake.label,
         "status": status,
         "expect": expect,
         "because": because,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from amk.adversary.edits import Edit, after, at, find, named, waiting
+from amk.adversary.mistakes import Mistake
 from amk.adversary.recipe import (
     WORKERS as W,
 )
@@ -25,7 +26,7 @@ from amk.adversary.recipe import (
 FACTS = [
     Recipe(
         "rows-twice",
-        "19 overlap after a share change",
+        Mistake.OVERLAPPING_SHARES,
         "fenced",
         "AMK102",
         "two workers own a row group",
@@ -33,7 +34,7 @@ FACTS = [
     ),
     Recipe(
         "rows-missing",
-        "output not covered",
+        Mistake.UNCOVERED_OUTPUT,
         "fenced",
         "AMK101",
         "a row group has no owner",
@@ -41,7 +42,7 @@ FACTS = [
     ),
     Recipe(
         "head-split-twice",
-        "duplicated rows",
+        Mistake.OVERLAPPING_SHARES,
         "fenced",
         "AMK102",
         "two workers append the same cache rows",
@@ -49,7 +50,7 @@ FACTS = [
     ),
     Recipe(
         "op-missing",
-        "model graph",
+        Mistake.OTHER_GRAPH,
         "fenced",
         "AMK106",
         "the layer never applies its MLP activation",
@@ -57,7 +58,7 @@ FACTS = [
     ),
     Recipe(
         "op-twice",
-        "8 task twice",
+        Mistake.DOUBLE_SIGNAL,
         "fenced",
         "AMK106",
         "the projection is added twice",
@@ -71,7 +72,7 @@ FACTS = [
     ),
     Recipe(
         "wrong-layer",
-        "model graph",
+        Mistake.OTHER_GRAPH,
         "fenced",
         "AMK106",
         "every layer uses the first layer's weights",
@@ -79,7 +80,7 @@ FACTS = [
     ),
     Recipe(
         "sum-of-fewer",
-        "split mismatch",
+        Mistake.OTHER_GRAPH,
         "fenced",
         "AMK106",
         "the sum of squares leaves a warp out",
@@ -87,7 +88,7 @@ FACTS = [
     ),
     Recipe(
         "barrier-of-fewer",
-        "29 wrong arrival count",
+        Mistake.WRONG_ARRIVALS,
         "fenced",
         "AMK404",
         "a warp leaves before all have arrived",
@@ -95,7 +96,7 @@ FACTS = [
     ),
     Recipe(
         "barrier-of-more",
-        "29 wrong arrival count",
+        Mistake.WRONG_ARRIVALS,
         "fenced",
         "AMK404",
         "the warps that arrive are never enough",
@@ -103,7 +104,7 @@ FACTS = [
     ),
     Recipe(
         "constant-written",
-        "40 non-coherent load",
+        Mistake.NON_COHERENT_LOAD,
         "fenced",
         "AMK509",
         "rows are handed over in a buffer that is read as a constant",
@@ -114,7 +115,7 @@ FACTS = [
     ),
     Recipe(
         "small-buffer",
-        "access out of bounds",
+        Mistake.OUT_OF_BOUNDS,
         "fenced",
         "AMK103",
         "the last activations lie behind the buffer",
@@ -122,7 +123,7 @@ FACTS = [
     ),
     Recipe(
         "counter-shape",
-        "access out of bounds",
+        Mistake.OUT_OF_BOUNDS,
         "fenced",
         "AMK103",
         "the second layer's counter does not exist",
@@ -130,7 +131,7 @@ FACTS = [
     ),
     Recipe(
         "cta-scope",
-        "38 cta scope",
+        Mistake.NARROW_SCOPE,
         "fenced",
         "AMK505",
         "the counter crosses SMs with block scope",
@@ -138,7 +139,7 @@ FACTS = [
     ),
     Recipe(
         "weak-poll",
-        "M6: strong operations of one size",
+        Mistake.WEAK_OPERATION,
         "fenced",
         "AMK506",
         "a plain load looks at the counter, which a compiler may even hoist out of the loop",
@@ -146,7 +147,7 @@ FACTS = [
     ),
     Recipe(
         "wide-signal",
-        "M6: strong operations of one size",
+        Mistake.WEAK_OPERATION,
         "fenced",
         "AMK506",
         "64 bits are added where others look at 32",
@@ -154,7 +155,7 @@ FACTS = [
     ),
     Recipe(
         "ring-over-x",
-        "slot reused by something else",
+        Mistake.REUSED_SLOT,
         "fenced",
         "AMK301",
         "weight copies land on the staged vector",
@@ -162,7 +163,7 @@ FACTS = [
     ),
     Recipe(
         "ring-too-small",
-        "27 ring depth changed",
+        Mistake.OUT_OF_BOUNDS,
         "fenced",
         "AMK103",
         "the ring has more slots than memory",
@@ -170,7 +171,7 @@ FACTS = [
     ),
     Recipe(
         "shared-overflow",
-        "resources",
+        Mistake.RESOURCES,
         "fenced",
         "AMK401",
         "a worker asks for more shared memory than a block has",
@@ -178,7 +179,7 @@ FACTS = [
     ),
     Recipe(
         "shared-end",
-        "resources",
+        Mistake.RESOURCES,
         "fenced",
         "AMK401",
         "a buffer ends behind the launch's shared memory",
@@ -186,7 +187,7 @@ FACTS = [
     ),
     Recipe(
         "not-resident",
-        "44 co-residency",
+        Mistake.LAUNCH_LIMITS,
         "fenced",
         "AMK402",
         "more workers per SM than registers allow",
@@ -194,7 +195,7 @@ FACTS = [
     ),
     Recipe(
         "not-cooperative",
-        "44 co-residency",
+        Mistake.LAUNCH_LIMITS,
         "fenced",
         "AMK402",
         "nothing promises that all workers run",
@@ -202,7 +203,7 @@ FACTS = [
     ),
     Recipe(
         "misaligned",
-        "resources",
+        Mistake.RESOURCES,
         "fenced",
         "AMK406",
         "a bulk copy needs its alignment",
@@ -212,7 +213,7 @@ FACTS = [
     ),
     Recipe(
         "ring-without-fence",
-        "39 missing proxy fence",
+        Mistake.MISSING_PROXY_FENCE,
         "fenced",
         "AMK507",
         "slots are refilled without a proxy fence: a policy, not a proof",
@@ -221,7 +222,7 @@ FACTS = [
     ),
     Recipe(
         "refill-by-others",
-        "34 refill after the wrong wait",
+        Mistake.WRONG_WAIT_GROUP,
         "held",
         "AMK106",
         "warp 0 issues copies for all: the other warps' copies stay held back, and their next product waits for them",
@@ -229,7 +230,7 @@ FACTS = [
     ),
     Recipe(
         "ring-owed-whole",
-        "34 refill after the wrong wait",
+        Mistake.WRONG_WAIT_GROUP,
         "held",
         "AMK302",
         "a product begins while every slot of a ring is owed a refill: its warp waits for a copy that it holds back",
@@ -237,7 +238,7 @@ FACTS = [
     ),
     Recipe(
         "ring-owed-whole-by-the-token-before",
-        "34 refill after the wrong wait",
+        Mistake.WRONG_WAIT_GROUP,
         "held",
         "AMK302",
         "half a ring is owed through all products, the last of a token owes the rest, and the next token's first waits",
@@ -248,7 +249,7 @@ FACTS = [
     ),
     Recipe(
         "refill-once-more-by-others",
-        "34 refill after the wrong wait",
+        Mistake.WRONG_WAIT_GROUP,
         "held",
         "AMK106",
         "all copies are issued, then warp 0 alone is to issue some of rings that are not only its own",
@@ -258,7 +259,7 @@ FACTS = [
     ),
     Recipe(
         "epoch-drift",
-        "41 no epoch separation",
+        Mistake.NO_EPOCHS,
         "fenced",
         "AMK203",
         "a threshold grows slower than its counter",
@@ -267,7 +268,7 @@ FACTS = [
     ),
     Recipe(
         "finish-waits-once",
-        "41 no epoch separation",
+        Mistake.NO_EPOCHS,
         "idle",
         "AMK203",
         "the state is stored behind a count of worker 3 that earlier launches have reached: it may not have loaded",
@@ -276,7 +277,7 @@ FACTS = [
     ),
     Recipe(
         "idle-worker-behind-hints",
-        "43 inactive split",
+        Mistake.SPLIT_COUNT,
         "idle",
         "AMK302",
         "worker 3 passes nothing on, and with a given token nobody looks at its candidates before the state is stored",
@@ -287,7 +288,7 @@ FACTS = [
 LEGAL = [
     Recipe(
         "ring-owed-but-one",
-        "34 refill after the wrong wait",
+        Mistake.WRONG_WAIT_GROUP,
         "held",
         "SAFE",
         "three slots of four are owed through all products, and what is drained next is in the fourth",
@@ -299,7 +300,7 @@ LEGAL = [
     ),
     Recipe(
         "ring-refilled-later",
-        "34 refill after the wrong wait",
+        Mistake.WRONG_WAIT_GROUP,
         "held",
         "SAFE",
         "half a ring is owed through all products, and each of their drains asks for what is owed longest",
@@ -308,7 +309,7 @@ LEGAL = [
     ),
     Recipe(
         "redundant-wait",
-        "12 dropped redundant wait",
+        Mistake.REDUNDANT_WAIT,
         "tagged",
         "SAFE",
         "every worker passes words on, so nothing is lost without the hint",
@@ -317,7 +318,7 @@ LEGAL = [
     ),
     Recipe(
         "two-equal-programs",
-        "renaming",
+        Mistake.EQUAL_PROGRAMS,
         "fenced",
         "SAFE",
         "workers may run copies of one program",
@@ -326,7 +327,7 @@ LEGAL = [
     ),
     Recipe(
         "lower-thresholds-of-one-owner",
-        "6 legal partial threshold",
+        Mistake.PARTIAL_OF_ONE_OWNER,
         "fenced",
         "SAFE",
         "a wait that a later full wait makes redundant",

@@ -4,6 +4,7 @@ a wait is the same wait in every token, and that the op which makes a value is t
 from __future__ import annotations
 
 from amk.adversary.edits import Edit, Json, after, at, find, named, steps, waiting
+from amk.adversary.mistakes import Mistake
 from amk.adversary.recipe import (
     WORKERS as W,
 )
@@ -103,7 +104,7 @@ def _product_before(s: Json) -> list[Edit]:
 FRAME = [
     Recipe(
         "thresholds-cross",
-        "41 no epoch separation",
+        Mistake.NO_EPOCHS,
         "fenced",
         "AMK203",
         "a wait for 8t and one for 4: together they ask in the first two tokens for what two good waits ask, but each "
@@ -112,7 +113,7 @@ FRAME = [
     ),
     Recipe(
         "hidden-state-from-embedding",
-        "wrong constant",
+        Mistake.OTHER_CONSTANT,
         "fenced",
         "AMK105",
         "the norm reads the first row of the embedding, not the hidden state",
@@ -120,7 +121,7 @@ FRAME = [
     ),
     Recipe(
         "activation-from-weights",
-        "wrong constant",
+        Mistake.OTHER_CONSTANT,
         "fenced",
         "AMK105",
         "the MLP's activation is read from the packed weights",
@@ -128,7 +129,7 @@ FRAME = [
     ),
     Recipe(
         "rows-from-rotary-table",
-        "wrong constant",
+        Mistake.OTHER_CONSTANT,
         "tagged",
         "AMK105",
         "query, key and value are read from the rotary table",
@@ -136,7 +137,7 @@ FRAME = [
     ),
     Recipe(
         "candidates-from-prompt",
-        "wrong constant",
+        Mistake.OTHER_CONSTANT,
         "fenced",
         "AMK105",
         "the next token is looked up in the prompt",
@@ -144,7 +145,7 @@ FRAME = [
     ),
     Recipe(
         "partials-from-weights",
-        "wrong constant",
+        Mistake.OTHER_CONSTANT,
         "tagged",
         "AMK105",
         "the outputs of the splits are read from the packed weights",
@@ -152,7 +153,7 @@ FRAME = [
     ),
     Recipe(
         "norm-not-filled",
-        "wrong constant",
+        Mistake.OTHER_CONSTANT,
         "fenced",
         "AMK407",
         "the norms are scratch memory, which the host does not fill",
@@ -160,7 +161,7 @@ FRAME = [
     ),
     Recipe(
         "cache-not-kept",
-        "state is lost",
+        Mistake.LOST_STATE,
         "fenced",
         "AMK407",
         "the keys are scratch memory: the next launch finds none of the earlier tokens'",
@@ -168,7 +169,7 @@ FRAME = [
     ),
     Recipe(
         "hidden-state-in-cache",
-        "state is lost",
+        Mistake.LOST_STATE,
         "fenced",
         "AMK106",
         "the hidden state is handed over where the keys of earlier tokens are",
@@ -183,7 +184,7 @@ FRAME = [
     ),
     Recipe(
         "staged-in-ring",
-        "slot reused by something else",
+        Mistake.REUSED_SLOT,
         "fenced",
         "AMK301",
         "the staged vector has the ring's own name: copies land on it",
@@ -191,7 +192,7 @@ FRAME = [
     ),
     Recipe(
         "sums-in-mbarriers",
-        "slot reused by something else",
+        Mistake.REUSED_SLOT,
         "fenced",
         "AMK301",
         "the sums of squares have the name of the ring's mbarriers",
@@ -199,7 +200,7 @@ FRAME = [
     ),
     Recipe(
         "mbarriers-in-ring",
-        "slot reused by something else",
+        Mistake.REUSED_SLOT,
         "fenced",
         "AMK301",
         "the ring's mbarriers are the ring: the first copy lands on them",
@@ -207,7 +208,7 @@ FRAME = [
     ),
     Recipe(
         "queries-in-partials",
-        "22 aliased shared memory",
+        Mistake.ALIASED_PAGES,
         "fenced",
         "AMK302",
         "one buffer for the queries and for the partials that are computed from them",
@@ -215,7 +216,7 @@ FRAME = [
     ),
     Recipe(
         "tag-grows-by-a-word",
-        "M13",
+        Mistake.REPEATED_TAG,
         "tagged",
         "AMK513",
         "the tag grows by 2^32 per token: in 32 bits it is the same in all tokens",
@@ -223,7 +224,7 @@ FRAME = [
     ),
     Recipe(
         "tag-of-a-word-is-zero",
-        "M13",
+        Mistake.REPEATED_TAG,
         "tagged",
         "AMK513",
         "the first tag is 2^32, which is the 0 of zeroed memory",
@@ -231,7 +232,7 @@ FRAME = [
     ),
     Recipe(
         "threshold-beyond-a-word",
-        "44 wrap",
+        Mistake.LAUNCH_LIMITS,
         "fenced",
         "AMK204",
         "workers of the second head wait for 2^32 more, which is nothing in 32 bits",
@@ -239,7 +240,7 @@ FRAME = [
     ),
     Recipe(
         "squares-without-rows",
-        "rows of a step in the same bytes",
+        Mistake.SHARED_ROWS,
         "rows",
         "AMK103",
         "the sums of squares have room for two rows of three: divided by the rows that is 0, so all rows are the first",
@@ -247,7 +248,7 @@ FRAME = [
     ),
     Recipe(
         "live-positions-too-few",
-        "position of another sequence",
+        Mistake.OTHER_SEQUENCE,
         "live",
         "AMK103",
         "the launch state has a position for one sequence of two: the other's is read behind its end",
@@ -255,7 +256,7 @@ FRAME = [
     ),
     Recipe(
         "live-position-for-all",
-        "position of another sequence",
+        Mistake.OTHER_SEQUENCE,
         "live",
         "AMK103",
         "both sequences are taken to be at the first one's position, and the second one's is never moved on",
@@ -263,7 +264,7 @@ FRAME = [
     ),
     Recipe(
         "live-cache-of-another",
-        "cache of another sequence",
+        Mistake.OTHER_SEQUENCE,
         "live",
         "AMK102",
         "a worker of the second sequence appends to the first one's cache, at the first one's position",
@@ -271,7 +272,7 @@ FRAME = [
     ),
     Recipe(
         "codes-of-a-batch-in-digits",
-        "layout of another product",
+        Mistake.OTHER_LAYOUT,
         "coded",
         "AMK405",
         "several sequences are multiplied with codes in bf16; the vector is staged as the digits of a single one's",
@@ -279,7 +280,7 @@ FRAME = [
     ),
     Recipe(
         "codes-in-parts-that-cut-chunks",
-        "parts that cut chunks",
+        Mistake.CUT_CHUNKS,
         "coded",
         "AMK405",
         "down has four chunks of 192 columns for its 640, two for each half of 320: the second half begins within a "
@@ -288,7 +289,7 @@ FRAME = [
     ),
     Recipe(
         "empty-waits-for-barriers",
-        "a step that prints nothing",
+        Mistake.EMPTY_WAIT,
         "fenced",
         "AMK302",
         "a wait for nothing stands where the warps of a worker met: a warp adds sums up that others still write",
@@ -296,7 +297,7 @@ FRAME = [
     ),
     Recipe(
         "empty-waits-of-one-warp",
-        "a step that prints nothing",
+        Mistake.EMPTY_WAIT,
         "alone",
         "SAFE",
         "one warp a worker needs no barrier of the block, but its lanes have to meet between two steps on the same "
@@ -306,7 +307,7 @@ FRAME = [
     ),
     Recipe(
         "token-not-chosen",
-        "op of another graph",
+        Mistake.OTHER_GRAPH,
         "fenced",
         "AMK106",
         "two workers end a token as a slice of layers does: position and epoch go on, the token stays the first one",
@@ -314,7 +315,7 @@ FRAME = [
     ),
     Recipe(
         "hidden-state-of-a-slice",
-        "op of another graph",
+        Mistake.OTHER_GRAPH,
         "fenced",
         "AMK106",
         "a whole model begins with the hidden state that a slice of layers is given, whatever the token is",
@@ -322,7 +323,7 @@ FRAME = [
     ),
     Recipe(
         "activation-of-another-family",
-        "op of another graph",
+        Mistake.OTHER_GRAPH,
         "fenced",
         "AMK106",
         "rows of gate and up go through GELU each, and the first half of them is taken for the activation",
@@ -330,7 +331,7 @@ FRAME = [
     ),
     Recipe(
         "largest-logit-of-a-draw",
-        "op of another graph",
+        Mistake.OTHER_GRAPH,
         "drawing",
         "AMK106",
         "a schedule that draws its tokens takes the largest logit all the same",
@@ -338,7 +339,7 @@ FRAME = [
     ),
     Recipe(
         "filters-forgotten",
-        "op of another graph",
+        Mistake.OTHER_GRAPH,
         "drawing",
         "AMK106",
         "the search for a cut starts again behind its last round, with no row dropped",
@@ -346,7 +347,7 @@ FRAME = [
     ),
     Recipe(
         "product-before-the-loop",
-        "op of another graph",
+        Mistake.OTHER_GRAPH,
         "fenced",
         "AMK106",
         "a product is done before the first token as well: the copies of every token begin with its chunks, and the "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from amk.adversary.edits import Edit, Json, at, find, named, waiting
+from amk.adversary.mistakes import Mistake
 from amk.adversary.recipe import Recipe, exchange, put
 
 
@@ -22,7 +23,7 @@ def _apart(s: Json) -> list[Edit]:
 GUESSES = [
     Recipe(
         "guesses-of-one-row",
-        "guesses without rows",
+        Mistake.GUESSES_WITHOUT_ROWS,
         "fenced",
         "AMK106",
         "a step of one row has no row for a guess, and output no room to say that one was wrong",
@@ -30,7 +31,7 @@ GUESSES = [
     ),
     Recipe(
         "guesses-accepted-early",
-        "accepted count not awaited",
+        Mistake.UNAWAITED_ACCEPTANCE,
         "guesses",
         "AMK302",
         "the tokens behind the rows are chosen before all workers have told their candidates: each worker accepts "
@@ -39,7 +40,7 @@ GUESSES = [
     ),
     Recipe(
         "guesses-accepted-early-by-one",
-        "accepted count not awaited",
+        Mistake.UNAWAITED_ACCEPTANCE,
         "guesses",
         "AMK302",
         "one worker of four accepts guesses before the others have told their candidates",
@@ -47,7 +48,7 @@ GUESSES = [
     ),
     Recipe(
         "rejected-rows-attended",
-        "rows of rejected guesses read",
+        Mistake.REJECTED_ROWS,
         "guesses",
         "AMK104",
         "attention comes before its step's queries and rows are there: at their places in the cache are rows of "
@@ -56,7 +57,7 @@ GUESSES = [
     ),
     Recipe(
         "guesses-chosen-twice",
-        "accepted count not awaited",
+        Mistake.UNAWAITED_ACCEPTANCE,
         "guesses",
         "AMK106",
         "the position moves on twice in a step",
@@ -64,7 +65,7 @@ GUESSES = [
     ),
     Recipe(
         "output-of-fewer-rows",
-        "guesses without rows",
+        Mistake.GUESSES_WITHOUT_ROWS,
         "guesses",
         "AMK103",
         "output has a word for each step, not for each row, so rejected rows fall on the next step's",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from amk.adversary.edits import Edit, Json, after, at, find, signalling, steps, waiting
+from amk.adversary.mistakes import Mistake
 from amk.adversary.recipe import (
     WORKERS as W,
 )
@@ -17,11 +18,11 @@ from amk.adversary.recipe import (
     op_field,
     put,
     select_early,
-    short_hints,
+    short_relaxed_waits,
     signal_elsewhere,
     signal_of,
     wait_of,
-    without_hints,
+    without_relaxed_waits,
 )
 
 
@@ -39,7 +40,7 @@ def _finish_early(s: Json) -> list[Edit]:
 MEANS = [
     Recipe(
         "other-buffer",
-        "20 stale read without a race",
+        Mistake.STALE_READ,
         "fenced",
         "AMK105",
         "the norm before the MLP reads the buffer of the layer's end",
@@ -47,7 +48,7 @@ MEANS = [
     ),
     Recipe(
         "embedding-in-another-state",
-        "20 stale read without a race",
+        Mistake.STALE_READ,
         "parts",
         "AMK105",
         "the embedding is left where the state within a layer goes, and the first layer reads what nobody wrote",
@@ -55,7 +56,7 @@ MEANS = [
     ),
     Recipe(
         "embedding-not-awaited",
-        "14 wait moved away from its load",
+        Mistake.MOVED_WAIT,
         "parts",
         "AMK302",
         "the first layer reads the embedding while others still write it",
@@ -63,7 +64,7 @@ MEANS = [
     ),
     Recipe(
         "embedding-not-announced",
-        "1 missing signal",
+        Mistake.MISSING_SIGNAL,
         "parts",
         "AMK202",
         "nobody says that the embedding is there, and the first layer waits for it",
@@ -71,7 +72,7 @@ MEANS = [
     ),
     Recipe(
         "part-overwritten",
-        "26 slot released before its last read",
+        Mistake.EARLY_RELEASE_OF_A_SLOT,
         "parts",
         "AMK302",
         "a warp stages the next part of the columns while others still multiply with the part before",
@@ -79,7 +80,7 @@ MEANS = [
     ),
     Recipe(
         "signal-of-later-layers",
-        "signal of another instance",
+        Mistake.OTHER_INSTANCE,
         "deep",
         "AMK302",
         "workers that serve a head also signal two layers further, where a wait then passes without one of them",
@@ -87,7 +88,7 @@ MEANS = [
     ),
     Recipe(
         "signal-of-layers-by-worker",
-        "signal of another instance",
+        Mistake.OTHER_INSTANCE,
         "deep",
         "AMK302",
         "worker w also signals w layers further, where a wait then passes without somebody",
@@ -95,7 +96,7 @@ MEANS = [
     ),
     Recipe(
         "ordered-for-some-workers",
-        "15 decreased threshold",
+        Mistake.LOW_THRESHOLD,
         "fenced",
         "AMK302",
         "the warps of each worker meet by a counter instead of a barrier, and one worker waits for the token before",
@@ -103,7 +104,7 @@ MEANS = [
     ),
     Recipe(
         "merge-before-attend",
-        "swapped steps",
+        Mistake.SWAPPED_STEPS,
         "fenced",
         "AMK104",
         "partials are merged before they exist",
@@ -111,7 +112,7 @@ MEANS = [
     ),
     Recipe(
         "alias-q-att",
-        "22 aliased shared memory",
+        Mistake.ALIASED_PAGES,
         "fenced",
         "AMK302",
         "partials overwrite the queries that other warps still read",
@@ -119,7 +120,7 @@ MEANS = [
     ),
     Recipe(
         "alias-part-x",
-        "22 aliased shared memory",
+        Mistake.ALIASED_PAGES,
         "fenced",
         "AMK302",
         "partial sums overwrite the staged vector",
@@ -127,7 +128,7 @@ MEANS = [
     ),
     Recipe(
         "halves-where-digits-are-read",
-        "22 aliased shared memory",
+        Mistake.ALIASED_PAGES,
         "digits",
         "AMK104",
         "the vector is staged as half floats in the bytes where the product reads digits",
@@ -135,7 +136,7 @@ MEANS = [
     ),
     Recipe(
         "halves-of-an-activation-where-digits-are-read",
-        "22 aliased shared memory",
+        Mistake.ALIASED_PAGES,
         "digits",
         "AMK104",
         "the product of `down` reads the numbers that SwiGLU's result was rounded to as if they were of another kind",
@@ -143,7 +144,7 @@ MEANS = [
     ),
     Recipe(
         "alias-ssq-residual",
-        "22 aliased shared memory",
+        Mistake.ALIASED_PAGES,
         "fenced",
         "AMK301",
         "the sums of squares overwrite the residual",
@@ -151,7 +152,7 @@ MEANS = [
     ),
     Recipe(
         "relaxed-wait",
-        "37 relaxed poll",
+        Mistake.RELAXED_ORDER,
         "fenced",
         "AMK503",
         "the poll orders nothing that follows",
@@ -159,7 +160,7 @@ MEANS = [
     ),
     Recipe(
         "relaxed-signal",
-        "M2 signal without release",
+        Mistake.RELAXED_ORDER,
         "fenced",
         "AMK502",
         "the signal may overtake the rows it announces",
@@ -167,7 +168,7 @@ MEANS = [
     ),
     Recipe(
         "hint-for-fence",
-        "a hint has no edge",
+        Mistake.HINT_FOR_ORDER,
         "fenced",
         "AMK302",
         "the counter is declared a hint, so it orders nothing",
@@ -175,7 +176,7 @@ MEANS = [
     ),
     Recipe(
         "untagged-word",
-        "M13",
+        Mistake.HINT_FOR_ORDER,
         "tagged",
         "AMK302",
         "plain words behind a hint: nothing orders them",
@@ -186,7 +187,7 @@ MEANS = [
     ),
     Recipe(
         "repeated-tag",
-        "M13",
+        Mistake.REPEATED_TAG,
         "tagged",
         "AMK513",
         "both layers use the same tag",
@@ -194,7 +195,7 @@ MEANS = [
     ),
     Recipe(
         "tag-reaches-next-token",
-        "M13",
+        Mistake.REPEATED_TAG,
         "tagged",
         "AMK513",
         "the second layer's tag is the next token's first",
@@ -202,7 +203,7 @@ MEANS = [
     ),
     Recipe(
         "zero-tag",
-        "M13",
+        Mistake.REPEATED_TAG,
         "tagged",
         "AMK513",
         "zeroed memory already carries the first tag",
@@ -210,7 +211,7 @@ MEANS = [
     ),
     Recipe(
         "words-before-writing",
-        "queue cycle",
+        Mistake.WAIT_CYCLE,
         "tagged",
         "AMK201",
         "every worker looks for words that it writes later itself",
@@ -218,7 +219,7 @@ MEANS = [
     ),
     Recipe(
         "hint-high",
-        "4 threshold one too high",
+        Mistake.HIGH_THRESHOLD,
         "tagged",
         "AMK201",
         "the hint that is missing is the next token's",
@@ -226,24 +227,24 @@ MEANS = [
     ),
     Recipe(
         "order-at-some-positions",
-        "43 inactive split",
+        Mistake.SPLIT_COUNT,
         "idle",
         "AMK302",
         "while the split of worker 3 is inactive nobody looks for its words, and the hints that would show that it has "
         "read the queries are not waited for: the next layer's overwrite them",
-        lambda s: without_hints(s, ("attn", "h_mid", "act", "h_out")),
+        lambda s: without_relaxed_waits(s, ("attn", "h_mid", "act", "h_out")),
     ),
     Recipe(
         "hint-one-short",
-        "3 threshold one too low",
+        Mistake.LOW_THRESHOLD,
         "idle",
         "AMK302",
         "only hints hold back who overwrites the words that worker 3 reads, and they no longer wait for all",
-        lambda s: short_hints(s),
+        lambda s: short_relaxed_waits(s),
     ),
     Recipe(
         "begin-in-one-warp",
-        "registers",
+        Mistake.UNSET_REGISTER,
         "fenced",
         "AMK105",
         "the position, the token and the epoch are loaded by warp 0 only; the others use registers that nobody set",
@@ -251,7 +252,7 @@ MEANS = [
     ),
     Recipe(
         "select-in-one-warp",
-        "registers",
+        Mistake.UNSET_REGISTER,
         "tagged",
         "AMK104",
         "warp 0 alone goes on to the next token; the others look for the tags of the first one again",
@@ -259,7 +260,7 @@ MEANS = [
     ),
     Recipe(
         "embed-after-select",
-        "registers",
+        Mistake.UNSET_REGISTER,
         "fenced",
         "AMK104",
         "the token is chosen before the layers have used the one before",
@@ -267,7 +268,7 @@ MEANS = [
     ),
     Recipe(
         "finish-before-the-loop",
-        "registers",
+        Mistake.UNSET_REGISTER,
         "single",
         "AMK104",
         "the launch state is stored before the first token: the next launch begins where this one did",

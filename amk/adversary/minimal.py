@@ -39,12 +39,8 @@ def minimal_case(found: Class) -> Json:
         expect = verdict.diagnostics[0].code
         if found.code not in ("", expect):
             continue
-        return new_case(minimal_name(found), _kind(found), verdict.status, expect, _because(found), document, repair)
+        return new_case(minimal_name(found), found.mistake, verdict.status, expect, _because(found), document, repair)
     raise ValueError(f"no draw of class {found.number} is what its file has to show")
-
-
-def _kind(found: Class) -> str:
-    return f"{found.number} {found.title}"
 
 
 def _because(found: Class) -> str:
@@ -64,7 +60,7 @@ def _system_case(found: Class, systems: list[System]) -> Json:
     bad = next(s for s, r in zip(by_size, rulings, strict=True) if r.status == "UNSAFE")
     # of the safe ones the most like it: a twin differs in little
     good = [s for s, r in zip(by_size, rulings, strict=True) if r.status == "SAFE" and s.events >= bad.events]
-    case = new_case(minimal_name(found), _kind(found), "UNSAFE", "UNSAFE", _because(found), None, [])
+    case = new_case(minimal_name(found), found.mistake, "UNSAFE", "UNSAFE", _because(found), None, [])
     return {k: v for k, v in case.items() if k not in ("repair", "schedule")} | {
         "system": bad.to_json(),
         "twin": good[0].to_json(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from amk.adversary.edits import Edit, after, find, signalling, waiting
+from amk.adversary.mistakes import Mistake
 from amk.adversary.recipe import (
     WORKERS as W,
 )
@@ -22,7 +23,7 @@ from amk.adversary.recipe import (
 ORDER = [
     Recipe(
         "rope-without-barrier",
-        "dropped barrier",
+        Mistake.DROPPED_BARRIER,
         "fenced",
         "AMK302",
         "attend reads q while other warps still write it",
@@ -30,7 +31,7 @@ ORDER = [
     ),
     Recipe(
         "attend-without-barrier",
-        "dropped barrier",
+        Mistake.DROPPED_BARRIER,
         "fenced",
         "AMK302",
         "merge reads partials of warps that are still attending",
@@ -38,7 +39,7 @@ ORDER = [
     ),
     Recipe(
         "combine-without-barrier",
-        "dropped barrier",
+        Mistake.DROPPED_BARRIER,
         "block",
         "AMK302",
         "combine stages over partials that the other warp merges; lanes find words one by one, and none finds them all",
@@ -46,7 +47,7 @@ ORDER = [
     ),
     Recipe(
         "overwritten-behind-a-reader",
-        "dropped barrier",
+        Mistake.DROPPED_BARRIER,
         "apart",
         "AMK301",
         "one warp multiplies what another staged, and a third stages over it behind words that follow the product: "
@@ -55,7 +56,7 @@ ORDER = [
     ),
     Recipe(
         "combine-before-barrier",
-        "moved barrier",
+        Mistake.MOVED_BARRIER,
         "block",
         "AMK302",
         "the barrier stands behind combine, which stages over partials that the other warp merges",
@@ -63,7 +64,7 @@ ORDER = [
     ),
     Recipe(
         "gemv-too-early",
-        "dropped barrier",
+        Mistake.DROPPED_BARRIER,
         "fenced",
         "AMK302",
         "a warp multiplies by x before the others have staged it",
@@ -71,7 +72,7 @@ ORDER = [
     ),
     Recipe(
         "sum-too-early",
-        "dropped barrier",
+        Mistake.DROPPED_BARRIER,
         "fenced",
         "AMK302",
         "partial sums are added before all warps have written theirs",
@@ -79,7 +80,7 @@ ORDER = [
     ),
     Recipe(
         "poll-without-barrier",
-        "M4: barrier after the poll",
+        Mistake.POLL_WITHOUT_BARRIER,
         "fenced",
         "AMK504",
         "one warp polls, the others read without having waited",
@@ -87,7 +88,7 @@ ORDER = [
     ),
     Recipe(
         "release-before-barrier",
-        "36 release before the barrier",
+        Mistake.EARLY_RELEASE,
         "wide",
         "AMK501",
         "warp 0 signals while other warps still write the rows",
@@ -95,7 +96,7 @@ ORDER = [
     ),
     Recipe(
         "missing-wait",
-        "13 dropped wait",
+        Mistake.DROPPED_WAIT,
         "fenced",
         "AMK302",
         "the hidden state is read while other workers write it",
@@ -103,7 +104,7 @@ ORDER = [
     ),
     Recipe(
         "missing-wait-best",
-        "13 dropped wait",
+        Mistake.DROPPED_WAIT,
         "fenced",
         "AMK302",
         "the token is chosen before all candidates are there",
@@ -111,7 +112,7 @@ ORDER = [
     ),
     Recipe(
         "wait-after-read",
-        "14 wait at the wrong place",
+        Mistake.MOVED_WAIT,
         "fenced",
         "AMK302",
         "the activation is staged, then waited for",
@@ -119,7 +120,7 @@ ORDER = [
     ),
     Recipe(
         "signal-before-write",
-        "swapped steps",
+        Mistake.SWAPPED_STEPS,
         "wide",
         "AMK302",
         "the signal goes out before the rows are written",
@@ -127,7 +128,7 @@ ORDER = [
     ),
     Recipe(
         "threshold-low",
-        "3 threshold one too low",
+        Mistake.LOW_THRESHOLD,
         "fenced",
         "AMK302",
         "the slowest worker's partials may be missing",
@@ -135,7 +136,7 @@ ORDER = [
     ),
     Recipe(
         "threshold-slope-low",
-        "3 threshold one too low",
+        Mistake.LOW_THRESHOLD,
         "fenced",
         "AMK302",
         "from the second token on one increment is not waited for",
@@ -143,7 +144,7 @@ ORDER = [
     ),
     Recipe(
         "threshold-high",
-        "4 threshold one too high",
+        Mistake.HIGH_THRESHOLD,
         "fenced",
         "AMK201",
         "the increment that is missing is the next token's, which waits for this one",
@@ -151,7 +152,7 @@ ORDER = [
     ),
     Recipe(
         "threshold-slope-high",
-        "4 threshold one too high",
+        Mistake.HIGH_THRESHOLD,
         "fenced",
         "AMK202",
         "the first token passes, the second starves",
@@ -159,7 +160,7 @@ ORDER = [
     ),
     Recipe(
         "missing-signal",
-        "too few producers",
+        Mistake.MISSING_SIGNAL,
         "fenced",
         "AMK202",
         "nobody says that the activation is complete",
@@ -167,7 +168,7 @@ ORDER = [
     ),
     Recipe(
         "signal-elsewhere",
-        "10 producer moved to another counter",
+        Mistake.OTHER_COUNTER,
         "fenced",
         "AMK202",
         "the counter that is waited for stays at zero",
@@ -175,7 +176,7 @@ ORDER = [
     ),
     Recipe(
         "weight-two",
-        "9 weighted signal hides a producer",
+        Mistake.HEAVY_SIGNAL,
         "fenced",
         "AMK302",
         "half of the workers already make the total",
@@ -183,7 +184,7 @@ ORDER = [
     ),
     Recipe(
         "table-weight",
-        "10 total satisfied by another producer",
+        Mistake.OTHER_COUNTER,
         "fenced",
         "AMK302",
         "one worker signals for another that signals nothing",
@@ -194,7 +195,7 @@ ORDER = [
     ),
     Recipe(
         "initial-value",
-        "non-zero initial counter",
+        Mistake.NONZERO_INITIAL_COUNT,
         "fenced",
         "AMK302",
         "the counter starts one too high, so one producer is not waited for",
@@ -202,7 +203,7 @@ ORDER = [
     ),
     Recipe(
         "constant-index",
-        "20 wrong layer in a wait",
+        Mistake.OTHER_INSTANCE,
         "fenced",
         "AMK302",
         "every layer waits for the first layer's hand-off",
@@ -210,7 +211,7 @@ ORDER = [
     ),
     Recipe(
         "shared-index",
-        "11 two events share a counter",
+        Mistake.SHARED_CELL,
         "fenced",
         "AMK302",
         "all layers count on one cell, later layers pass at once",
@@ -221,7 +222,7 @@ ORDER = [
     ),
     Recipe(
         "wrong-counter",
-        "queue cycle",
+        Mistake.WAIT_CYCLE,
         "fenced",
         "AMK201",
         "everybody waits for the activation before making it",
@@ -229,7 +230,7 @@ ORDER = [
     ),
     Recipe(
         "queue-inversion",
-        "1 cross-SM queue inversion",
+        Mistake.QUEUE_INVERSION,
         "fenced",
         "AMK201",
         "two workers wait for the others' signals before giving their own",
@@ -237,7 +238,7 @@ ORDER = [
     ),
     Recipe(
         "reader-holds-writer",
-        "1 cross-SM queue inversion",
+        Mistake.QUEUE_INVERSION,
         "tagged",
         "AMK201",
         "a step signals when it has read its words, and their writer waits for that signal",
@@ -245,7 +246,7 @@ ORDER = [
     ),
     Recipe(
         "wait-before-own-signal",
-        "queue cycle",
+        Mistake.WAIT_CYCLE,
         "fenced",
         "AMK201",
         "the last signal that is missing is the waiter's own",
@@ -253,7 +254,7 @@ ORDER = [
     ),
     Recipe(
         "wrong-head",
-        "wait on another head",
+        Mistake.OTHER_INSTANCE,
         "heads",
         "AMK302",
         "workers wait for the rows of another head than they read",
@@ -261,7 +262,7 @@ ORDER = [
     ),
     Recipe(
         "head-producer",
-        "10 total satisfied by another producer",
+        Mistake.OTHER_COUNTER,
         "heads",
         "AMK302",
         "one producer of the head counts for another",

@@ -4,6 +4,7 @@ rule of the memory model forbids."""
 from __future__ import annotations
 
 from amk.adversary.edits import Edit, Json, Path, after, find, signalling, steps, waiting
+from amk.adversary.mistakes import Mistake
 from amk.adversary.recipe import Make, Recipe, field_of, put
 
 
@@ -30,21 +31,21 @@ def unsigned(schedule: Json) -> list[Edit]:
 
 
 OUTSIDE = [
-    Recipe("wait-for-equal", "15 == wait", "fenced", "AMK208", "the counter may pass the value between two polls",
-           added("waits", "act", "compare", "=="), "UNKNOWN"),
-    Recipe("decrement", "outside: decrement", "fenced", "AMK209", "a wait that held may not hold when it is looked at",
+    Recipe("wait-for-equal", Mistake.EQUALITY_WAIT, "fenced", "AMK208",
+           "the counter may pass the value between two polls", added("waits", "act", "compare", "=="), "UNKNOWN"),
+    Recipe("decrement", Mistake.DECREMENT, "fenced", "AMK209", "a wait that held may not hold when it is looked at",
            lambda s: [Edit("replace", (*signalling(s, "act"), "signals", 0, "add"), -1)], "UNKNOWN"),
-    Recipe("reset-in-flight", "42 counter reset", "fenced", "AMK210", "arrivals of others may be wiped out",
+    Recipe("reset-in-flight", Mistake.COUNTER_RESET, "fenced", "AMK210", "arrivals of others may be wiped out",
            added("signals", "act", "action", "reset"), "UNKNOWN"),
-    Recipe("threshold-from-memory", "outside: data", "fenced", "AMK211", "what is waited for depends on data",
+    Recipe("threshold-from-memory", Mistake.DATA_DEPENDENCE, "fenced", "AMK211", "what is waited for depends on data",
            added("waits", "act", "data", "request"), "UNKNOWN"),
-    Recipe("step-when", "outside: data", "fenced", "AMK211", "whether the signal is given depends on data",
+    Recipe("step-when", Mistake.DATA_DEPENDENCE, "fenced", "AMK211", "whether the signal is given depends on data",
            added("step", "act", "when", "request"), "UNKNOWN"),
-    Recipe("lock", "outside: lock", "fenced", "AMK212", "who takes it first decides what follows",
+    Recipe("lock", Mistake.LOCK, "fenced", "AMK212", "who takes it first decides what follows",
            added("signals", "act", "action", "exchange"), "UNKNOWN"),
-    Recipe("unsigned-compare", "outside: wrap", "fenced", "AMK213", "after the wrap every wait passes at once",
-           unsigned, "UNKNOWN"),
-    Recipe("shared-pool", "outside: pool", "fenced", "AMK214", "all warps block on one pool", pooled, "UNKNOWN"),
+    Recipe("unsigned-compare", Mistake.UNSIGNED_COMPARISON, "fenced", "AMK213",
+           "after the wrap every wait passes at once", unsigned, "UNKNOWN"),
+    Recipe("shared-pool", Mistake.SHARED_POOL, "fenced", "AMK214", "all warps block on one pool", pooled, "UNKNOWN"),
 ]  # fmt: skip
 
 
@@ -59,16 +60,16 @@ def arriving(schedule: Json) -> list[Edit]:
 
 
 SAID = [
-    Recipe("bulk-store-not-awaited", "M8: bulk stores", "fenced", "AMK508",
+    Recipe("bulk-store-not-awaited", Mistake.READ_WAIT, "fenced", "AMK508",
            "the signal may be seen before the results are: `.read` waits for their source only", stores("bulk")),
-    Recipe("mixed-reductions", "M10: accumulations", "fenced", "AMK510",
+    Recipe("mixed-reductions", Mistake.MIXED_REDUCTIONS, "fenced", "AMK510",
            "reductions of different sizes on one cell are not atomic to each other", stores("mixed")),
-    Recipe("barrier-only-arrived-at", "M11: arriving", "fenced", "AMK511",
+    Recipe("barrier-only-arrived-at", Mistake.ARRIVAL_WITHOUT_WAIT, "fenced", "AMK511",
            "warps go on before the one that polls has seen the counter", arriving),
-    Recipe("tensor-map-modified", "M12: tensor maps", "fenced", "AMK512",
+    Recipe("tensor-map-modified", Mistake.MODIFIED_TENSOR_MAP, "fenced", "AMK512",
            "the copy engine may still use the map as it was",
            lambda s: [Edit("insert", ("streams", 0, "descriptor"), "modified")]),
-    Recipe("stream-of-written-memory", "39 missing proxy fence", "fenced", "AMK507",
+    Recipe("stream-of-written-memory", Mistake.MISSING_PROXY_FENCE, "fenced", "AMK507",
            "copies run ahead of every wait, so nothing orders them behind who writes their source",
            put(field_of("buffers", "weights", "role"), "state"), "UNKNOWN"),
 ]  # fmt: skip

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from amk.adversary.cases import case_text, new_case
 from amk.adversary.edits import Edit, Json, apply, named, waiting
+from amk.adversary.mistakes import Mistake
 from amk.adversary.recipe import Make, base_schedule, drop, field_of, op_field, put, signal_of, wait_of
 from amk.adversary.subjects import subject
 from amk.adversary.system_builder import SystemBuilder
@@ -30,7 +31,7 @@ class InPlan:
 
     name: str
     source: str
-    kind: str
+    mistake: Mistake
     status: str
     expect: str
     because: str
@@ -44,7 +45,7 @@ class InSystem:
 
     name: str
     source: str
-    kind: str
+    mistake: Mistake
     because: str
     build: Callable[[bool], System]
 
@@ -132,27 +133,27 @@ def _many_tasks() -> Json:
 
 PLANS = (
     InPlan(
-        "hazy-release-fence-commented-out", HAZY, "37 relaxed poll or signal", "UNSAFE", "AMK502",
+        "hazy-release-fence-commented-out", HAZY, Mistake.RELAXED_ORDER, "UNSAFE", "AMK502",
         "the fence before the signal is commented out, so the signal may overtake the rows that it announces",
         put(signal_of("attn", "order"), "relaxed"),
     ),
     InPlan(
-        "hazy-volatile-poll", HAZY, "37 relaxed poll or signal", "UNSAFE", "AMK503",
+        "hazy-volatile-poll", HAZY, Mistake.RELAXED_ORDER, "UNSAFE", "AMK503",
         "the poll is volatile: it waits, but acquires nothing, so what follows may read what was there before",
         put(wait_of("h_mid", "order"), "relaxed"),
     ),
     InPlan(
-        "hazy-no-proxy-fence", HAZY, "39 missing proxy fence", "UNKNOWN", "AMK507",
+        "hazy-no-proxy-fence", HAZY, Mistake.MISSING_PROXY_FENCE, "UNKNOWN", "AMK507",
         "slots that were read by ordinary loads are refilled by bulk copies without a proxy fence: a policy, no proof",
         put(field_of("streams", "weights", "refill_fence"), False),
     ),
     InPlan(
-        "qwen-no-residency-guarantee", QWEN, "44 wrap and co-residency", "UNSAFE", "AMK402",
+        "qwen-no-residency-guarantee", QWEN, Mistake.LAUNCH_LIMITS, "UNSAFE", "AMK402",
         "a grid barrier in an ordinary launch: nothing promises that all blocks run at once",
         put(lambda s: ("launch", "cooperative"), False),
     ),
     InPlan(
-        "qwen-read-only-loads-of-activations", QWEN, "40 non-coherent load of written memory", "UNSAFE", "AMK509",
+        "qwen-read-only-loads-of-activations", QWEN, Mistake.NON_COHERENT_LOAD, "UNSAFE", "AMK509",
         "activations that the same launch writes are read through the read-only path",
         lambda s: [
             Edit("replace", op_field("store_rows", "out")(s), "norm"),
@@ -160,47 +161,47 @@ PLANS = (
         ],
     ),
     InPlan(
-        "auto-too-many-threads-to-be-resident", AUTO, "44 wrap and co-residency", "UNSAFE", "AMK402",
+        "auto-too-many-threads-to-be-resident", AUTO, Mistake.LAUNCH_LIMITS, "UNSAFE", "AMK402",
         "the launch has more blocks of this size than fit at the kernel's registers; the rest never start",
         lambda s: [Edit("replace", ("launch", "ctas_per_sm"), 3), Edit("replace", ("launch", "registers"), 192)],
     ),
     InPlan(
-        "auto-write-to-a-read-only-buffer", AUTO, "40 non-coherent load of written memory", "UNSAFE", "AMK509",
+        "auto-write-to-a-read-only-buffer", AUTO, Mistake.NON_COHERENT_LOAD, "UNSAFE", "AMK509",
         "a task writes a buffer of a kind that is taken to be read-only, so no order is asked for",
         put(lambda s: (*named(s, "buffers", "act"), "role"), "constant"),
     ),
     InPlan(
-        "auto-counter-starts-above-zero", AUTO, "3 threshold one too low", "UNSAFE", "AMK302",
+        "auto-counter-starts-above-zero", AUTO, Mistake.NONZERO_INITIAL_COUNT, "UNSAFE", "AMK302",
         "the counter starts at one, so one producer is not waited for",
         put(field_of("counters", "h_mid", "init"), 1),
     ),
     InPlan(
-        "auto-race-among-many-tasks", AUTO, "13 dropped wait masked by same-SM order", "UNSAFE", "AMK302",
+        "auto-race-among-many-tasks", AUTO, Mistake.MASKED_WAIT, "UNSAFE", "AMK302",
         "one wait is missing among more than 8,000 tasks, where races were no longer looked for",
         drop(lambda s: waiting(s, "act")), _many_tasks,
     ),
     InPlan(
-        "auto-tile-out-of-bounds", AUTO, "19 shares overlap by a row group", "UNSAFE", "AMK103",
+        "auto-tile-out-of-bounds", AUTO, Mistake.OVERLAPPING_SHARES, "UNSAFE", "AMK103",
         "the last tile reaches behind its buffer",
         put(field_of("buffers", "act", "shape"), [88]),
     ),
 )  # fmt: skip
 SYSTEMS = (
     InSystem(
-        "hazy-stage-by-absolute-block", HAZY, "27 phase computed with another depth",
+        "hazy-stage-by-absolute-block", HAZY, Mistake.WRONG_DEPTH,
         "the loader indexes stages by absolute block, the consumer by relative block; a split starts at block 1",
         stage_index,
     ),
     InSystem(
-        "qwen-barrier-zeroed-while-others-arrive", QWEN, "42 reset races a late waiter",
+        "qwen-barrier-zeroed-while-others-arrive", QWEN, Mistake.COUNTER_RESET,
         "block 0 zeroes the barrier word while other blocks may already have arrived", barrier_reset,
     ),
     InSystem(
-        "qwen-argmax-tree-not-a-power-of-two", QWEN, "20 stale read without a race",
+        "qwen-argmax-tree-not-a-power-of-two", QWEN, Mistake.STALE_READ,
         "halving six candidates to three to one drops the third: the result is not that of all of them", argmax_tree,
     ),
     InSystem(
-        "auto-queue-inversion", AUTO, "1 cross-SM queue inversion",
+        "auto-queue-inversion", AUTO, Mistake.QUEUE_INVERSION,
         "four tasks whose dependencies have no cycle; with the order in each queue they have one", four_tasks,
     ),
 )  # fmt: skip
@@ -210,14 +211,14 @@ def plan_case(found: InPlan) -> Json:
     """The case as it stands in its file."""
     base = found.base()
     document, repair = apply(base, found.make(base))
-    case = new_case(found.name, found.kind, found.status, found.expect, found.because, document, repair)
+    case = new_case(found.name, found.mistake, found.status, found.expect, found.because, document, repair)
     return {"published": found.source} | case
 
 
 def system_case(found: InSystem) -> Json:
     """The case with its witness, which `replay` confirms on the stored system."""
     bad, good = found.build(True), found.build(False)
-    case = new_case(found.name, found.kind, "UNSAFE", "UNSAFE", found.because, None, [])
+    case = new_case(found.name, found.mistake, "UNSAFE", "UNSAFE", found.because, None, [])
     head = {k: v for k, v in case.items() if k not in ("repair", "schedule")}
     return {"published": found.source} | head | {
         "witness": witness_of(bad), "system": bad.to_json(), "twin": good.to_json()

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from amk.adversary.edits import Edit, Json, Path, after, apply, at, find, meeting, named, signalling, steps, waiting
+from amk.adversary.mistakes import Mistake
 from amk.adversary.specialised import specialised
 from amk.models.model_spec import ModelSpec
 from amk.planner.decode import plan
@@ -84,10 +85,10 @@ Make = Callable[[Json], list[Edit]]
 
 @dataclass(frozen=True)
 class Recipe:
-    """expect: "SAFE" or the code of the first finding; status: UNSAFE, UNKNOWN or SAFE. kind: class in the suite."""
+    """expect: "SAFE" or the code of the first finding; status: UNSAFE, UNKNOWN or SAFE."""
 
     name: str
-    kind: str
+    mistake: Mistake
     base: str
     expect: str
     because: str
@@ -197,25 +198,25 @@ def drift(s: Json) -> list[Edit]:
     return [Edit("insert", (*path, "waits", 1), wait | {"at_least": {"t": WORKERS - 1, "1": WORKERS}})]
 
 
-def short_hints(s: Json) -> list[Edit]:
+def short_relaxed_waits(s: Json) -> list[Edit]:
     """Every wait for a hint lets one worker be late."""
     return [
         Edit("replace", (*path, "waits", 0, "at_least"), wait["at_least"] | {"1": wait["at_least"]["1"] - 1})
-        for path, wait in _hinted(s)
+        for path, wait in _relaxed_waits(s)
     ]
 
 
-def without_hints(s: Json, counters: tuple[str, ...]) -> list[Edit]:
+def without_relaxed_waits(s: Json, counters: tuple[str, ...]) -> list[Edit]:
     """Nobody waits for these hints."""
-    waits = [path for path, wait in _hinted(s) if wait["counter"] in counters]
+    waits = [path for path, wait in _relaxed_waits(s) if wait["counter"] in counters]
     return [Edit("remove", path) for path in reversed(waits)]
 
 
-def _hinted(s: Json) -> list[tuple[Path, Json]]:
+def _relaxed_waits(s: Json) -> list[tuple[Path, Json]]:
     """Steps that wait for a hint, with the wait."""
-    hints = {c["name"] for c in s["counters"] if c["handoff"] == "hint"}
+    relaxed = {c["name"] for c in s["counters"] if c["handoff"] == "hint"}
     waits = [(path, step["waits"][0]) for path, step in steps(s) if step.get("waits")]
-    return [(path, wait) for path, wait in waits if wait["counter"] in hints]
+    return [(path, wait) for path, wait in waits if wait["counter"] in relaxed]
 
 
 def select_early(s: Json) -> list[Edit]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from amk.adversary.edits import Edit, Json, at, named, steps
+from amk.adversary.mistakes import Mistake
 from amk.adversary.recipe import Make, Recipe
 
 
@@ -87,7 +88,7 @@ def _normed_by_one(s: Json) -> list[Edit]:
 ROWS = [
     Recipe(
         "cut-of-another-sequence",
-        "rows of a step in the same bytes",
+        Mistake.SHARED_ROWS,
         "drawn batch",
         "AMK104",
         "the cuts of a search are read in rows of one warp, and lie in rows of two: the second sequence's counts begin "
@@ -96,7 +97,7 @@ ROWS = [
     ),
     Recipe(
         "row-of-odd-words",
-        "rows of a step in the same bytes",
+        Mistake.ODD_WORDS,
         "drawn batch",
         "AMK407",
         "the second sequence's sums of two words begin at an odd word, and the device stores both words at once",
@@ -104,7 +105,7 @@ ROWS = [
     ),
     Recipe(
         "slice-of-odd-words",
-        "small buffer",
+        Mistake.ODD_WORDS,
         "nine rows",
         "AMK407",
         "the second worker's sums of lm_head begin at an odd word, and the device stores two words at once",
@@ -112,7 +113,7 @@ ROWS = [
     ),
     Recipe(
         "squares-behind-second-layout",
-        "22 aliased shared memory",
+        Mistake.ALIASED_PAGES,
         "layouts",
         "AMK301",
         "the sums of squares lie behind the elements of a vector in bf16, which is staged beside one in blocks and "
@@ -121,7 +122,7 @@ ROWS = [
     ),
     Recipe(
         "zeros-for-columns",
-        "staged part of a block",
+        Mistake.CUT_BLOCK,
         "reduced",
         "AMK106",
         "the first half of attention's outputs is staged as a part of two, and the zeros that fill up its block lie "
@@ -130,7 +131,7 @@ ROWS = [
     ),
     Recipe(
         "outputs-between-stores",
-        "rows of a step in the same bytes",
+        Mistake.SHARED_ROWS,
         "rows",
         "AMK106",
         "four outputs with tags are stored at once, and the second row of an array of outputs begins between two such "
@@ -139,7 +140,7 @@ ROWS = [
     ),
     Recipe(
         "pairs-of-odd-rows",
-        "rows of a step in the same bytes",
+        Mistake.ODD_WORDS,
         "rows",
         "AMK407",
         "the second row's queries, keys and values begin at an odd word, and the device reads two words at once",
@@ -147,7 +148,7 @@ ROWS = [
     ),
     Recipe(
         "norm-of-two-batches",
-        "share that is too long",
+        Mistake.LONG_SHARE,
         "long",
         "AMK407",
         "one warp norms all of a hidden state, more than the device code has in flight at once",
@@ -155,7 +156,7 @@ ROWS = [
     ),
     Recipe(
         "blocks-without-lanes",
-        "share that is too long",
+        Mistake.LONG_SHARE,
         "long in blocks",
         "AMK407",
         "one warp norms all of a hidden state in blocks, of which there are more than lanes for their scales",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from amk.adversary.edits import Edit, Json, at, find, named, steps
+from amk.adversary.mistakes import Mistake
 from amk.adversary.recipe import Recipe, put
 
 
@@ -47,7 +48,7 @@ def _staged_as_whole(s: Json) -> list[Edit]:
 SPLITS = [
     Recipe(
         "share-of-columns-twice",
-        "19 overlap after a share change",
+        Mistake.OVERLAPPING_SHARES,
         "divided",
         "AMK102",
         "two workers multiply the same rows with the same share of the columns, and nobody with the other one",
@@ -55,7 +56,7 @@ SPLITS = [
     ),
     Recipe(
         "share-of-columns-missing",
-        "output not covered",
+        Mistake.UNCOVERED_OUTPUT,
         "divided",
         "AMK101",
         "of a row group nobody multiplies one share of the columns",
@@ -63,7 +64,7 @@ SPLITS = [
     ),
     Recipe(
         "sums-of-shares-without-words",
-        "14 dropped wait",
+        Mistake.DROPPED_WAIT,
         "divided",
         "AMK302",
         "sums over shares of the columns are read as soon as the reader's own are published, and nothing says that "
@@ -72,7 +73,7 @@ SPLITS = [
     ),
     Recipe(
         "sums-of-two-products",
-        "20 stale read",
+        Mistake.STALE_READ,
         "divided",
         "AMK513",
         "sums of o and of `down` are words of one buffer with one tag for a layer: the reader takes one for the other",
@@ -80,7 +81,7 @@ SPLITS = [
     ),
     Recipe(
         "share-added-as-whole",
-        "20 stale read",
+        Mistake.STALE_READ,
         "divided",
         "AMK104",
         "the sums over a worker's share of the columns are added to the residual as if they were over all columns",
@@ -88,7 +89,7 @@ SPLITS = [
     ),
     Recipe(
         "share-staged-as-whole",
-        "staged part of a block",
+        Mistake.CUT_BLOCK,
         "divided",
         "AMK405",
         "every worker stages the first half of the activations, and half of the workers multiply the second half",
@@ -96,7 +97,7 @@ SPLITS = [
     ),
     Recipe(
         "fewer-shares-added",
-        "43 split count",
+        Mistake.SPLIT_COUNT,
         "divided",
         "AMK405",
         "four shares are counted where columns are divided among two",

@@ -9,6 +9,7 @@ from pathlib import Path
 from amk.adversary.cases import repaired
 from amk.adversary.confusion import Outcome, Table, certified, judged_system
 from amk.adversary.edits import Json
+from amk.adversary.mistakes import BY_LABEL
 from amk.judges.oracle.judge import Ruling
 from amk.judges.replay import replay
 from amk.schedule_ir.codec import parse_schedule
@@ -34,15 +35,9 @@ def run_suite() -> Table:
     return table
 
 
-def kind_of(case: Json) -> str:
-    """The class's number, or its name where it has none."""
-    head = str(case["class"]).split(" ", 1)[0]
-    return head if head.isdigit() else str(case["class"])
-
-
 def judged(case: Json) -> Iterator[Outcome]:
     """The case and its twin; the truth is what the file states (the tests hold it against the oracle)."""
-    name, kind = str(case["name"]), kind_of(case)
+    name, kind = str(case["name"]), BY_LABEL[case["class"]].key
     stated = Ruling(STATED[case["status"]], case["because"])  # type: ignore[arg-type]
     if "system" in case:
         yield _system(kind, name, case["system"], stated)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from amk.adversary.edits import Edit, after, find, named
+from amk.adversary.mistakes import Mistake
 from amk.adversary.recipe import Recipe, drop, op_field, put
 
 TREES = [
     Recipe(
         "tree-of-one-row",
-        "tree without rows",
+        Mistake.TREE_WITHOUT_ROWS,
         "fenced",
         "AMK106",
         "a step of one row has no node behind its first, and no op that is told of any",
@@ -16,7 +17,7 @@ TREES = [
     ),
     Recipe(
         "tree-that-accepts",
-        "tree without rows",
+        Mistake.TREE_WITHOUT_ROWS,
         "tree",
         "AMK106",
         "the step goes on behind the last row whose token is the next row's, as if each were behind the one before it",
@@ -24,7 +25,7 @@ TREES = [
     ),
     Recipe(
         "tree-not-told-to-attention",
-        "node attends to others",
+        Mistake.OTHER_NODES,
         "tree",
         "AMK106",
         "attention sees all rows before a node's own, also those that are not on the way to it",
@@ -32,7 +33,7 @@ TREES = [
     ),
     Recipe(
         "tree-not-told-to-rotation",
-        "node attends to others",
+        Mistake.OTHER_NODES,
         "tree",
         "AMK106",
         "a node is rotated as at its place in the cache, which is behind its siblings",
@@ -40,7 +41,7 @@ TREES = [
     ),
     Recipe(
         "tree-of-one-word-a-row",
-        "tree without rows",
+        Mistake.TREE_WITHOUT_ROWS,
         "tree",
         "AMK103",
         "a row has two words of bits, and the last rows read theirs behind the buffer",
@@ -48,7 +49,7 @@ TREES = [
     ),
     Recipe(
         "siblings-attended-early",
-        "node attends to others",
+        Mistake.OTHER_NODES,
         "tree",
         "AMK302",
         "attention reads queries and keys of nodes that other warps still write, whatever the bits say",

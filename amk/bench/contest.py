@@ -18,15 +18,15 @@ from multiprocessing import get_context
 import torch
 from torch import Tensor
 
-from amk.bench.accuracy import relative_error, within_tolerance
-from amk.bench.ceiling import read_ceiling
-from amk.bench.contestants import parse, schedule_of
-from amk.bench.decode_bench import needed_bytes, own
-from amk.bench.device_packing import packing_key, streamed
-from amk.bench.subject import Subject
-from amk.bench.times import Times
-from amk.bench.timing import take_turns
-from amk.bench.torch_model import TorchWeights
+from amk.bench.table.decode_bench import needed_bytes, own
+from amk.bench.tools.accuracy import relative_error, within_tolerance
+from amk.bench.tools.ceiling import read_ceiling
+from amk.bench.tools.contestants import parse, schedule_of
+from amk.bench.tools.device_packing import packing_key, streamed
+from amk.bench.tools.subject import Subject
+from amk.bench.tools.times import Times
+from amk.bench.tools.timing import take_turns
+from amk.bench.tools.torch_model import TorchWeights
 from amk.engine.admission.admission import AdmittedKernel, admit, admitted
 from amk.lowering.kernel import build
 from amk.lowering.launch import Device

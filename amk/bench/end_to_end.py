@@ -212,9 +212,9 @@ def launched_text(backend: ScheduleBackend, prompt: Sequence[int], new: int) -> 
 
 def measured(arguments: argparse.Namespace) -> list[Timed]:
     """On this machine's GPU."""
-    from amk.bench.ahead import kernel_of
-    from amk.bench.subject import Subject, load_weights
-    from amk.bench.torch_model import TorchWeights
+    from amk.bench.tools.ahead import kernel_of
+    from amk.bench.tools.subject import Subject, load_weights
+    from amk.bench.tools.torch_model import TorchWeights
     from amk.engine.backends.step_prompts import in_steps, last_step, steps_beside
     from amk.models.model import load_model
     from amk.planner.decode import plan
@@ -294,7 +294,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str]) -> int:
-    from amk.bench.hardware import provenance
+    from amk.bench.tools.hardware import provenance
 
     arguments = parse(argv)
     try:

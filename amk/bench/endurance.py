@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from amk.bench.hardware import provenance
+from amk.bench.tools.hardware import provenance
 from amk.engine.backends.cuda_engine import CudaEngine
 from amk.engine.checkpoints.random_checkpoint import random_checkpoint
 from amk.engine.load import gpu_engine

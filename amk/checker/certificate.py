@@ -104,7 +104,7 @@ class Proof:
         claims = {edges: self.claims(clocks[edges]) for edges in EDGES}
         time = self.order("time", claims["time"])
         fence = self.order("fence", claims["fence"]) if self.words.readings else time
-        wait = self.order("wait", claims["wait"]) if self.hints else time
+        wait = self.order("wait", claims["wait"]) if self.relaxed_waits else time
         for order in {id(order): order for order in (time, fence, wait)}.values():
             order.check()
         self.memory(time, fence, wait)
@@ -157,7 +157,7 @@ class Proof:
         return self._orders[edges][2]
 
     @property
-    def hints(self) -> bool:
+    def relaxed_waits(self) -> bool:
         """Is there anything that blocks and orders no memory?"""
         return bool(self.counters.waits[:, WEAK].any())
 

@@ -72,7 +72,7 @@ class Order:
     ) -> None:
         self.programs, self.counters, self.words, self.claims = programs, counters, words, claims
         self.readings = {} if edges == "fence" else words.readings
-        self.hints = edges == "wait"
+        self.relaxed_waits = edges == "wait"
         self.workers, longest = level.shape
         self.columns = counters.warp_classes * self.workers
         require(self.columns * self.workers * max(longest, programs[0].warps) <= CELLS, "schedule: too large")
@@ -101,7 +101,7 @@ class Order:
             column = who[:, None, None] + self.workers * np.arange(ahead.shape[1])
             own = who[:, None, None], np.arange(role.start, role.stop)[:, None], column
             state[own] = np.maximum(state[own], ahead)
-            for wait in (w for w in self.counters.by_item.get((g, j), ()) if self.hints or not w[0, WEAK]):
+            for wait in (w for w in self.counters.by_item.get((g, j), ()) if self.relaxed_waits or not w[0, WEAK]):
                 keys, a = wait[who - workers[0]][:, [INSTANCE, AMOUNT]], int(wait[0, WARP])
                 for key in dict.fromkeys(map(tuple, keys.tolist())):
                     told = who[(keys == key).all(axis=1)]
@@ -122,7 +122,7 @@ class Order:
 
     def holds(self, instance: int, threshold: int, claim: I64) -> Bools:
         """[warp classes]"""
-        worker, item, weight, least, loose = self.counters.warp_groups(instance, self.hints)
+        worker, item, weight, least, loose = self.counters.warp_groups(instance, self.relaxed_waits)
         given = loose + weight @ (self.starts[worker, item] < claim)
         for warp_class, missing in enumerate(least.T):
             own = worker + warp_class * self.workers

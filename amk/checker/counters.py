@@ -51,14 +51,14 @@ class Counters:
         self.warp_classes = int(self.warp_class.max()) + 1
         self._warp_groups: dict[tuple[int, bool], WarpGroups] = {}
 
-    def warp_groups(self, instance: int, hints: bool) -> WarpGroups:
+    def warp_groups(self, instance: int, relaxed_waits: bool) -> WarpGroups:
         """(worker, item, weight, least, loose) of what the instance gets. Per warp group that signals: all that it
         gives, and for each warp class what is missing at least while one of its warps is not over; loose: what
-        signals give that order nothing (none if `hints`)."""
-        key = instance, hints
+        signals give that order nothing (none if `relaxed_waits`)."""
+        key = instance, relaxed_waits
         if key not in self._warp_groups:
             rows = self.signals[self.signals[:, INSTANCE] == instance]
-            weak = (rows[:, WEAK] != 0) & (not hints)
+            weak = (rows[:, WEAK] != 0) & (not relaxed_waits)
             warp_groups, which = np.unique(rows[~weak][:, [WORKER, ITEM]], axis=0, return_inverse=True)
             each = np.zeros((len(warp_groups), self.warp_class.shape[1]), np.int64)
             np.add.at(each, (which.reshape(-1), rows[~weak, WARP]), rows[~weak, AMOUNT])

@@ -90,7 +90,7 @@ class Footprints:
         self.tables = {name: np.array(column, np.int64) for name, column in schedule.tables.items()}
         self.forms = {b.name: b.dtype for b in schedule.buffers if b.space == "shared"}
         self.families: dict[tuple[str, str], int] = {}
-        self.entries = self.made = 0
+        self.entries = self.row_count = 0
 
     def _at_positions(self, where: I64) -> I64:
         """The same environments at the first position, the last, one in the worker's first block, and one in another
@@ -161,8 +161,8 @@ class Footprints:
                 left += [where[diverged.labels == label] for label in np.unique(diverged.labels)]
             else:
                 told = [entry for entry in entries if entry]
-                self.entries, self.made = self.entries + len(told), self.made + len(told) * len(where)
-                require(self.entries <= ENTRIES and self.made <= ROWS, "schedule: too large")
+                self.entries, self.row_count = self.entries + len(told), self.row_count + len(told) * len(where)
+                require(self.entries <= ENTRIES and self.row_count <= ROWS, "schedule: too large")
                 parts.append(self._columns(told, where))
         made = _joined(np.concatenate(parts))
         item = made[:, 1]

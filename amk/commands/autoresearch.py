@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from amk.agent.journal.store import Journal, is_busy, read_state
-from amk.agent.report.kept import REPORT
+from amk.agent.report.stored_report import REPORT
 from amk.agent.run.interrupt import Interrupts
 from amk.commands.format_arguments import natural
 from amk.commands.planning import add_batch_choice, add_constants_choice

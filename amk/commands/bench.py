@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from amk.bench.measurement import Measurement, measurement
+from amk.bench.table.measurement import Measurement, measurement
 from amk.commands.bench_ablate import ablated, add_ablate, recorded
 from amk.commands.bench_output import draw, drawn_only, print_rows
 from amk.commands.bench_share import add_share, share
@@ -119,12 +119,12 @@ def run(arguments: argparse.Namespace) -> int:
     cases = measurements_of(arguments) if arguments.table else _positions(arguments)
     device = usable_gpu()
     if arguments.ablate:
-        hardware = importlib.import_module("amk.bench.hardware")
+        hardware = importlib.import_module("amk.bench.tools.hardware")
         return ablated(arguments, cases, lambda: hardware.provenance(_command(), device), began)
-    record = importlib.import_module("amk.bench.record")
+    record = importlib.import_module("amk.bench.table.record")
     kept = record.Record.open(Path(arguments.record)) if arguments.record else None
     rows = _measured(arguments, cases, device, kept, began)
-    provenance = importlib.import_module("amk.bench.hardware").provenance(_command(), device)
+    provenance = importlib.import_module("amk.bench.tools.hardware").provenance(_command(), device)
     if arguments.share:
         share(arguments, cases, rows, provenance)
     if arguments.table:
@@ -170,9 +170,9 @@ def _measured(
     arguments: argparse.Namespace, cases: Sequence[Measurement], device: Device, kept: Any, began: float
 ) -> list[Any]:
     """The rows, recorded one by one as they are there."""
-    provenance = importlib.import_module("amk.bench.hardware").provenance
+    provenance = importlib.import_module("amk.bench.tools.hardware").provenance
     deadline = began + (arguments.time_limit or float("inf"))
-    suite = importlib.import_module("amk.bench.suite").Suite(tuple(cases), arguments.seed, deadline)
+    suite = importlib.import_module("amk.bench.table.suite").Suite(tuple(cases), arguments.seed, deadline)
     rows: list[Any] = []
     for row, measured in suite.rows(kept.find if kept and arguments.resume else lambda key: None):
         rows.append(row)

@@ -13,9 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from amk.bench.ablation import HEADER, PAIRED, PAIRS, PARTS, WAITS, Ablation, cells, pairs, summary, variants
-from amk.bench.measurement import Measurement
-from amk.bench.record import ABLATIONS, Record
+from amk.bench.table.ablation import HEADER, PAIRED, PAIRS, PARTS, WAITS, Ablation, cells, pairs, summary, variants
+from amk.bench.table.measurement import Measurement
+from amk.bench.table.record import ABLATIONS, Record
 from amk.commands.output import print_json, print_table
 from amk.report.diagnostic import AmkError, Diagnostic, Exit, Where
 
@@ -63,9 +63,9 @@ def ablated(arguments: argparse.Namespace, cases: Sequence[Measurement], provena
 
 def _measured(arguments: argparse.Namespace, case: Measurement) -> Ablation:
     # Imported here: they need torch and a GPU.
-    measuring = importlib.import_module("amk.bench.ablated")
-    admit = importlib.import_module("amk.bench.ahead").made
-    subjects = importlib.import_module("amk.bench.subject").Subject
+    measuring = importlib.import_module("amk.bench.table.ablated")
+    admit = importlib.import_module("amk.bench.tools.ahead").made
+    subjects = importlib.import_module("amk.bench.tools.subject").Subject
     wanted = [each for each in variants(arguments.ablate) if each]
     cubins = measuring.ablated_cubins(case.schedule, wanted, os.cpu_count() or 1)
     subject: Any = subjects.random(admit(case.schedule), arguments.seed)

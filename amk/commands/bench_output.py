@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from amk.bench.plot import drawn
-from amk.bench.record import Record
-from amk.bench.row import Row, cells, header
+from amk.bench.table.plot import drawn
+from amk.bench.table.record import Record
+from amk.bench.table.row import Row, cells, header
 from amk.commands.output import print_json, print_table
 from amk.report.diagnostic import AmkError, Diagnostic, Exit, Where
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from amk.bench.measurement import Measurement
-from amk.bench.row import Row
-from amk.bench.shared import shared, write
+from amk.bench.table.measurement import Measurement
+from amk.bench.table.row import Row
+from amk.bench.table.shared import shared, write
 
 
 def add_share(parser: argparse.ArgumentParser) -> None:

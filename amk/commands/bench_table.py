@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from amk.bench.measurement import Measurement, measurement
-from amk.bench.record import Record, merged
-from amk.bench.row import Row
-from amk.bench.table import HEADER, OTHERS, Case, Table, as_json, cells, judge, load_table, others
+from amk.bench.table.measurement import Measurement, measurement
+from amk.bench.table.record import Record, merged
+from amk.bench.table.row import Row
+from amk.bench.table.table import HEADER, OTHERS, Case, Table, as_json, cells, judge, load_table, others
 from amk.commands.bench_output import draw
 from amk.commands.output import print_json, print_table
 from amk.report.diagnostic import AmkError, Diagnostic, Exit

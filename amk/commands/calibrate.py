@@ -10,8 +10,8 @@ import sys
 import time
 from pathlib import Path
 
-from amk.bench import kernel_choice, sm_rates
-from amk.bench.provenance import commit
+from amk.bench.calibration import kernel_choice, sm_rates
+from amk.bench.tools.provenance import commit
 from amk.commands.bench import positions, usable_gpu
 from amk.commands.format_arguments import natural, positive
 from amk.commands.learned import learn
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
         learn(arguments, target, _say)
     if arguments.micro is not None:
         device = usable_gpu()
-        micro = importlib.import_module("amk.bench.micro")
+        micro = importlib.import_module("amk.bench.calibration.micro")
         source = f"micro-benchmark on {device.name}, commit {commit()}, {time.strftime('%Y-%m-%d')}"
         save_constants(micro.measured_constants(device, constants_for(target), _say, source), arguments.micro)
     if arguments.shares is not None:
@@ -74,7 +74,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _shares(path: Path) -> None:
     """Rates of the SMs of this GPU, recorded and told."""
     device = usable_gpu()
-    micro, hardware = (importlib.import_module(f"amk.bench.{name}") for name in ("micro", "hardware"))
+    micro = importlib.import_module("amk.bench.calibration.micro")
+    hardware = importlib.import_module("amk.bench.tools.hardware")
     rates = micro.measured_rates(device, hardware.provenance("amk " + shlex.join(sys.argv[1:]), device))
     sm_rates.save(rates, path)
     for line in sm_rates.lines(rates):
@@ -92,8 +93,8 @@ def _kernels(arguments: argparse.Namespace, target: Target, deadline: float) -> 
     plans = _plans(arguments, problem)
     if device is None:
         return
-    kernel_set = importlib.import_module("amk.bench.kernel_set")
-    hardware = importlib.import_module("amk.bench.hardware")
+    kernel_set = importlib.import_module("amk.bench.calibration.kernel_set")
+    hardware = importlib.import_module("amk.bench.tools.hardware")
     kernels = kernel_choice.kernels(problem, plans, arguments.kernels, arguments.jobs)
     run_info = hardware.provenance("amk " + shlex.join(sys.argv[1:]), device)
     kernel_set.measure(problem, kernels, arguments.record, run_info, deadline, arguments.steps, _say)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from math import expm1
 from pathlib import Path
 
-from amk.bench.shared import Shared, read
+from amk.bench.table.shared import Shared, read
 from amk.commands.measured_runs import measured_runs
 from amk.report.diagnostic import AmkError, Diagnostic, Where, printable
 from amk.schedule_ir.codec import schedule_hash

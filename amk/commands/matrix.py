@@ -11,8 +11,8 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
 
-from amk.bench.matrix import Cell, Matrix, examine, render
-from amk.bench.provenance import software
+from amk.bench.table.matrix import Cell, Matrix, examine, render
+from amk.bench.tools.provenance import software
 from amk.commands.format_arguments import positive
 from amk.models.model import load_model, shipped_models
 from amk.report.diagnostic import AmkError, Diagnostic, Exit, Where

@@ -27,10 +27,10 @@ class Findings:
 
     def __init__(self, form: Format, out: TextIO, err: TextIO) -> None:
         self.form, self.out, self.err = form, out, err
-        self.told: list[Diagnostic] = []
+        self.diagnostics: list[Diagnostic] = []
 
     def tell(self, diagnostics: Sequence[Diagnostic]) -> None:
-        self.told += diagnostics
+        self.diagnostics += diagnostics
         if self.form == "sarif":
             return
         from amk.report.render import render, wants_colour  # most commands have nothing to complain of
@@ -43,7 +43,7 @@ class Findings:
         if self.form == "sarif":
             from amk.report.render import render
 
-            self.out.write(render(self.told, "sarif"))
+            self.out.write(render(self.diagnostics, "sarif"))
             self.out.flush()
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from amk.agent.journal.inbox import write_whole
 from amk.agent.journal.state import State
 from amk.agent.journal.store import read_state
-from amk.agent.report.kept import REPORT, kept_report
+from amk.agent.report.stored_report import REPORT, kept_report
 from amk.agent.run.runs import find
 from amk.commands.output import print_table
 from amk.report.diagnostic import AmkError, Diagnostic

@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
                 "evaluations": state.evals, "proposals": len(state.trials),
                 "best": round(exp(-state.best_score), 4), "back_end": state.run.backend,
                 "simulated": state.run.simulated, "dollars": round(state.dollars, 4),
-                "language_model": doing(state) if state.asked else "",
+                "language_model": doing(state) if state.conversations else "",
                 "proposers": [asdict(each) | {"passed": each.accepted} for each in standings(state)],
             }
         )  # fmt: skip

@@ -36,7 +36,7 @@ def measure(schedule: Schedule, pos: int, tokens: int) -> Recording:
         message = "the random weights of --measure are made with torch, which is not installed"
         raise AmkError(Diagnostic("AMK602", message, help="pip install torch"), Exit.NO_GPU)
     # torch is imported only where there is a GPU to use it on
-    from amk.bench.subject import Subject
+    from amk.bench.tools.subject import Subject
 
     subject = Subject.random(admitted(schedule, build(schedule, trace=True).compiled.cubin), SEED)
     try:

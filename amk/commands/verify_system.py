@@ -142,7 +142,7 @@ def _certified(verdict: Verdict, path: Path) -> dict[str, Any]:
         return certificate(verdict.system, verdict.safe)
     except NotSafe as error:
         fence = "its `fence` leaves reads before writes open, which is allowed, and which the checker refuses"
-        reason = because(fence if verdict.system.given is not None else str(error))
+        reason = because(fence if verdict.system.edge_systems is not None else str(error))
         message = "the system is SAFE, and the flat checker cannot be shown why"
         where = Where(file=str(path))
         raise AmkError(Diagnostic("AMK215", message, where=where, facts=(reason,)), Exit.UNKNOWN) from error

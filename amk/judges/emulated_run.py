@@ -122,7 +122,7 @@ def _order(name: str, schedule: Schedule) -> Order:
         return Order(seed=int(number))
     every = frozenset(product(range(schedule.launch.workers), range(schedule.launch.warps)))
     if kind in ("delay", "favour"):
-        return Order(held=frozenset(one for one in every if (one[0] == int(number)) == (kind == "delay")))
+        return Order(last=frozenset(one for one in every if (one[0] == int(number)) == (kind == "delay")))
     return Order(eager=kind == "early-copies")
 
 

@@ -38,13 +38,13 @@ class ForwardPass:
     tensors: 'embed' and 'lm_head' [vocab, hidden], 'final_norm' [hidden], and for layer i 'l{i}.attn_norm',
     'l{i}.ffn_norm' [hidden], 'l{i}.wq|wk|wv|wo|w_gate|w_up|w_down' [out, in], and where the model has them
     'l{i}.bq|bk|bv' [out] and 'l{i}.q_norm|k_norm' [head_dim]; GPT-NeoX has shifts beside norms ('l{i}.attn_shift',
-    'final_shift'), 'l{i}.bo|b_up|b_down' [out] and no w_gate. kept: what the cache makes of keys and values. read: what
-    becomes of a vector that a matrix is multiplied with.
+    'final_shift'), 'l{i}.bo|b_up|b_down' [out] and no w_gate. cached_as: what the cache makes of keys and values.
+    read: what becomes of a vector that a matrix is multiplied with.
     """
 
     model: ModelSpec
     tensors: Mapping[str, NDArray[Any]]
-    kept: Callable[[Floats], Floats] = as_it_is
+    cached_as: Callable[[Floats], Floats] = as_it_is
     read: Callable[[Floats], Floats] = as_it_is
 
     def __post_init__(self) -> None:
@@ -137,7 +137,7 @@ class ForwardPass:
     def _attention(self, layer: int, values: Floats) -> Floats:
         model, position, values = self.model, len(self._cache[layer]), self.read(values)
         keys = [self._turned(head, position) for head in self._heads(layer, "k", values)]
-        row = self.kept(np.array(keys)), self.kept(np.array(self._heads(layer, "v", values)))
+        row = self.cached_as(np.array(keys)), self.cached_as(np.array(self._heads(layer, "v", values)))
         self._cache[layer].append(row)
         out = []
         for number, head in enumerate(self._heads(layer, "q", values)):

@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 from amk.lowering import refusal
 from amk.lowering.abi import COUNTER_STRIDE, Abi, abi, flat_index, member
+from amk.lowering.deferred_refills import carries
 from amk.lowering.expression import expression
-from amk.lowering.owed import carries
 from amk.lowering.plan_constants import plan_struct, ring_type
 from amk.lowering.printed import PartLoop, Printed, PrintedLoop, PrintedStep, printed
 from amk.lowering.step_struct import step_struct

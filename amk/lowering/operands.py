@@ -29,6 +29,7 @@ import re
 from amk.lowering.abi import COUNTER_STRIDE, flat_index, member
 from amk.lowering.affine import Form, added, constant, scaled
 from amk.lowering.conditions import conditions, lanes_of
+from amk.lowering.definite_assignment import Dominators, check_written
 from amk.lowering.emit import KERNEL
 from amk.lowering.gaps import Gaps
 from amk.lowering.part_loops import check_part_loops
@@ -39,7 +40,6 @@ from amk.lowering.skeleton import Found, Part
 from amk.lowering.symbolic import DOG, Reading
 from amk.lowering.tag_operands import check_tags
 from amk.lowering.threads import check_threads
-from amk.lowering.written import Dominators, check_written
 from amk.schedule_ir.schedule import Schedule, Signal, Step, Wait
 
 _MASKED = re.compile(r"(?:shfl|vote|redux|match|elect)(?:\.\w+)*\.?sync\b|bar\.warp\.sync|activemask")

@@ -67,7 +67,7 @@ class Kernel:
     code: list[Code] = field(default_factory=list)
     labels: dict[str, int] = field(default_factory=dict)
     threads: int = 1024
-    _known: dict[tuple[str, int], frozenset[int]] = field(default_factory=dict)
+    _reachable: dict[tuple[str, int], frozenset[int]] = field(default_factory=dict)
     _last: dict[str, dict[int, list[int]]] = field(default_factory=dict)
 
     @cached_property
@@ -136,8 +136,8 @@ class Kernel:
 
     def _entering(self, register: str, start: int) -> frozenset[int]:
         """The definitions that reach the beginning of a block."""
-        if (register, start) in self._known:
-            return self._known[register, start]
+        if (register, start) in self._reachable:
+            return self._reachable[register, start]
         found: set[int] = set()
         last, before = self._last_of_blocks(register), self.blocks_before
         seen = set(before[start])
@@ -152,8 +152,8 @@ class Kernel:
                 if earlier not in seen:
                     seen.add(earlier)
                     stack.append(earlier)
-        self._known[register, start] = frozenset(found)
-        return self._known[register, start]
+        self._reachable[register, start] = frozenset(found)
+        return self._reachable[register, start]
 
     def _last_of_blocks(self, register: str) -> dict[int, list[int]]:
         """Per block the definitions that are left at its end: the last one that no guard may skip, and those behind."""

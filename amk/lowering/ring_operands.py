@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 from amk.lowering.affine import Form, added, constant, scaled
 from amk.lowering.copy_groups import check_groups
-from amk.lowering.owed import carries
+from amk.lowering.deferred_refills import carries
 from amk.lowering.readback import Instruction, Kind
 from amk.lowering.skeleton import Part
 from amk.lowering.symbolic import Reading

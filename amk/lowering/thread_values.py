@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from amk.lowering.definite_assignment import Dominators
 from amk.lowering.ptx_code import Code, Kernel
-from amk.lowering.written import Dominators
 
 Column = NDArray[np.int64]
 """One number for each agent: an unsigned word, `_UNSET` or `_OPEN`."""

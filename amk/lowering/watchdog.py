@@ -29,8 +29,8 @@ class BlockedWait:
     agent: int
     kind: str
     object: int
-    wanted: int
-    seen: int
+    threshold: int
+    value: int
     cause: str
 
 
@@ -53,8 +53,8 @@ def read_log(log: NDArray[np.uint8]) -> list[BlockedWait]:
             agent=int(record["agent"]),
             kind=_name(KINDS, int(record["kind"])),
             object=int(record["object"]),
-            wanted=int(record["wanted"]),
-            seen=int(record["seen"]),
+            threshold=int(record["wanted"]),
+            value=int(record["seen"]),
             cause=_name(CAUSES, int(record["cause"])),
         )
         for record in records
@@ -76,8 +76,8 @@ def plain_words(wait: BlockedWait) -> str:
     """A record without knowledge of the schedule."""
     relation = {"counter": ">=", "tagged word": "tag", "mbarrier": "phase parity"}.get(wait.kind, "")
     return (
-        f"worker {wait.worker}, agent {wait.agent} waits for {wait.kind} {wait.object} {relation} {wait.wanted}, "
-        f"saw {wait.seen} ({wait.cause})"
+        f"worker {wait.worker}, agent {wait.agent} waits for {wait.kind} {wait.object} {relation} {wait.threshold}, "
+        f"saw {wait.value} ({wait.cause})"
     )
 
 

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from amk.models.model_spec import ModelSpec
 from amk.planner.formats import label_of
-from amk.planner.search import Found, Problem, State
+from amk.planner.search import Problem, SearchResult, State
 from amk.planner.settings import FAST, Settings
 from amk.planner.space import OutsideSpaceError, Space
 from amk.report.diagnostic import AmkError, Diagnostic
@@ -87,7 +87,7 @@ class Decisions(BaseModel):
             raise AmkError(Diagnostic("AMK005", f"decisions of another version: {error}")) from error
 
 
-def decisions_of(problem: Problem, found: Found, seed: int) -> Decisions:
+def decisions_of(problem: Problem, found: SearchResult, seed: int) -> Decisions:
     space = Space.around(FAST)
     best, default, naive = found.best, found.default, found.naive
     return Decisions(

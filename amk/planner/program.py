@@ -213,7 +213,7 @@ class Author(Writer):
             self.model.heads,
             self.model.head_dim,
             self.settings.warps,
-            layout(name, self.run.wanted, self.settings.vectors) != "bf16",
+            layout(name, self.run.formats, self.settings.vectors) != "bf16",
         )
         combine = CombineOp(role="all", layer=self.layer, heads=heads, mix="mix", **self.splits_at(), **fields)
         staged = StageAttentionOp(
@@ -265,7 +265,7 @@ class Author(Writer):
             return self.written_for("qkv")
         if self.run.after is None:
             return self.written_for("qkv", "lm_head")
-        return staged_for(self.head, self.settings.vectors, ("qkv", self.run.wanted), ("qkv", self.run.after))
+        return staged_for(self.head, self.settings.vectors, ("qkv", self.run.formats), ("qkv", self.run.after))
 
     def choice(self) -> list[Step]:
         """The next token, or the next given ones."""
@@ -304,7 +304,7 @@ class Author(Writer):
         """Whether norms are applied as a whole before a product, not in part by those who read its rows."""
         return self.graph.norm == "layer"
 
-    def given(self) -> list[Step]:
+    def slice_output(self) -> list[Step]:
         """What a slice leaves: the hidden state behind its last layer, or the logits behind that.
 
         Of the output head alone nobody reads what others write. Worker 0 stores the launch state all the same, so it
@@ -369,6 +369,6 @@ class Author(Writer):
         prompt, position = "prompt" if self.settings.rows > 1 else None, "position" if sliced and loops else None
         return (
             Step(op=BeginOp(role="all", state="state", prompt=prompt, position=position)),
-            Loop(var="t", count=None, body=(*embed, *loops, *(last.given() if sliced else last.choice()))),
+            Loop(var="t", count=None, body=(*embed, *loops, *(last.slice_output() if sliced else last.choice()))),
             Step(op=FinishOp(role="w0", state="state")),
         )

@@ -63,14 +63,14 @@ class Problem:
 
     model: ModelSpec
     target: Target
-    wanted: Formats | Layered = field(default_factory=lambda: BF16)
+    formats: Formats | Layered = field(default_factory=lambda: BF16)
     context: int | None = None
     positions: tuple[int, ...] = (128, 2047)
     constants: Constants | None = None
 
     @property
     def runs(self) -> Layered:
-        return layered(self.model, self.wanted)
+        return layered(self.model, self.formats)
 
     def preset(self, settings: Settings, asked: Settings) -> Settings:
         """A preset as a point of the search: the plan that it makes, with its numbers for the model.
@@ -85,7 +85,7 @@ class Problem:
     def schedule(self, settings: Settings) -> Schedule:
         """AmkError where there is none."""
         labelled = replace(settings, plan="search")
-        return plan(self.model, self.target, settings=labelled, wanted=self.wanted, max_context=self.context)
+        return plan(self.model, self.target, settings=labelled, wanted=self.formats, max_context=self.context)
 
     def races(self, settings: Settings) -> bool:
         """Whether no plan with these settings is SAFE: bulk copies overwrite what was read, with no fence between."""
@@ -125,7 +125,7 @@ class State:
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchResult:
     """The result: states best first; `expansions` and `seed` reproduce it."""
 
     best: State
@@ -296,7 +296,7 @@ def search(
     told: Callable[[Search], None] = lambda _: None,
     why_not: Callable[[Schedule], str | None] = lambda _: None,
     times: Callable[[Schedule], tuple[float, ...]] | None = None,
-) -> Found:
+) -> SearchResult:
     """Search until `expansions` schedules were simulated, `budget_s` seconds have passed, or nothing is left.
 
     A budget counts whole rounds only, and no round begins that may not end in time, so that `expansions` of the result
@@ -318,7 +318,7 @@ def search(
     return _verified(made, rounds, why_not)
 
 
-def _verified(made: Search, rounds: int, why_not: Callable[[Schedule], str | None]) -> Found:
+def _verified(made: Search, rounds: int, why_not: Callable[[Schedule], str | None]) -> SearchResult:
     refused: list[str] = []
     begun = frozenset(s.key for s in (made.look(made.space.start), *made.presets()) if s is not None)
     default, naive = (made.known.get(made.problem.preset(s, made.space.start)) for s in (FAST, NAIVE))
@@ -328,7 +328,7 @@ def _verified(made: Search, rounds: int, why_not: Callable[[Schedule], str | Non
         verdict = verify(schedule)
         reason = why_not(schedule) if verdict.safe else verdict.status
         if reason is None:
-            return Found(state, schedule, default, naive, made.expansions, rounds, made.pruned, tuple(refused))
+            return SearchResult(state, schedule, default, naive, made.expansions, rounds, made.pruned, tuple(refused))
         refused.append(f"{state.key[:12]} {reason}")
     message = f"no plan of {made.problem.model.name} on {made.problem.target.name} was found that is SAFE and compiles"
     raise AmkError(Diagnostic("AMK011", message))

@@ -26,7 +26,7 @@ FEW_READ = ("qkv", "split", "split_partial", "split_scale")
 SUMS_OF_SHARES = ("sums_o", "sums_down")
 """Sums over shares of a product's columns: always tagged words, which few workers read, without a counter."""
 
-UNHINTED: dict[str, tuple[str, ...]] = {
+WITHOUT_RELAXED_WAIT: dict[str, tuple[str, ...]] = {
     "all": (),
     "many": FEW_READ,
     "few": (*FEW_READ, "h_mid", "h_out"),
@@ -281,7 +281,7 @@ def has_tags(settings: Settings, name: str) -> bool:
 
 def is_bare(settings: Settings, name: str) -> bool:
     """Whether tagged words of that name are looked for without a hint; `handoff` and `hints` are decided."""
-    return has_tags(settings, name) and name.partition(".")[0] in UNHINTED[settings.hints]
+    return has_tags(settings, name) and name.partition(".")[0] in WITHOUT_RELAXED_WAIT[settings.hints]
 
 
 def is_signalled(settings: Settings, name: str) -> bool:

@@ -65,13 +65,13 @@ class RunOfLayers:
     number: int
     start: int
     count: int
-    wanted: Formats
-    held: dict[MatrixName, int]
+    formats: Formats
+    deferred: dict[MatrixName, int]
     first: dict[MatrixName, int]
     after: Formats | None = None
 
     def format(self, name: MatrixName) -> WeightFormat:
-        return weight_format(self.wanted[name])
+        return weight_format(self.formats[name])
 
 
 def refilled(most: int) -> list[Step]:
@@ -118,11 +118,11 @@ class Writer:
         return of_run(name, self.run.number)
 
     def written_for(self, *names: MatrixName) -> Written:
-        found = staged_for(self.head, self.settings.vectors, *((name, self.run.wanted) for name in names))
+        found = staged_for(self.head, self.settings.vectors, *((name, self.run.formats) for name in names))
         return Written(x=DOWN, also=None, scales=None, sums=None) if self.apart(names[0]) else found
 
     def read_by(self, name: MatrixName) -> Read:
-        found = read_by(name, self.run.wanted, self.head, self.settings.vectors)
+        found = read_by(name, self.run.formats, self.head, self.settings.vectors)
         return Read(x=DOWN, scales=None, sums=None) if self.apart(name) else found
 
     def apart(self, name: MatrixName) -> bool:
@@ -139,16 +139,16 @@ class Writer:
     def wait(self, counter: str, index: tuple[Expr, ...], delta: int | None = None) -> list[Step]:
         """One poller per worker, then everybody; or everybody polls, where nobody overwrites what others still read."""
         amount = delta or self.workers
-        hint, apart = self.hints(counter), counter.partition(".")[0] in APART
+        relaxed, apart = self.is_relaxed(counter), counter.partition(".")[0] in APART
         if is_bare(self.settings, counter):
             return [] if apart else [self.barrier()]
         slack = self.slack_of(counter)
-        early = min(amount // slack, amount - 1) if hint and slack else 0
+        early = min(amount // slack, amount - 1) if relaxed and slack else 0
         wait = Wait(
             counter=counter, index=index, at_least={"t": amount, "1": amount - early},
-            order="relaxed" if hint else "acquire",
+            order="relaxed" if relaxed else "acquire",
         )  # fmt: skip
-        if hint and self.settings.pollers == "all" and apart:
+        if relaxed and self.settings.pollers == "all" and apart:
             return [Step(op=WaitOp(role="all"), waits=(wait,))]
         return [Step(op=WaitOp(role="w0"), waits=(wait,)), self.barrier()]
 
@@ -168,7 +168,7 @@ class Writer:
             row_scales=scale_buffer(name) if self.settings.scales_apart and self.run.format(name).per_row else None,
             **self.read_by(name),
         )  # fmt: skip
-        meet = [] if part == parts - 1 and self.hints_drained(name) else [self.barrier()]
+        meet = [] if part == parts - 1 and self.is_announced_early(name) else [self.barrier()]
         return [self.barrier(), Step(op=op), *meet]
 
     def parts(self, name: MatrixName) -> int:
@@ -195,14 +195,14 @@ class Writer:
         return Squares(ssq="ssq" if rms else None, ssq_agents=self.settings.warps if rms else 0)
 
     def deferred(self, name: MatrixName) -> int:
-        return self.run.held.get(name, 0)
+        return self.run.deferred.get(name, 0)
 
-    def hints_drained(self, name: MatrixName) -> bool:
+    def is_announced_early(self, name: MatrixName) -> bool:
         """Whether a worker says that a result of the product of `name` is coming before its warps have met."""
         counter = self.handed(name)
         if counter is None or is_bare(self.settings, counter) or self.k_splits(name) > 1:
             return False
-        return self.settings.hint_at == "drained" and self.hints(counter)
+        return self.settings.hint_at == "drained" and self.is_relaxed(counter)
 
     def handed(self, name: MatrixName) -> str | None:
         """The counter and buffer that hand on what becomes of the product; None for what its owner keeps, or a caller
@@ -217,7 +217,7 @@ class Writer:
         """Publish what `op` makes of the product of `name`, and let part of what that held back go out."""
         first = refilled(self.run.first.get(name, 0))
         result = self.publish(op, signals)
-        if self.hints_drained(name):
+        if self.is_announced_early(name):
             result.insert(1, self.barrier())
         return [*first, *result] if self.settings.refill_first else [*result, *first]
 
@@ -248,9 +248,9 @@ class Writer:
         return "all" if self.rows[name] * self.settings.vectors > self.settings.wide_epilogue else "w0"
 
     def signal(self, counter: str, index: tuple[Expr, ...] = (0,), add: Expr = 1) -> Signal:
-        return Signal(counter=counter, index=index, add=add, order="relaxed" if self.hints(counter) else "release")
+        return Signal(counter=counter, index=index, add=add, order="relaxed" if self.is_relaxed(counter) else "release")
 
-    def hints(self, counter: str) -> bool:
+    def is_relaxed(self, counter: str) -> bool:
         """Whether the counter only says when to look for tagged words."""
         return has_tags(self.settings, counter) and counter not in self.strong
 

@@ -91,7 +91,7 @@ class TextJudge:
     reference: F64
     quantise: Quantiser = nearest
     states: Sequence[F32] = ()
-    kept: Kept = field(default_factory=dict)
+    cache: Kept = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -110,7 +110,7 @@ class TextJudge:
     def error(self, forms: Forms | Sequence[Forms]) -> TextError:
         """The error of the model with these formats in all layers, or in each."""
         layers = by_layer(self.model, forms)
-        stored = StoredTensors(self.model, self.source, layers, self.quantise, self.kept)
+        stored = StoredTensors(self.model, self.source, layers, self.quantise, self.cache)
         changed = (n for n, each in enumerate(layers) if any(each[name] != "bf16" for name in LAYERED_MATRICES))
         first = next(changed, self.model.layers)
         x = hidden_states(self.model, stored, self.tokens, self.states[first], first)[-1]

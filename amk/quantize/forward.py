@@ -36,7 +36,7 @@ class StoredTensors:
     source: TensorSource
     forms: Sequence[Forms]
     quantise: Quantiser = nearest
-    kept: Kept = field(default_factory=dict)
+    cache: Kept = field(default_factory=dict)
 
     def tensor(self, name: str, rows: slice = slice(None)) -> F32:
         place, _, part = name.rpartition(".")
@@ -45,11 +45,11 @@ class StoredTensors:
             return self.source.tensor(name, rows)
         form = self.forms[int(place[1:]) if place else 0][matrix]
         whole = form == "bf16" and rows == slice(None)
-        if whole and name in self.kept:
-            return self.kept[name]
+        if whole and name in self.cache:
+            return self.cache[name]
         values = rounded(self.source.tensor(name, rows), weight_format(form), self.quantise)
-        if whole and sum(each.nbytes for each in self.kept.values()) + values.nbytes <= ROOM:
-            self.kept[name] = values
+        if whole and sum(each.nbytes for each in self.cache.values()) + values.nbytes <= ROOM:
+            self.cache[name] = values
         return values
 
 

@@ -77,10 +77,10 @@ class Buffer(Frozen):
 class Counter(Frozen):
     """A family of increment-only counters.
 
-    `fenced`: red.release / ld.acquire, a wait orders everything its signals follow before everything after it. `hint`:
-    relaxed on both sides, a wait blocks but makes nothing visible; it says when tagged words are worth reading, and
-    when nobody looks for them any more. Values count from `init` over all launches; nothing is ever reset while a
-    kernel runs. compare other than lag is outside the class.
+    `fenced`: red.release / ld.acquire, a wait orders everything its signals follow before everything after it. `hint`,
+    a relaxed wait: relaxed on both sides, it blocks but makes nothing visible; it says when tagged words are worth
+    reading, and when nobody looks for them any more. Values count from `init` over all launches; nothing is ever reset
+    while a kernel runs. compare other than lag is outside the class.
     """
 
     name: Name

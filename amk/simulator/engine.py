@@ -52,9 +52,9 @@ class Arrow(NamedTuple):
     """The signal that ended a wait: given by a group at a time, seen by another."""
 
     source: int
-    given: float
+    signal_time: float
     group: int
-    seen: float
+    wait_time: float
 
 
 class Stuck(Exception):
@@ -70,7 +70,7 @@ class _State:
     number: int
     clocks: list[float]
     next: int = 0
-    held: int = -1
+    ready_item: int = -1
     held_back: int = 0
     began: float = 0.0
     finished: bool = False
@@ -167,10 +167,10 @@ class Engine:
     def _step(self, state: _State, act: Act) -> bool:
         """Run one step; False if it has to wait, and will be run again or ended by an event."""
         role = act.role
-        if state.next in state.group.waits and state.held != state.next:
+        if state.next in state.group.waits and state.ready_item != state.next:
             if not self._wait(state, role):
                 return False
-            state.held = state.next
+            state.ready_item = state.next
         if act.kind == "meet":
             self._meet(state, role)
         elif act.kind == "gemv":

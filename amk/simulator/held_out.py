@@ -29,13 +29,13 @@ FAR_OFF = 3 * SPREAD
 
 @dataclass(eq=False)
 class _Fold:
-    """rows: the runs that it is fitted to. at, made, loss: the best constants so far, as logarithms of factors, their
-    predictions of all runs, ms, and their loss; step: what is tried next."""
+    """rows: the runs that it is fitted to. at, predictions, loss: the best constants so far, as logarithms of factors,
+    their predictions of all runs, ms, and their loss; step: what is tried next."""
 
     rows: NDArray[np.bool_]
     at: F64
     step: F64
-    made: F64
+    predictions: F64
     loss: float = float("inf")
 
 
@@ -72,7 +72,7 @@ def held_out(
             for fold, row in zip(fits, times, strict=True):
                 _improve(fold, row, np.log(row) - measured, slope, prior)
             told(f"step {number + 1} of {STEPS}: losses {', '.join(f'{fold.loss:.0f}' for fold in fits)}")
-    return [float(fits[f].made[i]) for i, f in enumerate(places)]
+    return [float(fits[f].predictions[i]) for i, f in enumerate(places)]
 
 
 @contextmanager
@@ -99,7 +99,7 @@ def _improve(fold: _Fold, made: F64, errors: F64, slope: F64, prior: F64) -> Non
     if loss >= fold.loss:
         fold.step = fold.step / 2
         return
-    fold.at, fold.loss, fold.made = at, loss, made
+    fold.at, fold.loss, fold.predictions = at, loss, made
     normal = (slope.T * weights) @ slope / SPREAD**2 + np.diag(prior**-2)
     step = np.linalg.solve(normal, -(slope.T @ (weights * errors) / SPREAD**2 + at / prior**2))
     fold.step = np.asarray(step, np.float64)

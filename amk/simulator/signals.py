@@ -24,7 +24,7 @@ class Cell:
     posted: list[tuple[float, int, int, int]] = field(default_factory=list)
     total: int = 0
     waiters: list[tuple[int, int]] = field(default_factory=list)
-    known: dict[tuple[int, int], Reached] = field(default_factory=dict)
+    results: dict[tuple[int, int], Reached] = field(default_factory=dict)
 
     def post(self, time: float, amount: int, group: int, workers: int) -> list[int]:
         """Each of the group's workers adds `amount`: the groups whose threshold is reached; they wait no more."""
@@ -40,9 +40,9 @@ class Cell:
     def reached(self, threshold: int, spread: float) -> Reached:
         """`total` has reached the threshold. One of 0 or less is reached before anybody signals."""
         key = len(self.posted), threshold
-        result = self.known.get(key)
+        result = self.results.get(key)
         if result is None:
-            result = self.known[key] = self._counted(threshold, spread)
+            result = self.results[key] = self._counted(threshold, spread)
         return result
 
     def _counted(self, threshold: int, spread: float) -> Reached:

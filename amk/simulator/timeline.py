@@ -63,7 +63,7 @@ def _arrows(prediction: Prediction, spans: tuple[Span, ...]) -> tuple[Arrow, ...
 
     arrows = []
     for arrow in prediction.arrows:
-        source, target = at(arrow.source, arrow.given), at(arrow.group, arrow.given)
+        source, target = at(arrow.source, arrow.signal_time), at(arrow.group, arrow.signal_time)
         if source is not None and target is not None and source != target:
             arrows.append(Arrow(source, target, "signal"))
     return tuple(arrows)

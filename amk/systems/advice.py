@@ -38,7 +38,7 @@ def advised(
     """The finding with what to change; safe: the judge that decides whether a change does. wider: the same kernel with
     more laps, on which changes are tried instead."""
     tried, found = wider or (system, finding)
-    edit = None if tried.given is not None or tried.block.events > LARGEST else _verified(tried, found, safe)
+    edit = None if tried.edge_systems is not None or tried.block.events > LARGEST else _verified(tried, found, safe)
     if edit is not None:
         return _with_edit(finding.diagnostic, tried, edit, "the system" if wider is None else f"`{tried.name}`")
     if finding.deadlock is not None:

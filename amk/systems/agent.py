@@ -213,7 +213,7 @@ class Agent:
 
     def wait_kernel(self, kernel: Kernel) -> None:
         """`griddepcontrol.wait`: all agents of that kernel have ended."""
-        self.wait(kernel.done, len(kernel.agents))
+        self.wait(kernel.completions, len(kernel.agents))
 
     def _engine(self, what: str) -> Self:
         """An asynchronous operation that this agent issues now: an agent of its own."""
@@ -261,14 +261,14 @@ class Tasks:
     system: Recorder
     name: str
     workers: int
-    done: Counter
+    completions: Counter
     count: int = 0
 
     def task(self, name: str) -> Task:
         """The next task; whoever is free takes it."""
         agent = Agent.of(self.system, name, (self.system._new_grid(), (0, 0, self.count)), exits=False)
         if self.count >= self.workers:
-            agent.wait(self.done, self.count - self.workers + 1, order="relaxed")
+            agent.wait(self.completions, self.count - self.workers + 1, order="relaxed")
         self.count += 1
         return Task(self, agent)
 
@@ -287,7 +287,7 @@ class Task:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is None:
-            self.agent.signal(self.queue.done, order="relaxed")
+            self.agent.signal(self.queue.completions, order="relaxed")
 
 
 @dataclass(slots=True)
@@ -297,7 +297,7 @@ class Kernel:
     system: Recorder
     name: str
     after: Kernel | None
-    done: Counter
+    completions: Counter
     agents: list[Agent]
     grid: int
 
@@ -308,7 +308,7 @@ class Kernel:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for agent in self.agents if kind is None else ():
-            agent.signal(self.done)
+            agent.signal(self.completions)
 
     def shared(self, name: str, size: int, cta: int = 0, cluster: int = 0, gpu: int = 0) -> Buffer:
         """Shared memory of one of its CTAs; see `System.shared`."""

@@ -299,9 +299,9 @@ def to_json(system: FlatSystem) -> dict[str, Any]:
     block = _written(system.block)
     systems = {"block": block}
     found: dict[str, Any] = {"format": FORMAT, "name": system.name, "systems": systems}
-    if system.given is not None:
-        systems |= {"word": _written(system.given.word), "fence": _written(system.given.fence)}
-        return found | {"private": list(system.given.unfenced)}
+    if system.edge_systems is not None:
+        systems |= {"word": _written(system.edge_systems.word), "fence": _written(system.edge_systems.fence)}
+        return found | {"private": list(system.edge_systems.unfenced)}
     found["orders"] = {
         "wait": system.acquires.astype(int).tolist(),
         "signal": system.releases.astype(int).tolist(),

@@ -81,7 +81,7 @@ def found_in(system: FlatSystem, edges: System, judgement: Judgement) -> Finding
 
 def _race(system: FlatSystem, edges: System, races: tuple[Race, ...]) -> Finding:
     """A race of `block` shows itself; one that only relaxed operations leave is looked for in a run."""
-    if edges is system.block or system.given is not None:
+    if edges is system.block or system.edge_systems is not None:
         return race_finding(system, edges, races[0])
     confirmed = next((race for race in races if unordered_somewhere(system, race)), None)
     if confirmed is not None:

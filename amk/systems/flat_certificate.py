@@ -26,8 +26,8 @@ def certificate(system: FlatSystem, safe: bool = False) -> Json:
     systems = {"block": system.block}
     if system.word is not system.block:
         systems["word"] = system.word
-    if system.given is not None:
-        systems["fence"] = without(system.given.fence, system.given.unfenced)
+    if system.edge_systems is not None:
+        systems["fence"] = without(system.edge_systems.fence, system.edge_systems.unfenced)
     return {"format": FORMAT, "systems": {name: make_certificate(judge(one)) for name, one in systems.items()}}
 
 

@@ -49,12 +49,12 @@ class FlatSystem:
     source: I64
     sources: tuple[str, ...] = ()
     name: str = "system"
-    given: EdgeSystems | None = field(default=None)
+    edge_systems: EdgeSystems | None = field(default=None)
     rules: Rules | None = None
     """None: nothing but counters."""
 
     @classmethod
-    def plain(cls, block: System, name: str = "system", given: EdgeSystems | None = None) -> FlatSystem:
+    def plain(cls, block: System, name: str = "system", edge_systems: EdgeSystems | None = None) -> FlatSystem:
         """Everything acquires and releases at system scope; no sources."""
         return cls(
             block,
@@ -64,14 +64,14 @@ class FlatSystem:
             np.zeros((block.agents, 3), dtype=np.int64),
             np.full(block.events, NOWHERE, dtype=np.int64),
             name=name,
-            given=given,
+            edge_systems=edge_systems,
         )
 
     @cached_property
     def word(self) -> System:
         """What orders memory; `block` itself if everything does."""
-        if self.given is not None:
-            return self.given.word
+        if self.edge_systems is not None:
+            return self.edge_systems.word
         if self.acquires.all() and self.releases.all():
             return self.block
         return ordering(self.block, self.acquires, self.releases)

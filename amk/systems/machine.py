@@ -72,8 +72,8 @@ class Phase:
     number: int = 0
     pending: int = 0
     bytes: int = 0
-    told: int = 0
-    asked: int = 0
+    beyond_arrivals: int = 0
+    expected_bytes: int = 0
 
     def __post_init__(self) -> None:
         self.pending = self.size
@@ -106,7 +106,7 @@ class Machine:
         self.first_row = (first["wait"], first["signal"])
         self.clock: list[Clock] = [{} for _ in self.at]
         self.fenced: list[Clock] = [{} for _ in self.at]
-        self.given: dict[int, tuple[Clock, Clock]] = defaultdict(lambda: ({}, {}))
+        self.signal_clocks: dict[int, tuple[Clock, Clock]] = defaultdict(lambda: ({}, {}))
         self.over: dict[int, tuple[Clock, Clock]] = defaultdict(lambda: ({}, {}))
         self.joined: dict[tuple[int, int], int] = {}
         self.touched: dict[int, list[Touch]] = defaultdict(list)
@@ -148,7 +148,7 @@ class Machine:
         for row, (counter, _, rule, acquires) in enumerate(self.waits[event], self.first_row[0][event]):
             self.met[row] = self._count(counter)
             if acquires:
-                self._join(agent, (self.over if rule in (PARITY, NEXT_PHASE) else self.given)[counter])
+                self._join(agent, (self.over if rule in (PARITY, NEXT_PHASE) else self.signal_clocks)[counter])
         self.clock[agent][agent] = self.index_of[event] + 1
         trouble = None
         for buffer, lo, hi, kind, value in sorted(self.accesses[event], key=lambda row: row[3]):
@@ -175,12 +175,12 @@ class Machine:
         if rule == STORE:
             self.stored.setdefault(counter, []).append(amount - 1)
             self.value[counter] = amount - 1
-            self.given[counter] = ({}, {})
+            self.signal_clocks[counter] = ({}, {})
         elif phase is None:
             self.value[counter] += amount
         if releases:
-            _join(self.given[counter][0], self.clock[agent])
-            _join(self.given[counter][1], self.fenced[agent])
+            _join(self.signal_clocks[counter][0], self.clock[agent])
+            _join(self.signal_clocks[counter][1], self.fenced[agent])
         return phase is None or self._arrive(agent, counter, phase, amount, rule)
 
     def _arrive(self, agent: int, counter: int, phase: Phase, amount: int, rule: int) -> bool:
@@ -188,16 +188,17 @@ class Machine:
         phase.pending -= {ADD: amount, EXPECT: 1}.get(rule, 0)
         phase.bytes += {ADD: 0, COMPLETE: -amount}.get(rule, amount)
         # in the count of `phases`, each call that expects bytes is one
-        phase.told += {EXPECT: amount, ONLY_EXPECT: amount + 1}.get(rule, 0)
-        phase.asked += amount if rule in (EXPECT, ONLY_EXPECT) else 0
-        self.expected[counter] = max(self.expected[counter], phase.asked)
+        phase.beyond_arrivals += {EXPECT: amount, ONLY_EXPECT: amount + 1}.get(rule, 0)
+        phase.expected_bytes += amount if rule in (EXPECT, ONLY_EXPECT) else 0
+        self.expected[counter] = max(self.expected[counter], phase.expected_bytes)
         if phase.pending < 0:
             return False
         if phase.pending == 0 and phase.bytes == 0:
             totals = self.totals[counter]
-            totals.append(totals[-1] + phase.size + phase.told)
-            phase.number, phase.pending, phase.told, phase.asked = phase.number + 1, phase.size, 0, 0
-            self.over[counter] = (dict(self.given[counter][0]), dict(self.given[counter][1]))
+            totals.append(totals[-1] + phase.size + phase.beyond_arrivals)
+            phase.number, phase.pending = phase.number + 1, phase.size
+            phase.beyond_arrivals = phase.expected_bytes = 0
+            self.over[counter] = (dict(self.signal_clocks[counter][0]), dict(self.signal_clocks[counter][1]))
         return True
 
     def _touch(self, event: int, box: Box, kind: int, value: int) -> Trouble | None:

@@ -112,7 +112,7 @@ def _by_counters(system: FlatSystem) -> tuple[Finding | None, Judgement | None]:
     """What is wrong with a system of plain counters, and the last judgement of it."""
     finding, judgement = None, None
     try:
-        if system.given is None:
+        if system.edge_systems is None:
             judgement = judge(system.block)
             finding = found_in(system, system.block, judgement)
         else:
@@ -120,8 +120,8 @@ def _by_counters(system: FlatSystem) -> tuple[Finding | None, Judgement | None]:
         if finding is None and system.word is not system.block:
             judgement = judge(system.word)
             finding = found_in(system, system.word, judgement)
-        if finding is None and system.given is not None and judgement is not None:
-            finding = unfenced(system, system.given, judgement.run)
+        if finding is None and system.edge_systems is not None and judgement is not None:
+            finding = unfenced(system, system.edge_systems, judgement.run)
     except ClocksTooLarge as error:
         finding = Finding(Diagnostic("AMK205", str(error)))
     return finding, judgement

@@ -25,7 +25,7 @@ class LogicalRun:
     """Per event: ready (its agent gets to it), begin, end; NEVER if it does not happen.
 
     release: event whose signal let it begin, -1 if none had to be waited for; wait: index of that wait in the system.
-    given: per counter, the events that signalled it in the order of the run, with the value that each left.
+    signallers: per counter, the events that signalled it in the order of the run, with the value that each left.
     """
 
     ready: F64
@@ -33,11 +33,11 @@ class LogicalRun:
     end: F64
     release: I64
     wait: I64
-    given: list[list[tuple[int, int]]]
+    signallers: list[list[tuple[int, int]]]
 
     def givers(self, counter: int, threshold: int) -> list[int]:
         """Events up to the one that brought the counter to the threshold, that one first; none if none had to."""
-        rows = self.given[counter]
+        rows = self.signallers[counter]
         count = bisect_left(rows, (threshold, -1)) + 1
         return [event for _, event in reversed(rows[:count])]
 
@@ -61,7 +61,7 @@ class _Run:
         self.parked: list[list[tuple[int, int]]] = [[] for _ in self.value]
         self.ready, self.begin, self.end = ([NEVER] * system.events for _ in range(3))
         self.release, self.wait = [-1] * system.events, [-1] * system.events
-        self.given: list[list[tuple[int, int]]] = [[] for _ in self.value]
+        self.signallers: list[list[tuple[int, int]]] = [[] for _ in self.value]
         self.heap: list[tuple[float, int]] = []
 
     def finish(self) -> LogicalRun:
@@ -75,7 +75,7 @@ class _Run:
             self._arrive(agent, now)
         ready, begin, end = (np.array(column, np.float64) for column in (self.ready, self.begin, self.end))
         return LogicalRun(
-            ready, begin, end, np.array(self.release, np.int64), np.array(self.wait, np.int64), self.given
+            ready, begin, end, np.array(self.release, np.int64), np.array(self.wait, np.int64), self.signallers
         )
 
     def _arrive(self, agent: int, now: float) -> None:
@@ -100,7 +100,7 @@ class _Run:
         for k in range(self.signal_first[event], self.signal_first[event + 1]):
             counter = self.signal_counter[k]
             self.value[counter] += self.amount[k]
-            self.given[counter].append((self.value[counter], event))
+            self.signallers[counter].append((self.value[counter], event))
             parked = self.parked[counter]
             while parked and parked[0][0] <= self.value[counter]:
                 agent = heappop(parked)[1]

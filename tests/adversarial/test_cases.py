@@ -11,6 +11,7 @@ from amk.adversary.cases import FORMAT, RECIPES, make_case, repaired
 from amk.adversary.classes.table import BY_NUMBER, CLASSES
 from amk.adversary.confusion import tokens_for
 from amk.adversary.minimal import minimal_case, minimal_name
+from amk.adversary.mistakes import BY_LABEL, Mistake
 from amk.adversary.published import PLANS, plan_case, system_case
 from amk.judges.oracle.judge import rule
 from amk.judges.oracle.systems import rule_system
@@ -139,6 +140,13 @@ def test_a_file_shows_the_code_that_its_class_is_about() -> None:
     assert (codes[15], codes[39], codes[42]) == ("AMK208", "AMK507", "AMK210")
 
 
+def test_every_mistake_is_shown_and_every_numbered_one_has_a_class() -> None:
+    assert {json.loads(f.read_text())["class"] for f in FOLDER.rglob("*.json")} == set(BY_LABEL)
+    assert [found.mistake for found in CLASSES] == [mistake for mistake in Mistake if mistake.number]
+    assert list(BY_NUMBER) == list(range(1, 45)) and len(BY_LABEL) == len({m.title for m in Mistake}) == len(Mistake)
+    assert all(":" in (found.generate.__doc__ or "") for found in CLASSES)
+
+
 def test_every_class_has_a_file() -> None:
-    numbers = {json.loads(f.read_text())["class"].split(" ", 1)[0] for f in FOLDER.rglob("class-*.json")}
-    assert numbers == {str(n) for n in range(1, 45)}
+    shown = {json.loads(f.read_text())["class"] for f in FOLDER.rglob("class-*.json")}
+    assert shown == {found.mistake.label for found in CLASSES}

@@ -43,7 +43,7 @@ from amk.agent.gate.certify import Judgement
 from amk.agent.gate.gate import Gate, Ready
 from amk.agent.journal.events import Phase
 from amk.agent.journal.inbox import write_whole
-from amk.bench.provenance import commit
+from amk.bench.tools.provenance import commit
 from amk.models.model import load_model
 from amk.planner.settings import FAST
 from amk.targets.target import Target, load_target

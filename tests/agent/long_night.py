@@ -33,7 +33,7 @@ from amk.agent.journal.state import State
 from amk.agent.journal.store import DATABASE, MIRROR, Journal
 from amk.agent.run import reports, session
 from amk.agent.run.loop import Loop
-from amk.bench.provenance import commit
+from amk.bench.tools.provenance import commit
 from amk.models.model import load_model
 from amk.planner.settings import PHASED
 from amk.planner.space import Space

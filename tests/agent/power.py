@@ -26,7 +26,7 @@ from amk.agent.decide import keep as decide
 from amk.agent.device.gpu_backend import SEATED, halves
 from amk.agent.device.measure import ABBA, ROUNDS, round_ratio
 from amk.agent.device.noise import Kind, Noise
-from amk.bench.provenance import commit
+from amk.bench.tools.provenance import commit
 
 KINDS: tuple[Kind, ...] = tuple(kind for kind in get_args(Kind) if kind != "quiet")
 SIGMAS = (0.001, 0.004)

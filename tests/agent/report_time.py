@@ -41,9 +41,9 @@ from amk.agent.journal.events import (
 )
 from amk.agent.journal.state import START, State
 from amk.agent.journal.store import read_state
-from amk.agent.report.kept import REPORT
+from amk.agent.report.stored_report import REPORT
 from amk.agent.run import reports, runs
-from amk.bench.provenance import software
+from amk.bench.tools.provenance import software
 from amk.planner.space import Space
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.edits.directed import KINDS, Hot

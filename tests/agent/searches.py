@@ -30,7 +30,7 @@ from amk.agent.propose.together import combined, gained
 from amk.agent.propose.transfer import learned
 from amk.agent.report.edits_table import kinds_of, spots_of
 from amk.agent.run.reports import candidate_of, context_of, workshop_of
-from amk.bench.provenance import commit
+from amk.bench.tools.provenance import commit
 from amk.planner.settings import STARTS
 
 

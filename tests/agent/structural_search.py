@@ -48,7 +48,7 @@ from amk.agent.journal.state import START
 from amk.agent.journal.store import Journal
 from amk.agent.run.loop import Loop
 from amk.agent.run.session import offline
-from amk.bench.provenance import commit
+from amk.bench.tools.provenance import commit
 from amk.models.model import load_model
 from amk.planner.formats import formats
 from amk.planner.space import Space

@@ -26,7 +26,7 @@ from amk.agent.propose import beam, structure
 from amk.agent.propose.base import Proposer
 from amk.agent.propose.talk import Cassette
 from amk.agent.run import reports, runs, session
-from amk.agent.run.lanes import Lane
+from amk.agent.run.device_queue import DeviceQueue
 from amk.agent.run.loop import Loop
 from amk.agent.run.session import LlmOptions
 from amk.models.model import models_directory
@@ -274,12 +274,12 @@ def test_a_search_in_slices_on_two_cards(
     assert run([*words, "--evals", "6"], capsys)[0] == 0
     plain = Loop._take
 
-    def cut_short(self: Loop, lane: Lane) -> None:
+    def cut_short(self: Loop, queue: DeviceQueue) -> None:
         nonlocal taken
         taken += 1
         if taken > 3:
             raise KeyboardInterrupt
-        plain(self, lane)
+        plain(self, queue)
 
     with monkeypatch.context() as patch:
         patch.setattr(Loop, "_take", cut_short)
@@ -346,7 +346,7 @@ def test_answers_of_another_run_are_replayed(data: Path, capsys: pytest.CaptureF
     assert run([*llm, "--llm-replay", folder.name, "--evals", "4"], capsys)[0] == 0
     (new,) = set((data / "runs").iterdir()) - {folder}
     state = read_state(new)
-    assert state.asked[0].outcome == "answered" and state.calls == 0
+    assert state.conversations[0].outcome == "answered" and state.calls == 0
     assert [t.proposed.settings["wide_epilogue"] for t in state.trials if t.proposed.proposer == "llm"] == [16]
     code, _, err = run([*llm, "--resume", new.name, "--llm-replay", folder.name], capsys)
     assert code == 2 and "none in one that is resumed" in err

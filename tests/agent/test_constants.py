@@ -23,9 +23,9 @@ from amk.agent.run import reports, session
 from amk.agent.run.runs import Plan
 from amk.agent.tools.desk import Desk
 from amk.agent.tools.trial import DesignRequest, looked_at
-from amk.bench.measurement import Measurement, measurement
-from amk.bench.row import Row
-from amk.bench.times import Times
+from amk.bench.table.measurement import Measurement, measurement
+from amk.bench.table.row import Row
+from amk.bench.tools.times import Times
 from amk.commands import learned
 from amk.commands.bench_share import share
 from amk.models.model import load_model

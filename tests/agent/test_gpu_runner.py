@@ -20,7 +20,7 @@ from tests.tiny import PLAIN
 torch = pytest.importorskip("torch", reason="the worker's oracle is torch")
 
 from amk.agent.device import gpu_runner  # noqa: E402  after torch is known to be there
-from amk.bench import device_packing, subject, torch_model  # noqa: E402
+from amk.bench.tools import device_packing, subject, torch_model  # noqa: E402
 
 CONTEXT = 64
 POSITIONS = (1, 17, 63)
@@ -94,10 +94,10 @@ def load(runner: Any, slot: str, number: int, **settings: Any) -> None:
 def test_room_is_made_only_where_there_is_too_little(runner: Any) -> None:
     load(runner, "a", 0)
     load(runner, "b", 1)
-    assert len(runner.packings.kept) == 1 and not runner.freed
+    assert len(runner.packings.by_key) == 1 and not runner.freed
     runner.free[0] = 0
     load(runner, "b", 2)
-    assert not runner.packings.kept and runner.freed[-1] == "cache" and isinstance(runner.freed[0], Echo)
+    assert not runner.packings.by_key and runner.freed[-1] == "cache" and isinstance(runner.freed[0], Echo)
 
 
 @pytest.mark.parametrize("batch", [1, 2])

@@ -128,8 +128,9 @@ def test_a_night_with_a_model_ends_with_every_fault_named(
         llm.join(PATIENCE)
         view.show(loop.state)
     state = loop.state
-    assert [a.outcome for a in state.asked][:5] == ["answered", "refusal", "InternalServerError", "truncated", "turns"]
-    first, second, third = state.asked[:3]
+    outcomes = [a.outcome for a in state.conversations][:5]
+    assert outcomes == ["answered", "refusal", "InternalServerError", "truncated", "turns"]
+    first, second, third = state.conversations[:3]
     assert (first.turns, first.proposals, first.tools["read_overview"], first.tools["submit_proposal"]) == (5, 2, 1, 3)
     assert any("set_verdict" in fault for fault in first.faults) and any("warps" in fault for fault in first.faults)
     assert second.wait == 0.01 and third.wait == 0.02 and any("latest" in fault for fault in third.faults)
@@ -219,7 +220,7 @@ def test_a_failure_is_told_everywhere_and_waited_for(
         loop.watch = watch
         loop.run()
     state = loop.state
-    (asked,) = state.asked
+    (asked,) = state.conversations
     assert asked.outcome == outcome and (asked.wait is not None and asked.wait >= 15) == again
     assert outcome in doing(state) and outcome in stream.getvalue() and outcome in render(state, None, None)
     loop.journal.close()
@@ -240,8 +241,8 @@ def test_a_model_that_earns_nothing_is_asked_less(make_loop: MakeLoop) -> None:
         return uses(*(submit(FENCELESS | {"warps": 2 * n, "slots": 3 + next(numbers)}) for n in (2, 3, 5, 6)))
 
     loop, _, _ = search(make_loop, barren, 24)
-    gaps = [b.evals - a.evals for a, b in itertools.pairwise(loop.state.asked)]
-    assert len(loop.state.asked) <= 7 and gaps[-1] == max(gaps) >= 8, gaps
+    gaps = [b.evals - a.evals for a, b in itertools.pairwise(loop.state.conversations)]
+    assert len(loop.state.conversations) <= 7 and gaps[-1] == max(gaps) >= 8, gaps
     standing = next(s for s in standings(loop.state) if s.proposer == "llm")
     assert standing.proposals >= 4 and standing.kept == standing.evaluated == 0 and standing.accepted == "0%"
 
@@ -283,5 +284,5 @@ def test_a_replayed_search_is_the_same_twice_and_calls_nobody(make_loop: MakeLoo
         loop.run()
         assert loop.state.calls == 0 and not any(settled.live for settled in loop.state.llm_settled)
         found.append([(t.proposed.proposer, t.proposed.settings) for t in loop.state.trials])
-        assert loop.state.asked[0].proposals == 2 and loop.state.asked[0].turns == 5
+        assert loop.state.conversations[0].proposals == 2 and loop.state.conversations[0].turns == 5
     assert found[0] == found[1] and ("llm" in {proposer for proposer, _ in found[0]})

@@ -115,7 +115,7 @@ def test_two_changes_are_left_when_sum_and_interaction_are_too_little(
     by_knobs = {pairs.knobs: pairs for pairs in survey.pairs}
     helped, alone = by_knobs["kv_splits", "warps"], by_knobs["kv_splits", "run_ahead"]
     assert helped.help == pytest.approx(HELP) and alone.help == pytest.approx(0.0, abs=1e-9)
-    assert alone.fates["tried"] == 1 and alone.fates["bounded"] > 0 and alone.reach < survey.needed
+    assert alone.fates["tried"] == 1 and alone.fates["bounded"] > 0 and alone.reach < survey.least_gain
     text = near_the_best(survey)
     assert loop.state.exhaustions == [(loop.state.evals, survey.event())]
     assert "kv_splits, warps" in text and "bounded" in text and sentence(survey.event()).split(":")[0] in text

@@ -26,10 +26,10 @@ from amk.agent.propose.local import Local
 from amk.agent.propose.structure import advised
 from amk.agent.report.bounds import bounds
 from amk.agent.report.html import render
-from amk.agent.report.kept import kept_report
 from amk.agent.report.live import BLOCKS, View, board, curve, line
 from amk.agent.report.result import ablated
 from amk.agent.report.results import metrics
+from amk.agent.report.stored_report import kept_report
 from amk.agent.run.reports import candidate_of, report_of, write_report
 from amk.report.diagnostic import AmkError
 from amk.simulator.predict import Prepared, predict, step_ms

@@ -114,7 +114,7 @@ class Search:
         if asked := Sweep().ask(context):
             return self.proposed("sweep", SPACE.parse(asked[0].settings))
         best = context.incumbent()
-        left = [p for p in POINTS if p not in self.history.seen and self.workshop.apart(p, best) >= 3]
+        left = [p for p in POINTS if p not in self.history.first_trials and self.workshop.apart(p, best) >= 3]
         if not left:
             return None
         self.others += 1
@@ -219,7 +219,7 @@ def test_a_value_that_has_passed_elsewhere_holds_up_nothing() -> None:
         if not (event := search.neighbourhood.survey(context).event()).open:
             break
     assert not event.open and value in search.history.passed and not search.history.blocked
-    tried = {p for p in search.history.seen if len(SPACE.changes(p, START)) == 2 and p.warps == 12}
+    tried = {p for p in search.history.first_trials if len(SPACE.changes(p, START)) == 2 and p.warps == 12}
     assert len(tried) == 5 and search.others <= 2 * search.ahead
 
 

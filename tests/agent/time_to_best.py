@@ -39,7 +39,7 @@ from amk.agent.gate.gate import Ready
 from amk.agent.journal.inbox import Suggestion, write_whole
 from amk.agent.propose.base import Context, Proposer
 from amk.agent.run.session import offline
-from amk.bench.provenance import commit
+from amk.bench.tools.provenance import commit
 from amk.models.model import load_model
 from amk.planner.settings import PHASED, Settings
 from amk.planner.space import Knob, Space

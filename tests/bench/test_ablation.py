@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from amk.bench.ablation import (
+from amk.bench.table.ablation import (
     HEADER,
     PAIRED,
     PAIRS,
@@ -27,9 +27,9 @@ from amk.bench.ablation import (
     unmet,
     variants,
 )
-from amk.bench.record import ABLATIONS, Record
-from amk.bench.row import Key
-from amk.bench.times import Times
+from amk.bench.table.record import ABLATIONS, Record
+from amk.bench.table.row import Key
+from amk.bench.tools.times import Times
 from amk.cli import main
 from amk.engine.admission.admission import AdmittedKernel
 from amk.lowering.compile import Compiled, compile_cuda

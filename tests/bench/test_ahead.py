@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from amk.bench.ahead import Ahead, kernel_of
+from amk.bench.tools.ahead import Ahead, kernel_of
 from amk.planner.decode import plan
 from amk.planner.settings import FAST
 from amk.report.diagnostic import AmkError

@@ -62,7 +62,7 @@ def test_transformers_computes_the_same_model(model: ModelSpec) -> None:
     torch = pytest.importorskip("torch")
     pytest.importorskip("transformers")
     from amk.bench.end_to_end import transformers_model, transformers_text
-    from amk.bench.torch_model import TorchDecoder, TorchWeights
+    from amk.bench.tools.torch_model import TorchDecoder, TorchWeights
 
     weights = TorchWeights.random(model, 3, device="cpu")
     for name, rows in weights.matrices.items():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from amk.bench.hardware import smi_name
+from amk.bench.tools.hardware import smi_name
 
 
 def test_a_process_that_sees_one_gpu_of_many_asks_for_that_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from amk.bench.kernel_choice import APART, FAR, NEAR, chosen, kernels, read_plans, write_plans
+from amk.bench.calibration.kernel_choice import APART, FAR, NEAR, chosen, kernels, read_plans, write_plans
 from amk.commands.measured_runs import recorded_settings
 from amk.planner.search import Problem, Search
 from amk.planner.settings import FAST

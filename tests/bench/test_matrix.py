@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from amk.bench.matrix import Cell, Matrix, examine, render
+from amk.bench.table.matrix import Cell, Matrix, examine, render
 from amk.cli import main
 from amk.models.model import shipped_models
 from amk.report.diagnostic import AmkError

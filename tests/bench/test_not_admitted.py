@@ -6,10 +6,10 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 DRIVER, ENGINE = "amk.lowering.launch", "amk/engine/backends/cuda_engine.py"
 NOT_ADMITTED = {
-    "amk/bench/ablated.py",
-    "amk/bench/ceiling.py",
-    "amk/bench/micro.py",
-    "amk/bench/phase_graph.py",
+    "amk/bench/table/ablated.py",
+    "amk/bench/tools/ceiling.py",
+    "amk/bench/calibration/micro.py",
+    "amk/bench/baselines/phase_graph.py",
     "amk/prefill/device_matrices.py",
 }
 

@@ -12,10 +12,10 @@ pytest.importorskip("torch")
 
 import torch
 
-from amk.bench import power
-from amk.bench.decode_bench import sustained
-from amk.bench.power import AHEAD, Meter, Sample, loaded, summed, uuid_name
-from amk.bench.timing import Contestant
+from amk.bench.table.decode_bench import sustained
+from amk.bench.tools import power
+from amk.bench.tools.power import AHEAD, Meter, Sample, loaded, summed, uuid_name
+from amk.bench.tools.timing import Contestant
 from amk.engine.backends.request import TextEngine
 from amk.planner.decode import plan
 from amk.planner.settings import Settings

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from elftools.elf.elffile import ELFFile
 
-from amk.bench.ablation import SYMBOL
+from amk.bench.table.ablation import SYMBOL
 from amk.lowering import headers
 from amk.lowering.compile import compile_cuda
 from amk.lowering.emit import KERNEL, emit

@@ -2,7 +2,7 @@
 
 import pytest
 
-from amk.bench.contestants import parse, schedule_of
+from amk.bench.tools.contestants import parse, schedule_of
 from amk.schedule_ir.codec import schedule_hash
 from tests.gpu.race_refills import RACES, command
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from amk import cli
-from amk.bench.measurement import Measurement, measurement
-from amk.bench.row import Row
-from amk.bench.shared import MOST_BYTES, Shared, read, seal_of, shared, write
-from amk.bench.times import Times
+from amk.bench.table.measurement import Measurement, measurement
+from amk.bench.table.row import Row
+from amk.bench.table.shared import MOST_BYTES, Shared, read, seal_of, shared, write
+from amk.bench.tools.times import Times
 from amk.commands import learned as learned_of
 from amk.commands import measured_runs as measured_runs_of
 from amk.commands.bench_share import share

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from amk.bench.sm_rates import SmRates, lines, of_counts, save
+from amk.bench.calibration.sm_rates import SmRates, lines, of_counts, save
 from amk.report.diagnostic import AmkError
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from amk.bench.plot import charts
-from amk.bench.record import Record, row_of
-from amk.bench.row import Key, Row
-from amk.bench.table import HEADER, OTHERS, Table, as_json, cells, judge, load_table, others
-from amk.bench.times import Power, Times
+from amk.bench.table.plot import charts
+from amk.bench.table.record import Record, row_of
+from amk.bench.table.row import Key, Row
+from amk.bench.table.table import HEADER, OTHERS, Table, as_json, cells, judge, load_table, others
+from amk.bench.tools.times import Power, Times
 from amk.report.chart import Chart, Series, svg
 from amk.report.diagnostic import AmkError
 from amk.targets.target import load_target

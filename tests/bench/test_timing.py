@@ -6,8 +6,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from amk.bench.times import summary
-from amk.bench.timing import STALL, TRIES, undisturbed
+from amk.bench.tools.times import summary
+from amk.bench.tools.timing import STALL, TRIES, undisturbed
 
 LATE, IN_TIME = 8 * STALL, STALL / 20
 

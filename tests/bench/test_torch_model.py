@@ -26,7 +26,8 @@ from tests.tiny import PLAIN, RAGGED, VARIANTS
 
 torch = pytest.importorskip("torch", reason="the benchmark's baselines need torch")
 
-from amk.bench import compile_baseline, device_packing, torch_model  # noqa: E402  after torch is known to be there
+from amk.bench.baselines import compile_baseline  # noqa: E402  after torch is known to be there
+from amk.bench.tools import device_packing, torch_model  # noqa: E402
 
 CONTEXT = 16
 
@@ -148,10 +149,10 @@ def test_plans_with_one_packing_share_it(stored: FormatName, monkeypatch: pytest
     for other in (made(chunk_bytes=1024), made(warps=8)):
         found = packings.of(other, weights)
         assert found is not first and torch.equal(found, device_packing.packed_weights(other, weights))
-    assert packings.of(plain, weights) is not first and len(packings.kept) == device_packing.KEPT
+    assert packings.of(plain, weights) is not first and len(packings.by_key) == device_packing.KEPT
     free[0] = 0
     packings.of(plain, weights)
-    assert device_packing.packing_key(plain) not in packings.kept
+    assert device_packing.packing_key(plain) not in packings.by_key
 
 
 def test_matrices_that_are_drawn_are_packed_and_compared_as_kept_ones() -> None:
@@ -217,8 +218,8 @@ def test_many_layers_are_compiled_once(form: FormatName, model: ModelSpec, monke
     """Two graphs, of a layer and of the logits, compute the step."""
     from torch._dynamo.testing import CompileCounter
 
-    from amk.bench.device_quantise import quantised as quantise
-    from amk.bench.format_baseline import FormatModel, Fp8Matrix
+    from amk.bench.baselines.format_baseline import FormatModel, Fp8Matrix
+    from amk.bench.tools.device_quantise import quantised as quantise
 
     weights = torch_model.TorchWeights.random(model, 5, device="cpu")
     static: Any = compile_baseline.StaticModel.of(weights, CONTEXT, torch.bfloat16)
@@ -323,7 +324,7 @@ def test_quantised_on_the_device_as_on_the_host(form: FormatName) -> None:
 def test_the_floor_counts_the_bytes_of_the_formats(
     layers: FormatName, lm_head: FormatName, kept: Any, pos: int, gigabytes: float
 ) -> None:
-    from amk.bench.decode_bench import needed_bytes
+    from amk.bench.table.decode_bench import needed_bytes
 
     model, settings = load_model("llama3-8b"), Settings(kv_dtype=kept)
     schedule = plan(model, load_target("h200"), settings=settings, wanted=formats(layers, lm_head), max_context=8192)
@@ -356,8 +357,8 @@ def test_variants_of_the_compiled_step() -> None:
 
 
 def test_fp8_products_are_what_their_emulation_says() -> None:
-    from amk.bench.device_quantise import quantised as quantise
-    from amk.bench.format_baseline import Fp8Matrix, rounded_rows
+    from amk.bench.baselines.format_baseline import Fp8Matrix, rounded_rows
+    from amk.bench.tools.device_quantise import quantised as quantise
 
     gen = torch.Generator().manual_seed(1)
     rows, x = (torch.randn(n, 128, generator=gen).bfloat16() for n in (64, 3))
@@ -371,8 +372,8 @@ def test_fp8_products_are_what_their_emulation_says() -> None:
 
 @pytest.mark.parametrize("form", ["int4-g128", "int4-g128-zp"])
 def test_tinygemm_s_scales_and_zeros_stand_for_the_same_numbers(form: FormatName) -> None:
-    from amk.bench.device_quantise import quantised as quantise
-    from amk.bench.format_baseline import scales_and_zeros
+    from amk.bench.baselines.format_baseline import scales_and_zeros
+    from amk.bench.tools.device_quantise import quantised as quantise
 
     gen = torch.Generator().manual_seed(2)
     made = quantise(torch.randn(16, 256, generator=gen).bfloat16(), weight_format(form))

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from amk.adversary.subjects import subject
-from amk.bench.provenance import commit
+from amk.bench.tools.provenance import commit
 from amk.interpreter.fault import Fault
 from amk.interpreter.interpret import Machine
 from amk.interpreter.order import named_order

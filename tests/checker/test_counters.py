@@ -28,7 +28,7 @@ def test_what_is_missing_at_least_is_what_the_warp_that_gives_least_gives(
     schedule = schedule_of([[giving(role, add)], []])
     counters = Counters(schedule, programs_of(schedule))
     base = counters.base["g0"][0]
-    worker, _, total, missing, loose = counters.warp_groups(base, hints=False)
+    worker, _, total, missing, loose = counters.warp_groups(base, relaxed_waits=False)
     assert set(worker) == {0} and set(total) == {weight} and loose == 0
     warp_classes = counters.warp_class[0]
     if least is not None:

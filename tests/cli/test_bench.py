@@ -62,9 +62,9 @@ def test_without_torch(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
 def test_rows_need_no_gpu_to_be_read(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch", reason="the rows' timing module needs torch")
     assert torch
-    from amk.bench.record import Record
-    from amk.bench.row import Key, Row, cells, header
-    from amk.bench.times import Times
+    from amk.bench.table.record import Record
+    from amk.bench.table.row import Key, Row, cells, header
+    from amk.bench.tools.times import Times
 
     key = Key("m", "h200", "bf16", "fast", 128, 4, 50, ("cublas-graph",))
     times = {"cublas-graph": Times(2.0, 1.9, 2.1)}

@@ -27,7 +27,7 @@ def test_bad_requests_and_no_gpu(
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 def test_the_probes_compile(arch: str) -> None:
-    source = (Path(amk.bench.__file__).with_name("micro.cu")).read_text(encoding="utf-8")
+    source = Path(amk.bench.__file__).with_name("calibration").joinpath("micro.cu").read_text(encoding="utf-8")
     compiled = compile_cuda(source, arch)
     named = {"chase", "ping", "copy", "copy_8", "loaded", "read", "barrier_4", "barrier_16", "share"}
     assert {f"amk_probe_{name}" for name in named} == set(compiled.resources)

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from amk.bench.provenance import commit
+from amk.bench.tools.provenance import commit
 from amk.emulator.decode import EmulatedEngine
 from amk.engine.backends.cuda_engine import CudaEngine
 from amk.engine.checkpoints.random_checkpoint import RandomCheckpoint

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from amk.bench.provenance import commit
+from amk.bench.tools.provenance import commit
 from amk.emulator.arithmetic import bits
 from amk.emulator.arithmetic.floating import arithmetic, function
 from amk.emulator.ptx.encode import form_table

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from amk.bench.provenance import commit
+from amk.bench.tools.provenance import commit
 from amk.emulator.decode import run
 from amk.emulator.machine.machine import Limits
 from amk.engine.checkpoints.open_checkpoint import open_checkpoint
@@ -50,7 +50,8 @@ def main(gguf: Path, into: Path) -> int:
         },
         "plan": {"gpu": "l4", "workers": schedule.launch.workers, "warps": schedule.launch.warps, "context": CONTEXT},
         "prompt": PROMPT, "token": result.tokens.reshape(-1).tolist(), "forward_token": int(expected.argmax()),
-        "logits_apart": apart, "ended": result.ended, "raced": all(outcome.raced for outcome in result.outcomes),
+        "logits_apart": apart, "ended": result.ended,
+        "raced": all(outcome.races_checked for outcome in result.outcomes),
         "faults": [str(fault) for fault in result.faults], "warp_instructions": result.instructions,
         "seconds_with_compiling": round(seconds, 1), "processor_seconds_with_compiling": round(processor, 1),
         "seconds": [round(outcome.seconds, 1) for outcome in result.outcomes],

@@ -46,7 +46,7 @@ def faults(schedule: Schedule, ptx: str, order: Order = ORDERS[0], tokens: int =
     else:
         engine.request_batch([[3, 17, 5, 9, 2, 4, 6, 8, 1, 7, 5, 3][: 3 * schedule.rows]] * schedule.batch)
     outcome = engine.launch(tokens, order)
-    assert outcome.raced and (outcome.ended or outcome.faults)
+    assert outcome.races_checked and (outcome.ended or outcome.faults)
     return outcome.faults
 
 

@@ -39,7 +39,7 @@ def ran(body: str, blocks: int, warps: int, order: Order, launches: int = 1) -> 
     )  # fmt: skip
     for _ in range(launches):
         outcome = machine.launch(machine.memory.addresses["data"].to_bytes(8, "little"), order)
-        assert outcome.ended and outcome.raced
+        assert outcome.ended and outcome.races_checked
     return outcome
 
 

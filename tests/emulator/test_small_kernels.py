@@ -128,7 +128,7 @@ L1: bar.sync 3, 64;
 ld.shared.u32 %r3, [s];
 L2: st.global.u32 [%rd3], %r3;
 """
-    for order in (Order(), Order(seed=3, slice=2), Order(first=((0, 1),)), Order(held=frozenset({(0, 0)}))):
+    for order in (Order(), Order(seed=3, slice=2), Order(first=((0, 1),)), Order(last=frozenset({(0, 0)}))):
         assert clean(body, 2, order) == [1] * 32 + [5] * 32
 
 
@@ -143,7 +143,7 @@ st.global.u32 [%rd3], %r3;
 L1: mov.u32 %r4, 0;
 """
     for held, numbers in (({0}, [1, 0]), ({1}, [0, 1]), ({0, 1}, [0, 1])):
-        order = Order(seed=seed, slice=2, held=frozenset((0, warp) for warp in held))
+        order = Order(seed=seed, slice=2, last=frozenset((0, warp) for warp in held))
         words = clean(body, 2, order)
         assert [words[0], words[32]] == numbers and words[63] == 2
 

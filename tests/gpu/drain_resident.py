@@ -19,10 +19,10 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from amk.bench.decode_bench import needed_bytes, own
-from amk.bench.hardware import provenance
-from amk.bench.timing import take_turns
-from amk.bench.torch_model import TorchWeights
+from amk.bench.table.decode_bench import needed_bytes, own
+from amk.bench.tools.hardware import provenance
+from amk.bench.tools.timing import take_turns
+from amk.bench.tools.torch_model import TorchWeights
 from amk.lowering.kernel import build
 from amk.lowering.launch import Device
 from amk.models.model_spec import ModelSpec

@@ -21,11 +21,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from amk.bench.accuracy import relative_error
-from amk.bench.ahead import kernel_of
 from amk.bench.end_to_end import seal
-from amk.bench.subject import Subject, load_weights
-from amk.bench.torch_model import TorchDecoder, TorchWeights
+from amk.bench.tools.accuracy import relative_error
+from amk.bench.tools.ahead import kernel_of
+from amk.bench.tools.subject import Subject, load_weights
+from amk.bench.tools.torch_model import TorchDecoder, TorchWeights
 from amk.engine.backends.schedule_backend import ScheduleBackend
 from amk.engine.backends.step_prompts import in_steps, last_step, steps_beside
 from amk.models.model import load_model

@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from amk.bench.hardware import provenance
-from amk.bench.times import summary
-from amk.bench.timing import HEAD_START, timed
+from amk.bench.tools.hardware import provenance
+from amk.bench.tools.times import summary
+from amk.bench.tools.timing import HEAD_START, timed
 from amk.lowering.compile import compile_cuda
 from amk.lowering.launch import Device, Kernel, Module
 from amk.report.diagnostic import AmkError

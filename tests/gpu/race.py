@@ -28,9 +28,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from amk.bench.ablation import SYMBOL
-from amk.bench.contestants import parse, schedule_of
-from amk.bench.times import finite
+from amk.bench.table.ablation import SYMBOL
+from amk.bench.tools.contestants import parse, schedule_of
+from amk.bench.tools.times import finite
 from amk.lowering import headers
 from amk.lowering.abi import abi
 from amk.lowering.compile import compile_cuda
@@ -42,8 +42,8 @@ from amk.schedule_ir.schedule import Schedule
 if TYPE_CHECKING:
     import torch
 
-    from amk.bench.subject import Subject
-    from amk.bench.timing import Contestant
+    from amk.bench.tools.subject import Subject
+    from amk.bench.tools.timing import Contestant
 
 POSITION, CONTEXT, TOKENS = 128, 8192, 4
 DEFAULT = "default"
@@ -160,13 +160,13 @@ def raced(case: str, entered: Mapping[Variant, tuple[Any, bytes | None]], rounds
     """A line for each kernel, the default's first: its times, and round by round their ratio to the default's."""
     import torch
 
-    from amk.bench.accuracy import relative_error, within_tolerance
     from amk.bench.contest import SEED, _packed_already
-    from amk.bench.device_packing import streamed
-    from amk.bench.subject import Subject
-    from amk.bench.times import summary
-    from amk.bench.timing import laps
-    from amk.bench.torch_model import TorchWeights
+    from amk.bench.tools.accuracy import relative_error, within_tolerance
+    from amk.bench.tools.device_packing import streamed
+    from amk.bench.tools.subject import Subject
+    from amk.bench.tools.times import summary
+    from amk.bench.tools.timing import laps
+    from amk.bench.tools.torch_model import TorchWeights
 
     default = next(iter(entered.values()))[0].schedule
     weights = TorchWeights.random(default.model, SEED, drawn=True)
@@ -207,8 +207,8 @@ def raced(case: str, entered: Mapping[Variant, tuple[Any, bytes | None]], rounds
 
 def entrant(variant: Variant, subject: Subject, code: bytes | None, vocab: int) -> Entrant:
     """The kernel with the logits of two runs. AMK604 if a wait of it does not end."""
-    from amk.bench.ablated import AblatedKernel  # needs torch
-    from amk.bench.decode_bench import own
+    from amk.bench.table.ablated import AblatedKernel  # needs torch
+    from amk.bench.table.decode_bench import own
 
     subject.load_cache()
     token = 1000 % vocab
@@ -333,7 +333,7 @@ def ready(
 
 
 def recorded(argv: Sequence[str], lines: list[dict[str, Any]], missing: list[str]) -> dict[str, Any]:
-    from amk.bench.hardware import provenance
+    from amk.bench.tools.hardware import provenance
     from amk.lowering.launch import Device
 
     run = provenance("python -m tests.gpu.race " + " ".join(argv), Device.open())

@@ -17,7 +17,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from amk.bench.contestants import parse, schedule_of
+from amk.bench.tools.contestants import parse, schedule_of
 from amk.simulator.predict import step_ms
 
 POSITION, CONTEXT = 128, 8192

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from amk.api.layers import layers, lm_head
-from amk.bench.torch_model import TorchWeights
+from amk.bench.tools.torch_model import TorchWeights
 from amk.models.model_spec import ModelSpec
 from amk.torch_ops import forget, registered
 

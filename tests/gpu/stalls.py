@@ -36,8 +36,8 @@ def run(model: str, plan: str, folder: Path) -> None:
     import torch
 
     from amk.api.devices import target_here
-    from amk.bench.ablated import AblatedKernel
-    from amk.bench.ablation import SYMBOL
+    from amk.bench.table.ablated import AblatedKernel
+    from amk.bench.table.ablation import SYMBOL
     from amk.lowering.compile import DEFAULT_OPTIONS, compile_cuda
     from amk.lowering.emit import KERNEL, emit
     from amk.models.model import load_model

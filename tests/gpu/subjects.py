@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 import torch
 
-from amk.bench.subject import Subject
-from amk.bench.torch_model import TorchDecoder, TorchWeights
+from amk.bench.tools.subject import Subject
+from amk.bench.tools.torch_model import TorchDecoder, TorchWeights
 from amk.engine.admission.admission import AdmittedKernel, admitted
 from amk.lowering.kernel import build
 from amk.models.model_spec import ModelSpec

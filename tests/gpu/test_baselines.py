@@ -32,7 +32,7 @@ def test_a_graph_of_kernels_decodes_the_same(
 ) -> None:
     import torch
 
-    from amk.bench.phase_graph import BLOCKS, PhaseGraph, compiled_phases
+    from amk.bench.baselines.phase_graph import BLOCKS, PhaseGraph, compiled_phases
     from tests.gpu.subjects import loaded
 
     if not gpu.has("bulk_copy"):
@@ -64,7 +64,7 @@ def test_a_graph_of_kernels_decodes_the_same(
 def test_the_int8_product_is_the_product(torch_gpu: Device) -> None:
     import torch
 
-    from amk.bench.int8_baseline import SHAPES, Int8Matrix
+    from amk.bench.baselines.int8_baseline import SHAPES, Int8Matrix
 
     gen = torch.Generator("cuda").manual_seed(3)
     for rows, width in ((64, 128), (1000, 2048), (331, 192), (77, 14336)):

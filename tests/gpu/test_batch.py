@@ -47,7 +47,7 @@ def positions(subject: Any) -> list[int]:
 def test_logits_of_every_sequence_are_as_close_to_fp64_as_torch_bf16(subject: Any) -> None:
     import torch
 
-    from amk.bench.accuracy import relative_error, within_tolerance
+    from amk.bench.tools.accuracy import relative_error, within_tolerance
 
     for pos in positions(subject):
         subject.load_cache()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from amk.bench.sm_rates import SmRates
+from amk.bench.calibration.sm_rates import SmRates
 from amk.cli import main
 from amk.commands.measured_runs import measured_runs
 from amk.lowering.launch import Device

@@ -45,7 +45,7 @@ def positions(subject: Any) -> list[int]:
 
 def start(subject: Any, token: int, pos: int) -> None:
     """Decode freely from `token` at `pos`, over the subject's random cache."""
-    from amk.bench.subject import no_prompt
+    from amk.bench.tools.subject import no_prompt
 
     subject.load_cache()
     no_prompt(subject.engine)
@@ -59,7 +59,7 @@ def logits(subject: Any) -> np.ndarray:
 def test_logits_are_as_close_to_fp64_as_torch_bf16(subject: Any) -> None:
     import torch
 
-    from amk.bench.accuracy import relative_error, within_tolerance
+    from amk.bench.tools.accuracy import relative_error, within_tolerance
 
     for pos in positions(subject):
         subject.load_cache()

@@ -279,8 +279,8 @@ def test_watchdog_ends_a_stalled_kernel_and_names_the_wait(device: Device) -> No
         b.launch(kernel, grid)
         b.stream.synchronise()
         first = watchdog.read_log(b.log())[0]
-        assert (first.agent, first.kind, first.object, first.wanted) == (0, "counter", 7, grid + 10_000)
-        assert first.seen == grid
+        assert (first.agent, first.kind, first.object, first.threshold) == (0, "counter", 7, grid + 10_000)
+        assert first.value == grid
         assert first.cause == "stalled"
         with pytest.raises(AmkError, match="AMK604"):
             watchdog.check_log(b.log())
@@ -294,7 +294,7 @@ def test_watchdog_names_a_copy_that_never_comes(device: Device) -> None:
         b.launch(kernel, 1)
         b.stream.synchronise()
         first = watchdog.read_log(b.log())[0]
-        assert (first.worker, first.agent, first.kind, first.object, first.wanted) == (0, 2, "mbarrier", 2, 1)
+        assert (first.worker, first.agent, first.kind, first.object, first.threshold) == (0, 2, "mbarrier", 2, 1)
 
 
 def test_host_stops_a_running_kernel(device: Device) -> None:

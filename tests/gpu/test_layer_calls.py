@@ -24,7 +24,7 @@ MODELS = [pytest.param(model, id=model.name) for model in (PLAIN, BIASED, NORMED
 @pytest.fixture(scope="module", params=MODELS)
 def sliced(request: pytest.FixtureRequest, torch_gpu: Device, gpu: Target) -> Iterator[Any]:
     """The model in two slices of unequal length, its weights, and the tokens that are read."""
-    from amk.bench.torch_model import TorchWeights
+    from amk.bench.tools.torch_model import TorchWeights
     from tests.gpu.sliced import Sliced
 
     model: ModelSpec = request.param
@@ -43,8 +43,8 @@ def embedded(weights: Any, tokens: list[int]) -> Any:
 def test_replays_are_as_close_to_fp64_as_torch_bf16(sliced: Any) -> None:
     import torch
 
-    from amk.bench.accuracy import relative_error, within_tolerance
-    from amk.bench.torch_model import TorchDecoder
+    from amk.bench.tools.accuracy import relative_error, within_tolerance
+    from amk.bench.tools.torch_model import TorchDecoder
     from tests.gpu.sliced import logits_of
     from tests.gpu.subjects import forced_logits
 
@@ -67,7 +67,7 @@ def test_the_head_gives_the_logits_of_the_state_it_is_given(sliced: Any) -> None
     """Captured behind the layers, as close to fp64 of the same state as torch's product in bf16; twice alike."""
     import torch
 
-    from amk.bench.accuracy import relative_error, within_tolerance
+    from amk.bench.tools.accuracy import relative_error, within_tolerance
     from tests.gpu.sliced import logits_of
 
     made, weights, tokens = sliced
@@ -84,7 +84,7 @@ def test_the_last_layers_and_the_head_are_one_call(sliced: Any, gpu: Target) -> 
     import torch
 
     from amk.api.layers import layers
-    from amk.bench.accuracy import relative_error
+    from amk.bench.tools.accuracy import relative_error
     from tests.gpu.sliced import Tensors
 
     made, weights, tokens = sliced

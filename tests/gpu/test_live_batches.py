@@ -80,7 +80,7 @@ def logits(subject: Any, positions: list[int]) -> np.ndarray:
 def test_side_by_side_logits_are_as_close_to_fp64_as_torch_bf16(subject: Any) -> None:
     import torch
 
-    from amk.bench.accuracy import relative_error, within_tolerance
+    from amk.bench.tools.accuracy import relative_error, within_tolerance
 
     for pos in sorted(set(places(subject))):
         subject.load_cache()
@@ -105,7 +105,7 @@ def test_positions_of_the_others_change_no_bit(subject: Any) -> None:
 def test_what_is_left_in_a_cache_changes_no_bit_of_a_text_that_joins(subject: Any) -> None:
     import torch
 
-    from amk.bench.subject import copy_to
+    from amk.bench.tools.subject import copy_to
 
     steps, found = 3, []
     own = [0, *(min(pos, subject.schedule.kv.context - steps) for pos in places(subject)[1:])]

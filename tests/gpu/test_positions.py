@@ -51,7 +51,7 @@ def test_every_position_is_right(
 ) -> None:
     import torch
 
-    from amk.bench.accuracy import relative_error, within_tolerance
+    from amk.bench.tools.accuracy import relative_error, within_tolerance
     from tests.gpu.subjects import loaded, planned
 
     worst, places = 0.0, sweep(CONTEXT)

@@ -45,7 +45,7 @@ def caches(subject: Any, end: int) -> Any:
 def test_cache_and_logits_are_as_close_to_fp64_as_token_by_token(subject: Any) -> None:
     import torch
 
-    from amk.bench.accuracy import relative_error, within_tolerance
+    from amk.bench.tools.accuracy import relative_error, within_tolerance
     from amk.prefill.reader import TorchPrompts
     from tests.gpu.subjects import forced_logits, fresh_decoder
 

@@ -56,7 +56,7 @@ def subject(request: pytest.FixtureRequest, torch_gpu: Device, gpu: Target) -> I
 def test_logits_are_as_close_to_fp64_as_torch_bf16(subject: Any) -> None:
     import torch
 
-    from amk.bench.accuracy import relative_error, within_tolerance
+    from amk.bench.tools.accuracy import relative_error, within_tolerance
 
     for pos in POSITIONS:
         subject.load_cache()
@@ -73,8 +73,8 @@ def test_the_reference_is_not_the_unquantised_model(subject: Any) -> None:
     """The check above compares with what the codes stand for; the original weights give other logits."""
     import torch
 
-    from amk.bench.accuracy import relative_error
-    from amk.bench.torch_model import TorchDecoder, TorchWeights
+    from amk.bench.tools.accuracy import relative_error
+    from amk.bench.tools.torch_model import TorchDecoder, TorchWeights
     from tests.gpu.subjects import SEED
 
     (stream,) = subject.schedule.streams
@@ -91,7 +91,7 @@ def test_the_reference_is_not_the_unquantised_model(subject: Any) -> None:
 
 
 def test_one_launch_of_n_tokens_is_n_launches_of_one(subject: Any) -> None:
-    from amk.bench.subject import no_prompt
+    from amk.bench.tools.subject import no_prompt
 
     engine, count, pos = subject.engine, 5, 5
 

@@ -88,7 +88,7 @@ def torch_weights(checkpoint: Checkpoint) -> Any:
     """The checkpoint in the layout of the benchmark's torch model, from which the kernel's buffers are filled."""
     import torch
 
-    from amk.bench.torch_model import TorchWeights
+    from amk.bench.tools.torch_model import TorchWeights
 
     spec = checkpoint.spec
 
@@ -117,7 +117,7 @@ def test_twenty_prompts(
 ) -> None:
     import torch
 
-    from amk.bench.accuracy import relative_error, within_tolerance
+    from amk.bench.tools.accuracy import relative_error, within_tolerance
     from amk.engine.tokenizers.open_tokenizer import open_tokenizer
     from tests.gpu.subjects import loaded, planned
 

@@ -68,7 +68,7 @@ def torch_rows(subject: Any, pos: int, dtype: Any) -> Any:
     """The same rows by torch, one after the other."""
     import torch
 
-    from amk.bench.torch_model import TorchDecoder
+    from amk.bench.tools.torch_model import TorchDecoder
 
     caches = subject.k_cache.clone(), subject.v_cache.clone()
     decoder = TorchDecoder(subject.source(dtype), *caches, dtype, subject.schedule.kv.dtype)
@@ -86,7 +86,7 @@ def positions(subject: Any) -> list[int]:
 def test_logits_of_every_row_are_as_close_to_fp64_as_torch_bf16(subject: Any) -> None:
     import torch
 
-    from amk.bench.accuracy import relative_error, within_tolerance
+    from amk.bench.tools.accuracy import relative_error, within_tolerance
 
     for pos in positions(subject):
         tokens, found = run(subject, pos)

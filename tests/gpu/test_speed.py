@@ -17,8 +17,8 @@ POSITION = 128
 @pytest.mark.parametrize(("settings", "most"), [(NAIVE, 1.3), (FAST, 0.75)], ids=["naive plan", "fast plan"])
 def test_llama_1b_against_a_cuda_graph(settings: Settings, most: float, torch_gpu: Device, gpu: Target) -> None:
     """The naive plan is worth beating: at most 1.3 times torch's time. The fast one is well below it."""
-    from amk.bench.decode_bench import bench_position
-    from amk.bench.measurement import measurement
+    from amk.bench.table.decode_bench import bench_position
+    from amk.bench.table.measurement import measurement
     from tests.gpu.subjects import loaded, planned
 
     if gpu.name not in ("h100", "h200"):

@@ -34,7 +34,7 @@ CONTEXT = 512
 @functools.lru_cache(maxsize=1)
 def weights_of(model: ModelSpec) -> Any:
     """The cases of one model follow each other, so one set of weights is kept."""
-    from amk.bench.torch_model import TorchWeights
+    from amk.bench.tools.torch_model import TorchWeights
 
     return TorchWeights.random(model, 5)
 
@@ -77,7 +77,7 @@ def check(subject: Any, positions: tuple[int, ...]) -> None:
     """Logits as close to fp64 as torch's bf16, the token that fp64 chooses unless rounding decides, twice the same."""
     import torch
 
-    from amk.bench.accuracy import relative_error, within_tolerance
+    from amk.bench.tools.accuracy import relative_error, within_tolerance
 
     schedule = subject.schedule
     assert subject.engine.launch.grid == schedule.launch.workers

@@ -73,7 +73,7 @@ def torch_nodes(subject: Any, pos: int, parents: tuple[int, ...], dtype: Any) ->
     """The logits of each node by torch, which reads the tokens on the way to it and no others."""
     import torch
 
-    from amk.bench.torch_model import TorchDecoder
+    from amk.bench.tools.torch_model import TorchDecoder
 
     tokens, ways, found = tokens_at(subject, pos), [[0]], []
     for row, parent in enumerate(parents, 1):
@@ -94,7 +94,7 @@ def positions(subject: Any) -> list[int]:
 def test_every_node_is_as_close_to_fp64_as_torch_bf16(subjects: tuple[Any, Any]) -> None:
     import torch
 
-    from amk.bench.accuracy import relative_error, within_tolerance
+    from amk.bench.tools.accuracy import relative_error, within_tolerance
 
     tree, _ = subjects
     for pos, parents in zip(positions(tree), trees(tree.schedule.rows), strict=True):

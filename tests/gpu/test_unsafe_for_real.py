@@ -32,7 +32,7 @@ def _run(kernel: AdmittedKernel) -> tuple[tuple[int, ...], bytes]:
     """Tokens and logits of one launch, scratch poisoned before; AmkError AMK604 if it hangs."""
     import torch
 
-    from amk.bench.subject import Subject, no_prompt
+    from amk.bench.tools.subject import Subject, no_prompt
 
     subject = Subject.random(kernel, SEED)
     try:

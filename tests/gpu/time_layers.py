@@ -12,7 +12,7 @@ from statistics import median
 
 import torch
 
-from amk.bench.torch_model import TorchWeights
+from amk.bench.tools.torch_model import TorchWeights
 from amk.lowering.launch import Device
 from amk.models.model import load_model
 from amk.targets.target import targets

@@ -19,10 +19,10 @@ from dataclasses import asdict, replace
 import torch
 from pydantic import TypeAdapter
 
-from amk.bench.decode_bench import own
-from amk.bench.subject import Subject
-from amk.bench.timing import take_turns
-from amk.bench.torch_model import TorchWeights
+from amk.bench.table.decode_bench import own
+from amk.bench.tools.subject import Subject
+from amk.bench.tools.timing import take_turns
+from amk.bench.tools.torch_model import TorchWeights
 from amk.engine.admission.admission import admitted
 from amk.engine.backends.live_backend import LiveBackend
 from amk.lowering.kernel import build

@@ -25,14 +25,14 @@ import numpy as np
 import torch
 
 from amk.api.devices import target_here
-from amk.bench.ablated import AblatedKernel, ablated_cubins
-from amk.bench.ablation import WORK
-from amk.bench.accuracy import relative_error
-from amk.bench.decode_bench import own
-from amk.bench.device_packing import streamed
-from amk.bench.subject import Subject
-from amk.bench.timing import take_turns
-from amk.bench.torch_model import TorchDecoder, TorchWeights
+from amk.bench.table.ablated import AblatedKernel, ablated_cubins
+from amk.bench.table.ablation import WORK
+from amk.bench.table.decode_bench import own
+from amk.bench.tools.accuracy import relative_error
+from amk.bench.tools.device_packing import streamed
+from amk.bench.tools.subject import Subject
+from amk.bench.tools.timing import take_turns
+from amk.bench.tools.torch_model import TorchDecoder, TorchWeights
 from amk.engine.admission.admission import AdmittedKernel, started
 from amk.models.model import load_model
 from amk.models.model_spec import ModelSpec

@@ -145,7 +145,7 @@ class AsTheKernel(ForwardPass):
         (read, scale), model, position = values, self.model, len(self._cache[layer])
         q, k, v = ((self._get(f"l{layer}.w{letter}") @ read * scale).reshape(-1, model.head_dim) for letter in "qkv")
         keys = np.array([self._turned(head, position) for head in k])
-        self._cache[layer].append((self.kept(keys), self.kept(v)))
+        self._cache[layer].append((self.cached_as(keys), self.cached_as(v)))
         return np.concatenate([self._mixed(layer, self._turned(head, position), n) for n, head in enumerate(q)])
 
     def _mixed(self, layer: int, query: Floats, number: int) -> Floats:

@@ -105,7 +105,7 @@ def test_keys_that_a_unit_computes_are_those_of_the_schedule() -> None:
 
 def test_waits_that_are_given_up_are_told_one_behind_the_other() -> None:
     told = read_log(log_of(original("trips") or "").view(np.uint8))
-    assert [(wait.agent, wait.object, wait.wanted, wait.seen) for wait in told] == [(0, 5, 7, 3), (1, 6, 9, 4)]
+    assert [(wait.agent, wait.object, wait.threshold, wait.value) for wait in told] == [(0, 5, 7, 3), (1, 6, 9, 4)]
 
 
 @pytest.mark.parametrize(

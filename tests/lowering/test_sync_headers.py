@@ -186,7 +186,7 @@ def test_reading_a_log() -> None:
         [(57, 2, 0, 88, 9, 8, 1, 0), (3, 1, 2, 4, 1, 0, 9, 0)], dtype=watchdog.RECORD
     )
     first, second = watchdog.read_log(log)
-    assert (first.worker, first.agent, first.kind, first.object, first.wanted, first.seen) == (
+    assert (first.worker, first.agent, first.kind, first.object, first.threshold, first.value) == (
         57,
         2,
         "counter",

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from amk.bench.matrix import Matrix
+from amk.bench.table.matrix import Matrix
 from amk.cli import main
 from amk.lowering.kernel import why_not_built
 from amk.models.model import load_model
@@ -19,7 +19,7 @@ from amk.planner import space as space_module
 from amk.planner.bound import decided, drain_ms
 from amk.planner.clock import Clock
 from amk.planner.formats import formats
-from amk.planner.search import PATIENCE, Found, Problem, Search, State, search
+from amk.planner.search import PATIENCE, Problem, Search, SearchResult, State, search
 from amk.planner.settings import FAST, PRESETS
 from amk.planner.space import Knob, Space
 from amk.report.diagnostic import AmkError
@@ -51,7 +51,7 @@ def reduced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(space_module, "values_of", lambda name, _: keep.get(name, ()))
 
 
-def found(expansions: int, seed: int = 0, problem: Problem = PROBLEM) -> Found:
+def found(expansions: int, seed: int = 0, problem: Problem = PROBLEM) -> SearchResult:
     return search(problem, expansions=expansions, seed=seed)
 
 
@@ -228,7 +228,7 @@ def test_the_command_searches_once_and_then_knows(
     (entry,) = (tmp_path / "cache" / "plans").glob("*.json")
     assert entry.stat().st_size <= store.MOST_BYTES
 
-    def fail(*_: object, **__: object) -> Found:
+    def fail(*_: object, **__: object) -> SearchResult:
         raise AssertionError("searched again")
 
     monkeypatch.setattr("amk.commands.plan_search.search", fail)
@@ -243,7 +243,7 @@ def test_every_part_of_the_key_counts() -> None:
     key = store.cache_key(PROBLEM, {"seed": 0})
     others = [
         replace(PROBLEM, model=tiny("small")), replace(PROBLEM, target=load_target("l4")), replace(PROBLEM, context=99),
-        replace(PROBLEM, positions=(1,)), replace(PROBLEM, wanted=formats("int8")),
+        replace(PROBLEM, positions=(1,)), replace(PROBLEM, formats=formats("int8")),
         replace(PROBLEM, constants=constants_for(H200).model_copy(update={"hop_us": 9.0})),
     ]  # fmt: skip
     keys = {key, store.cache_key(PROBLEM, {"seed": 1}), *(store.cache_key(o, {"seed": 0}) for o in others)}

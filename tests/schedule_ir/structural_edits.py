@@ -29,7 +29,7 @@ import numpy as np
 
 from amk.adversary.neighbourhood.bases import MADE, base
 from amk.agent.gate.candidate import program_key
-from amk.bench.provenance import software
+from amk.bench.tools.provenance import software
 from amk.judges.judge import judge
 from amk.lowering.emit import emit
 from amk.models.model import load_model

@@ -32,7 +32,7 @@ from typing import Any
 import openai
 
 import amk
-from amk.bench.provenance import commit
+from amk.bench.tools.provenance import commit
 from tests.engine import tiny_chat
 
 NAME, HANG = "soaked", 120.0

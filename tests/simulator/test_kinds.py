@@ -69,9 +69,9 @@ def test_errors_of_rows_are_those_of_the_recorded_steps() -> None:
 
 
 def test_a_recorded_row_is_of_its_batch_and_formats(tmp_path: Path) -> None:
-    from amk.bench.record import Record
-    from amk.bench.row import Key, Row
-    from amk.bench.times import Times
+    from amk.bench.table.record import Record
+    from amk.bench.table.row import Key, Row
+    from amk.bench.tools.times import Times
     from amk.commands.measured_runs import measured_runs
 
     times, file = Times(1.0, 1.0, 1.0), tmp_path / "rows.json"

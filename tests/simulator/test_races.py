@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from amk.bench.contestants import parse, schedule_of
+from amk.bench.tools.contestants import parse, schedule_of
 from amk.simulator.predict import step_ms
 
 RECORD = Path(__file__).parent / "measurements" / "h200-designs-bf16.json"

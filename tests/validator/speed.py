@@ -32,7 +32,7 @@ from typing import Any
 
 from amk.adversary.edits import Edit, apply, steps
 from amk.adversary.subjects import waits
-from amk.bench.provenance import commit
+from amk.bench.tools.provenance import commit
 from amk.checker.certificate import check_certificate
 from amk.models.model import load_model
 from amk.planner.decode import plan

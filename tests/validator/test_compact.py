@@ -47,7 +47,7 @@ def made(whole: System, rows: Rows) -> tuple[System, Compact]:
         np.stack([getattr(whole, f"{end}_{c}") for c in ("buffer", "lo", "hi", "value", "delta")], axis=1)
         for end in ("initial", "final")
     ]
-    system, ids = assemble(whole.agents, whole.agent_of[left.kept], whole.counter_init, *map(left.rows, rows), *edges)
+    system, ids = assemble(whole.agents, whole.agent_of[left.events], whole.counter_init, *map(left.rows, rows), *edges)
     assert ids.tolist() == list(range(system.events)), "events are listed by agent already"
     return system, left
 
@@ -58,15 +58,15 @@ def in_whole(whole: System, left: Compact, system: System, witness: Witness) -> 
     at, mine = whole.agent_first[:-1].tolist(), system.agent_first[:-1].tolist()
     for agent, count in witness.order:
         mine[agent] += count
-        upto = int(left.kept[mine[agent] - 1]) + 1
+        upto = int(left.events[mine[agent] - 1]) + 1
         order.append([agent, upto - at[agent]])
         at[agent] = upto
     for event in witness.events if witness.kind == "race" else ():
-        before = int(left.kept[event])
+        before = int(left.events[event])
         agent = int(whole.agent_of[before])
         order.append([agent, before - at[agent]])
         at[agent] = before
-    events = [int(left.kept[event]) for event in witness.events]
+    events = [int(left.events[event]) for event in witness.events]
     return witness.to_json() | {"system": whole.digest, "order": order, "events": events}
 
 
@@ -78,7 +78,7 @@ def test_findings_and_witnesses_are_those_of_the_whole_system() -> None:
         system, left = made(whole, rows)
         mine, theirs = judge(system, limit=None), judge(whole, limit=None)
         assert mine.run.complete == theirs.run.complete
-        number = {int(event): n for n, event in enumerate(left.kept)}
+        number = {int(event): n for n, event in enumerate(left.events)}
         races = {(number[r.first], number[r.second], r.buffer, r.lo) for r in theirs.races.races}
         assert {(r.first, r.second, r.buffer, r.lo) for r in mine.races.races} == races
         assert mine.dataflow.correct == theirs.dataflow.correct or mine.races.racy
@@ -103,10 +103,10 @@ def test_what_only_waits_joins_the_next_event_and_the_rest_goes() -> None:
     agent = np.array([0, 0, 0, 0, 1, 1, 1])
     waits = np.array([[1, 0, 1], [2, 1, 1], [5, 0, 1]])
     left = compact(agent, waits, np.array([[2, 2, 1]]), np.array([[4, 0, 0, 8, 0, 0, 0]]))
-    assert left.kept.tolist() == [2, 4, 5]
+    assert left.events.tolist() == [2, 4, 5]
     assert left.into.tolist() == [GONE, 0, 0, GONE, 1, 2, GONE]
     assert left.rows(waits).tolist() == [[0, 0, 1], [0, 1, 1], [2, 0, 1]]
-    assert compact(np.zeros(0, np.int64), none, none, none).kept.tolist() == []
+    assert compact(np.zeros(0, np.int64), none, none, none).events.tolist() == []
 
 
 @pytest.fixture

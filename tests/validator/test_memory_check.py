@@ -61,7 +61,7 @@ def test_a_write_must_be_visible_and_a_read_over(first: int, time: bool, fence: 
 
 
 @pytest.mark.parametrize(
-    ("first", "words", "hints", "early"),
+    ("first", "words", "relaxed_waits", "early"),
     [
         (READ, True, False, False),
         (READ, False, True, False),
@@ -69,11 +69,11 @@ def test_a_write_must_be_visible_and_a_read_over(first: int, time: bool, fence: 
         (WRITE, False, False, False),  # the reader waits for this one
     ],
 )
-def test_words_are_kept_until_they_are_found(first: int, words: bool, hints: bool, early: bool) -> None:
+def test_words_are_kept_until_they_are_found(first: int, words: bool, relaxed_waits: bool, early: bool) -> None:
     rows = touched(first, READ if first == WRITE else WRITE)
-    blocking = Blocking(line(words), lambda: line(hints))
+    blocking = Blocking(line(words), lambda: line(relaxed_waits))
     assert in_order(rows, [BUFFER]).overwritten(blocking).racy == early
-    assert (blocking.with_hints is not None) == (first == READ and not words)
+    assert (blocking.with_relaxed_waits is not None) == (first == READ and not words)
 
 
 def test_plain_bytes_are_nobodys_words() -> None:

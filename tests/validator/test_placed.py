@@ -46,7 +46,7 @@ def _out_of_order(order: IntervalOrder, rng: np.random.Generator) -> int:
 def test_no_plan_has_a_node_before_one_that_it_must_come_after(name: str) -> None:
     rng = np.random.default_rng(1)
     result = compose(small_plan(SMALL[name], MODELS["deep"]))
-    for order in (result.order, result.fence, result.hints):
+    for order in (result.order, result.fence, result.relaxed_waits):
         if order is not None:
             assert isinstance(order, IntervalOrder)
             assert _out_of_order(order, rng) == 0
@@ -112,10 +112,10 @@ def test_random_programs_that_several_workers_run_agree() -> None:
 
 
 def _worker(inter_cta: InterCtaSystem, event: int) -> int:
-    """Whose event of the inter-CTA system it is: every worker of a group has as many chains."""
+    """Whose event of the inter-CTA system it is: every worker of a group has as many agents."""
     agent = int(inter_cta.system.agent_of[event])
     g = int(np.searchsorted(inter_cta.base, agent, side="right")) - 1
-    return inter_cta.groups[g].first + (agent - int(inter_cta.base[g])) // len(inter_cta.chains[g])
+    return inter_cta.groups[g].first + (agent - int(inter_cta.base[g])) // len(inter_cta.orders[g])
 
 
 @pytest.mark.parametrize("name", ["naive", "drawing"])

@@ -46,13 +46,13 @@ def test_wrong_rule_one_chain_per_worker_is_caught(monkeypatch: pytest.MonkeyPat
         events = np.unique(events)
         return [events[np.argsort(order.run.position[events], kind="stable")]] if len(events) else []
 
-    monkeypatch.setattr(inter_cta, "warp_chains", merged)
+    monkeypatch.setattr(inter_cta, "warp_orders", merged)
     assert wrong(12, 60)
 
 
 @pytest.mark.turns(4)
 def test_wrong_rule_without_local_prefixes_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Barriers, and the back-pressure of rings, hold one chain of a worker behind another."""
+    """Barriers, and the back-pressure of rings, hold one agent of a worker behind another."""
     monkeypatch.setattr(inter_cta.InterCtaSystem, "_add_prefixes", lambda self, g: None)
     assert wrong(13, 60)
 

@@ -17,7 +17,7 @@ from tests.validator.plans import MODELS, SMALL, from_document, small_plan
 
 
 def test_a_relaxed_signal_is_no_node_of_an_order() -> None:
-    """It counts, but as an agent without a past; a place of its own in its warp's chain would be for nothing."""
+    """It counts, but as an agent without a past; a place of its own in its warp's order would be for nothing."""
     document = subject("fenced", 2, 1, 1).document
     relaxed = [Edit("replace", (*path, "order"), "relaxed") for path in users(document, "act")[1]]
     schedule = from_document(apply(document, relaxed)[0])

@@ -1,4 +1,4 @@
-"""Chains of a worker, and the intervals of its nodes among them, are what the clocks of its events say."""
+"""Orders of a worker's agents, and intervals of its nodes among them, are what the clocks of its events say."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from random import Random
 
 import numpy as np
 
-from amk.validator.order.two_levels import chains_of, group_chains, local_order, starts, warp_chains
+from amk.validator.order.two_levels import agent_orders, local_order, starts, warp_group_orders, warp_orders
 from amk.validator.program.trace import trace
 from tests.validator.two_level import random_two_level
 
 
-def test_crews_of_a_chain_are_each_wholly_before_the_next() -> None:
+def test_warp_groups_of_an_agent_are_each_wholly_before_the_next() -> None:
     rng, several, one = Random(5), 0, 0
     for _ in range(60):
         schedule = random_two_level(rng)
@@ -20,13 +20,13 @@ def test_crews_of_a_chain_are_each_wholly_before_the_next() -> None:
             role = [item.step.op.role for item in order.trace.items]
             for items in (np.arange(len(role)), np.array([i for i, name in enumerate(role) if name == role[0]], int)):
                 begun = items[rng.randrange(3) :: 3]
-                chains = group_chains(order, items[::-1], begun)
+                agents = warp_group_orders(order, items[::-1], begun)
                 nodes = np.concatenate((order.trace.events + items, starts(order.trace, begun)))
-                assert sorted(np.concatenate([items[:0], *chains]).tolist()) == nodes.tolist()
-                for chain in chains:
-                    for before, after in zip(chain[:-1].tolist(), chain[1:].tolist(), strict=True):
+                assert sorted(np.concatenate([items[:0], *agents]).tolist()) == nodes.tolist()
+                for agent in agents:
+                    for before, after in zip(agent[:-1].tolist(), agent[1:].tolist(), strict=True):
                         assert (order.past[after] >= order.need[before]).all()
-                several, one = several + (len(chains) > 1), one + (len(chains) == 1)
+                several, one = several + (len(agents) > 1), one + (len(agents) == 1)
     assert several > 20 and one > 20
 
 
@@ -48,27 +48,27 @@ def test_the_start_of_a_step_is_over_when_all_is_that_every_warp_has_behind_it()
     assert behind > 1000
 
 
-def test_brackets_count_the_nodes_of_a_chain_that_come_before() -> None:
+def test_intervals_count_the_nodes_of_an_agent_that_come_before() -> None:
     rng, mixed = Random(6), 0
     for _ in range(40):
         schedule = random_two_level(rng)
         for number in range(len(schedule.programs)):
             order = local_order(trace(schedule, number, 2))
             items, events = np.arange(len(order.trace.items)), np.arange(order.trace.events)
-            found = chains_of(order, warp_chains(order, events)[:2] + group_chains(order, items, items[:0])[:6])
-            for k, chain in enumerate(found.chains):
-                need = order.need[chain][None]
+            found = agent_orders(order, warp_orders(order, events)[:2] + warp_group_orders(order, items, items[:0])[:6])
+            for k, agent in enumerate(found.agents):
+                need = order.need[agent][None]
                 wholly = (order.past[:, None] >= need).all(axis=2)
                 some = ((need > 0) & (order.late[:, None] >= need)).any(axis=2)
                 assert found.lo[:, k].tolist() == wholly.sum(axis=1).tolist()
-                assert found.pre[:, k].tolist() == (some * np.arange(1, len(chain) + 1)).max(axis=1).tolist()
+                assert found.pre[:, k].tolist() == (some * np.arange(1, len(agent) + 1)).max(axis=1).tolist()
                 mixed += bool(((need[0] > 0) != (need[0, :1] > 0)).any())
-            begun = chains_of(order, group_chains(order, items[::3], items[1::3])[:6])
-            for k, chain in enumerate(begun.chains):
-                wholly = (order.past[:, None] >= order.need[chain]).all(axis=2)
-                inside = (order.past[chain] >= order.need[:, None]).all(axis=2)
+            begun = agent_orders(order, warp_group_orders(order, items[::3], items[1::3])[:6])
+            for k, agent in enumerate(begun.agents):
+                wholly = (order.past[:, None] >= order.need[agent]).all(axis=2)
+                inside = (order.past[agent] >= order.need[:, None]).all(axis=2)
                 assert begun.lo[:, k].tolist() == wholly.sum(axis=1).tolist()
-                first = np.where(inside.any(axis=1), inside.argmax(axis=1), len(chain))
+                first = np.where(inside.any(axis=1), inside.argmax(axis=1), len(agent))
                 apart = events[~np.isin(events, order.trace.event_of[items[::3]])]
                 assert begun.hi[apart, k].tolist() == first[apart].tolist()
     assert mixed > 20

@@ -27,7 +27,7 @@ class Load:
     """A ring of `slots` that `chunks` pass through, drained by `readers` warps, each reading its part of a slot.
 
     assumed: the depth with which laps are counted. early: chunks whose slot is given back before it is read. full,
-    empty: initial arrivals. sizes: bytes of each chunk; wanted: bytes
+    empty: initial arrivals. sizes: bytes of each chunk; expected_bytes: bytes
     that the reader expects of it, None: it does not look at bytes. behind: chunks whose wait is two laps late. restart:
     chunk from which a second task fills the ring anew without waiting.
     """
@@ -40,7 +40,7 @@ class Load:
     full: int = 0
     empty: int = 0
     sizes: tuple[int, ...] = ()
-    wanted: tuple[int, ...] = ()
+    expected_bytes: tuple[int, ...] = ()
     behind: frozenset[int] = frozenset()
     restart: int = 0
 
@@ -103,8 +103,8 @@ class _Loader:
         for chunk in range(load.chunks):
             slot, event = chunk % load.slots, self.build.event(agent)
             late = 2 if chunk in load.behind and number == load.readers - 1 else 0
-            if load.wanted:
-                expected[slot] += load.wanted[chunk]
+            if load.expected_bytes:
+                expected[slot] += load.expected_bytes[chunk]
                 self.build.wait(event, self.bytes[slot], expected[slot])
             else:
                 self.build.wait(event, self.full[slot], max(0, self.lap(chunk) + 1 - late))
@@ -146,7 +146,7 @@ def late_expectation(rng: Random) -> System:
     wanted = list(sizes)
     if rng.random() < 0.55:
         wanted[rng.randrange(load.chunks)] = 0
-    return load_system(replace(load, sizes=tuple(sizes), wanted=tuple(wanted)))
+    return load_system(replace(load, sizes=tuple(sizes), expected_bytes=tuple(wanted)))
 
 
 def two_phases_behind(rng: Random) -> System:

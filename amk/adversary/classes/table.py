@@ -1,4 +1,4 @@
-"""Every class by number: its title and its generator."""
+"""The numbered mistakes of the table, each with the generator of its mutants."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from random import Random
 
 from amk.adversary.classes import data, pipelines, rules, slots, sync
 from amk.adversary.classes.sync import Mutant
+from amk.adversary.mistakes import Mistake
 from amk.validator.program.system import System
 
 Generator = Callable[[Random], Mutant] | Callable[[Random], System] | Callable[[Random], Mutant | System]
@@ -19,12 +20,19 @@ class Class:
     or all of its mutants are flat systems, not edited plans. code: what the class's file has to show, if its mutants
     can go wrong in other ways too."""
 
-    number: int
-    title: str
+    mistake: Mistake
     generate: Generator
     open: bool = False
     flat: str = ""
     code: str = ""
+
+    @property
+    def number(self) -> int:
+        return self.mistake.number
+
+    @property
+    def title(self) -> str:
+        return self.mistake.title
 
 
 PLANS = 3 / 4
@@ -44,59 +52,54 @@ def partly(plan: Callable[[Random], Mutant], flat: Callable[[Random], System]) -
 
 
 CLASSES: tuple[Class, ...] = (
-    Class(1, "cross-SM queue inversion", sync.queue_inversion),
-    Class(2, "k-SM queue cycle", sync.queue_cycle),
-    Class(3, "threshold one too low", sync.threshold_low),
-    Class(4, "threshold too high in the ragged last wave", sync.threshold_high_ragged),
-    Class(5, "partial threshold, needed producer not guaranteed", sync.partial_foreign),
-    Class(6, "partial threshold, single-owner prefix", sync.partial_prefix),
-    Class(7, "partial threshold by counting", sync.partial_count),
-    Class(8, "task signals twice", sync.signals_twice),
-    Class(9, "weight hides a pending producer", sync.weight_hides),
-    Class(10, "producer moved to another counter", sync.other_counter),
-    Class(11, "two events share a counter cell", sync.shared_cell, open=True),
-    Class(12, "dropped wait, redundant by transitivity", sync.redundant_wait),
-    Class(13, "dropped wait masked by same-SM order", sync.masked_by_order),
-    Class(14, "wait moved away from its load", sync.wait_moved),
-    Class(15, "wait for equality", sync.equality_wait, open=True, code="AMK208"),
-    Class(16, "write after read on a reused activation", data.reused_activation),
-    Class(17, "two split partials on one slot", data.split_partials),
-    Class(18, "reader straddles producer tiles", data.straddling_tile),
-    Class(19, "shares overlap by a row group", data.overlapping_rows, code="AMK102"),
-    Class(20, "stale read without a race", data.stale_read),
-    Class(21, "in-place residual", data.in_place_residual, code="AMK302"),
-    Class(22, "aliased pages", data.aliased_pages, code="AMK302"),
+    Class(Mistake.QUEUE_INVERSION, sync.queue_inversion),
+    Class(Mistake.QUEUE_CYCLE, sync.queue_cycle),
+    Class(Mistake.LOW_THRESHOLD, sync.threshold_low),
+    Class(Mistake.HIGH_THRESHOLD, sync.threshold_high_ragged),
+    Class(Mistake.PARTIAL_OF_OTHERS, sync.partial_foreign),
+    Class(Mistake.PARTIAL_OF_ONE_OWNER, sync.partial_prefix),
+    Class(Mistake.PARTIAL_BY_COUNT, sync.partial_count),
+    Class(Mistake.DOUBLE_SIGNAL, sync.signals_twice),
+    Class(Mistake.HEAVY_SIGNAL, sync.weight_hides),
+    Class(Mistake.OTHER_COUNTER, sync.other_counter),
+    Class(Mistake.SHARED_CELL, sync.shared_cell, open=True),
+    Class(Mistake.REDUNDANT_WAIT, sync.redundant_wait),
+    Class(Mistake.MASKED_WAIT, sync.masked_by_order),
+    Class(Mistake.MOVED_WAIT, sync.wait_moved),
+    Class(Mistake.EQUALITY_WAIT, sync.equality_wait, open=True, code="AMK208"),
+    Class(Mistake.REUSED_ACTIVATION, data.reused_activation),
+    Class(Mistake.SPLIT_PARTIALS, data.split_partials),
+    Class(Mistake.STRADDLING_READER, data.straddling_tile),
+    Class(Mistake.OVERLAPPING_SHARES, data.overlapping_rows, code="AMK102"),
+    Class(Mistake.STALE_READ, data.stale_read),
+    Class(Mistake.IN_PLACE_RESIDUAL, data.in_place_residual, code="AMK302"),
+    Class(Mistake.ALIASED_PAGES, data.aliased_pages, code="AMK302"),
+    Class(Mistake.SHARED_BYTE, pipelines.packed_nibbles, flat="activations are shared out in whole row groups"),
+    Class(Mistake.MIXED_ACCUMULATION, slots.mixed_sum, code="AMK302"),
+    Class(Mistake.MISSING_ZERO, slots.missing_start, code="AMK105"),
+    Class(Mistake.EARLY_RELEASE_OF_A_SLOT, partly(slots.drained_late, pipelines.released_early), flat=LAPS),
+    Class(Mistake.WRONG_DEPTH, partly(slots.deeper_ring, pipelines.wrong_depth), flat=LAPS),
+    Class(Mistake.WRONG_PARITY, partly(slots.first_phase, pipelines.wrong_parity), flat=LAPS),
+    Class(Mistake.WRONG_ARRIVALS, slots.wrong_arrivals),
+    Class(Mistake.WRONG_BYTES, slots.ragged_chunk),
+    Class(Mistake.LATE_EXPECTATION, pipelines.late_expectation, flat="expecting bytes and arriving are one"),
+    Class(Mistake.PARITY_ALIASING, partly(slots.repeated_tags, pipelines.two_phases_behind), flat=LAPS),
+    Class(Mistake.SLOT_ACROSS_TASKS, partly(slots.undrained, pipelines.undrained), flat=LAPS),
     Class(
-        23, "packed tiles share a byte", pipelines.packed_nibbles, flat="activations are shared out in whole row groups"
-    ),
-    Class(24, "accumulate mixed with store", slots.mixed_sum, code="AMK302"),
-    Class(25, "missing zero of an accumulator", slots.missing_start, code="AMK105"),
-    Class(26, "slot released before its last read", partly(slots.drained_late, pipelines.released_early), flat=LAPS),
-    Class(27, "phase computed with another depth", partly(slots.deeper_ring, pipelines.wrong_depth), flat=LAPS),
-    Class(28, "wrong initial parity", partly(slots.first_phase, pipelines.wrong_parity), flat=LAPS),
-    Class(29, "wrong arrival count", slots.wrong_arrivals),
-    Class(30, "expect_tx bytes differ from copied bytes", slots.ragged_chunk),
-    Class(31, "expect_tx after the arrive", pipelines.late_expectation, flat="expecting bytes and arriving are one"),
-    Class(
-        32, "parity aliasing, two phases behind", partly(slots.repeated_tags, pipelines.two_phases_behind), flat=LAPS
-    ),
-    Class(33, "slot reused across tasks", partly(slots.undrained, pipelines.undrained), flat=LAPS),
-    Class(
-        34,
-        "refill after the wrong wait_group",
+        Mistake.WRONG_WAIT_GROUP,
         partly(slots.wrong_refill, pipelines.wrong_group),
         flat=STORES,
         code="AMK302",
     ),
-    Class(35, "read wait before a global signal", pipelines.read_wait, flat=STORES),
-    Class(36, "release before the barrier", rules.early_release, code="AMK501"),
-    Class(37, "relaxed poll or signal", rules.relaxed_poll),
-    Class(38, "scope too narrow", rules.narrow_scope),
-    Class(39, "missing proxy fence", rules.proxy_fence, open=True, code="AMK507"),
-    Class(40, "non-coherent load of written memory", rules.constant_written),
-    Class(41, "no epoch separation", rules.early_epoch, open=True),
-    Class(42, "reset races a late waiter", rules.reset_race, open=True, code="AMK210"),
-    Class(43, "split count", rules.split_count),
-    Class(44, "wrap and co-residency", rules.launch_limits),
+    Class(Mistake.READ_WAIT, pipelines.read_wait, flat=STORES),
+    Class(Mistake.EARLY_RELEASE, rules.early_release, code="AMK501"),
+    Class(Mistake.RELAXED_ORDER, rules.relaxed_poll),
+    Class(Mistake.NARROW_SCOPE, rules.narrow_scope),
+    Class(Mistake.MISSING_PROXY_FENCE, rules.proxy_fence, open=True, code="AMK507"),
+    Class(Mistake.NON_COHERENT_LOAD, rules.constant_written),
+    Class(Mistake.NO_EPOCHS, rules.early_epoch, open=True),
+    Class(Mistake.COUNTER_RESET, rules.reset_race, open=True, code="AMK210"),
+    Class(Mistake.SPLIT_COUNT, rules.split_count),
+    Class(Mistake.LAUNCH_LIMITS, rules.launch_limits),
 )
 BY_NUMBER = {c.number: c for c in CLASSES}

@@ -37,7 +37,7 @@ class Search:
     holes: Path | None = None
     commit: str = ""
     thorough: bool = True
-    _seen: Counter[str] = field(default_factory=Counter)
+    _counts: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         for line in self.ledger.lines:
@@ -70,7 +70,7 @@ class Search:
         shown = change.key if len(change.key) <= SHOWN or outcome.hole else ""
         line = Line(name, key_of(name, change), change.field, change.kind, outcome, self.commit, shown)
         self.ledger.add(line)
-        if line.outcome.hole and self.holes is not None and not self._seen[_hole(line)]:
+        if line.outcome.hole and self.holes is not None and not self._counts[_hole(line)]:
             _write(self.holes, line, survey.edited(change))
         self._count(line)
         return line
@@ -78,18 +78,18 @@ class Search:
     def _care(self, name: str, change: Change) -> Care:
         """Everything for the first SAFE edit of a field and for a sample; the first others of a field and kind."""
         drawn = int(key_of(name, change)[:8], 16) % SAMPLED == 0
-        first = not self._seen[f"safe {change.field}"]
-        known = self._seen[f"other {name} {change.field} {change.kind}"]
+        first = not self._counts[f"safe {change.field}"]
+        known = self._counts[f"other {name} {change.field} {change.kind}"]
         deep = self.thorough and (first or drawn)
         return Care(EVERYTHING if deep else 1, 1 if known < 2 or drawn else 0)
 
     def _count(self, line: Line) -> None:
         if line.outcome.verdict == "SAFE":
-            self._seen[f"safe {line.field}"] += line.outcome.asked == EVERYTHING
+            self._counts[f"safe {line.field}"] += line.outcome.asked == EVERYTHING
         elif line.outcome.judge:
-            self._seen[f"other {line.base} {line.field} {line.kind}"] += 1
+            self._counts[f"other {line.base} {line.field} {line.kind}"] += 1
         if line.outcome.hole:
-            self._seen[_hole(line)] += 1
+            self._counts[_hole(line)] += 1
 
 
 def _hole(line: Line) -> str:

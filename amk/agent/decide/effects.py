@@ -43,13 +43,13 @@ class Effects:
     """The key of the kernel that a plan lowers to; asked where a plan has no score of its own, because it may cost a
     lowering."""
     _open: list[int] = field(default_factory=list)
-    _seen: int = 0
+    _trials: int = 0
 
     def update(self, progress: Progress) -> None:
         trials, fresh = progress.state.trials, {}
         self.kernel = progress.workshop.key
-        self._open += range(self._seen, len(trials))
-        self._seen = len(trials)
+        self._open += range(self._trials, len(trials))
+        self._trials = len(trials)
         if not self.scores:
             fresh[progress.space.start] = 0.0
             self.by_key[progress.start_key()] = 0.0

@@ -25,14 +25,14 @@ class Refusal:
 class History:
     """Trials of the run, kept up to date with the state: their designs, and of these the settings.
 
-    What is learned of settings (`refusals`, `couples`, and `seen`, the first trial of each) follows from plans without
+    What is learned of settings (`refusals`, `couples`, and `first_trials` by settings) follows from plans without
     edits alone.
     """
 
     space: Space
     settings: list[Settings] = field(default_factory=list)
     designs: list[Design] = field(default_factory=list)
-    seen: dict[Settings, int] = field(default_factory=dict)
+    first_trials: dict[Settings, int] = field(default_factory=dict)
     refusals: dict[tuple[str, ...], list[Refusal]] = field(default_factory=dict)
     passed: set[Item] = field(default_factory=set)
     couples: Couples = field(default_factory=Couples)
@@ -56,7 +56,7 @@ class History:
             self.settings.append(parsed)
             self.designs.append(Design(parsed, trial.proposed.edits))
             if not trial.edited:
-                self.seen.setdefault(parsed, len(self.settings) - 1)
+                self.first_trials.setdefault(parsed, len(self.settings) - 1)
         while self._judged < len(state.trials) and state.trials[self._judged].gated is not None:
             self._learn(state.trials[self._judged])
             self._judged += 1

@@ -87,7 +87,7 @@ class Survey:
     what the undecided proposals change of the best."""
 
     best: int
-    needed: float
+    least_gain: float
     singles: list[Single]
     pairs: list[Pairs] = field(default_factory=list)
     open: list[tuple[float, Settings]] = field(default_factory=list)
@@ -126,7 +126,7 @@ class Survey:
         return Surveyed(
             best=self.best, singles=len(self.singles), pairs=pairs.total(), tried=counts["tried"],
             impossible=counts["impossible"], duplicate=counts["duplicate"], avoided=counts["avoided"],
-            bounded=counts["bounded"], open=sum(counts[fate] for fate in UNSETTLED), needed=self.needed,
+            bounded=counts["bounded"], open=sum(counts[fate] for fate in UNSETTLED), needed=self.least_gain,
             reach=max([0.0, *(each.reach for each in self.pairs)]),
             interactions=sum(len(each.interactions) for each in self.pairs),
         )  # fmt: skip
@@ -259,7 +259,7 @@ class Neighbourhood:
         """How one pair is settled; an open one is put on the survey's list. Better ones of its knobs came before."""
         expected, *changes = point
         tried = both(*changes) in self.effects.bases[progress.incumbent()].pairs
-        if not tried and expected is not None and pairs.help is not None and pairs.help - expected < survey.needed:
+        if not tried and expected is not None and pairs.help is not None and pairs.help - expected < survey.least_gain:
             pairs.reach = max(pairs.reach, pairs.help - expected)
             return "bounded"
         if not tried and expected is not None and pairs.help is None and (pairs.coming or pairs.fates["open"]):
@@ -292,7 +292,7 @@ def sum_of(one: Single, other: Single) -> float | None:
 
 def fate(progress: Progress, settings: Settings, plans: bool = True) -> Fate:
     """How a point was settled. Without `plans` one of which no plan was made yet is open."""
-    if (index := progress.history.seen.get(settings)) is not None:
+    if (index := progress.history.first_trials.get(settings)) is not None:
         return "tried" if progress.state.trials[index].closed else "pending"
     if settings == progress.space.start:
         return "duplicate"

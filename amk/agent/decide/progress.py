@@ -52,7 +52,7 @@ class Progress:
 
     def is_new(self, settings: Settings) -> bool:
         """Whether `settings` plan a kernel that was not proposed before. Costs one lowering."""
-        if settings in self.history.seen or settings == self.space.start or self.history.unpromising(settings):
+        if settings in self.history.first_trials or settings == self.space.start or self.history.unpromising(settings):
             return False
         key = self.workshop.key(settings)
         return key is not None and key not in self.state.by_key and key != self.start_key()

@@ -15,11 +15,11 @@ import torch
 from amk.agent.device.wire import Block as BlockQuestion
 from amk.agent.device.wire import Check, Load, PositionCheck, Slot
 from amk.agent.gate.admitting import unpacked
-from amk.bench.accuracy import relative_error
-from amk.bench.device_packing import Packings, streamed
-from amk.bench.subject import Subject
-from amk.bench.timing import timed
-from amk.bench.torch_model import TorchWeights
+from amk.bench.tools.accuracy import relative_error
+from amk.bench.tools.device_packing import Packings, streamed
+from amk.bench.tools.subject import Subject
+from amk.bench.tools.timing import timed
+from amk.bench.tools.torch_model import TorchWeights
 from amk.models.matrices import MATRICES
 from amk.schedule_ir.schedule import Schedule
 
@@ -73,7 +73,7 @@ class GpuRunner:
         """Give back what torch holds for later, which takes long, where the next program may need it."""
         needed = sum(buffer.bytes for buffer in schedule.buffers if buffer.space == "global")
         if torch.cuda.mem_get_info()[0] < ROOM * needed:
-            self.packings.kept.clear()
+            self.packings.by_key.clear()
             gc.collect()
             torch.cuda.empty_cache()
 

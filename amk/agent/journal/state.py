@@ -102,7 +102,7 @@ class State:
     gpu_seconds: float = 0.0
     llm_open: dict[tuple[int, int], LlmReserved] = field(default_factory=dict)
     llm_settled: list[LlmSettled] = field(default_factory=list)
-    asked: list[Asked] = field(default_factory=list)
+    conversations: list[Asked] = field(default_factory=list)
     notes: list[Noted] = field(default_factory=list)
     """The lab book."""
     dollars: float = 0.0
@@ -212,7 +212,7 @@ class State:
 
     def _money(self, event: LlmReserved | LlmSettled | Asked) -> None:
         if isinstance(event, Asked):
-            self.asked.append(event)
+            self.conversations.append(event)
             return
         if isinstance(event, LlmReserved):
             self.llm_open[event.call, event.attempt] = event

@@ -159,7 +159,7 @@ class Llm:
 
     def _next_number(self, state: State) -> int:
         """One more than those of earlier sessions, recorded or ended, and those begun in this one."""
-        ended = sum(asked.proposer == self.name for asked in state.asked)
+        ended = sum(asked.proposer == self.name for asked in state.conversations)
         earlier = 0 if self.transport.replays else self._recorded
         return 1 + max(self._begun, ended, earlier)
 

@@ -99,7 +99,7 @@ class Singles:
     unseen: dict[str, float] = field(default_factory=dict)
     """By kind, as of `unseen`; of the best of the last survey."""
     _best: Design | None = None
-    _made: tuple[SingleTrial, ...] = ()
+    _trials: tuple[SingleTrial, ...] = ()
 
     def ask(self, context: Context) -> Sequence[Suggestion]:
         run = context.state.run
@@ -137,9 +137,9 @@ class Singles:
             drawn = draws(context)
             self.unseen = {kind: unseen(found) for kind, found in drawn.items()}
             found = dict.fromkeys(changes(context, drawn))
-            self._made = tuple(SingleTrial(s, s.on(best), tuple((was, s.on(d)) for was, d in earlier)) for s in found)
+            self._trials = tuple(SingleTrial(s, s.on(best), tuple((was, s.on(d)) for was, d in earlier)) for s in found)
             self._best = best
-        return self._made
+        return self._trials
 
 
 def _became(trial: Trial) -> Outcome:

@@ -87,8 +87,8 @@ class Climb:
     """Where a climb from the design that leads is. It is not written down: a resumed run climbs again."""
 
     leader: Design
-    found: Looked | None = None
-    seen: set[Design] = field(default_factory=set)
+    best: Looked | None = None
+    visited: set[Design] = field(default_factory=set)
 
 
 @dataclass
@@ -138,24 +138,24 @@ class Structure:
         parents += [each for each in elites if (self._ahead(context, each.design, lead) or 0.0) > 0.0]
         looks = 0
         for _ in range(DRAWS * CLIMBS):
-            on = parents if climb.found is None else [_so_far(climb.found[1])]
+            on = parents if climb.best is None else [_so_far(climb.best[1])]
             child = self._child(context, on, rng)
-            if child is None or child.design in climb.seen:
+            if child is None or child.design in climb.visited:
                 continue
-            climb.seen.add(child.design)
+            climb.visited.add(child.design)
             gain = self._ahead(context, child.design, lead)
             if gain is None:
                 continue
             looks += 1
-            before = climb.found[0] if climb.found else self._ahead(context, context.design(child.parent), lead) or 0.0
+            before = climb.best[0] if climb.best else self._ahead(context, context.design(child.parent), lead) or 0.0
             if gain >= before + ADDS and self._is_safe(context, child.design):
-                climb.found = gain, child if climb.found is None else _on_top(child, climb.found[1])
+                climb.best = gain, child if climb.best is None else _on_top(child, climb.best[1])
             if looks == CLIMBS:
                 break
-        if climb.found is None or climb.found[0] < ENOUGH * least_gain(context.state.noise):
+        if climb.best is None or climb.best[0] < ENOUGH * least_gain(context.state.noise):
             return None
         self._climb = None
-        return climb.found
+        return climb.best
 
     def _leader(self, context: Context) -> int:
         """The best, or what is on its way and will replace it, by the simulator."""

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from amk.agent.decide.feedback import fate
 from amk.agent.journal.state import START, State
-from amk.bench.ablation import Ablation
-from amk.bench.record import ABLATIONS, Record, ablation_of
+from amk.bench.table.ablation import Ablation
+from amk.bench.table.record import ABLATIONS, Record, ablation_of
 from amk.report.diagnostic import AmkError, Diagnostic, Where
 
 

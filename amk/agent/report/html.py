@@ -18,10 +18,10 @@ from amk.agent.decide.neighbourhood import Survey, sentence
 from amk.agent.gate.candidate import Candidate
 from amk.agent.journal.events import Asked
 from amk.agent.journal.state import START, State, Trial
-from amk.agent.report.kept import stamp
 from amk.agent.report.result import Ablated, moved, result, what_matters
 from amk.agent.report.results import known_error_of, metrics
 from amk.agent.report.standing import HEADER, standings
+from amk.agent.report.stored_report import stamp
 from amk.agent.report.survey_table import near_the_best, table
 from amk.agent.report.svg import best_curve
 from amk.report.timeline_html import content_policy, html
@@ -190,12 +190,12 @@ def _proposers(state: State) -> str:
 
 
 def _language_model(state: State) -> str:
-    if not state.llm_settled and not state.asked:
+    if not state.llm_settled and not state.conversations:
         return ""
     counts = Counter(s.outcome for s in state.llm_settled)
     rows = [("", (outcome, str(n))) for outcome, n in counts.most_common()]
     total = f"{state.tokens:,} tokens, ${state.dollars:.4f}; upper bounds where the provider did not say."
-    talks = [("", _talk(asked)) for asked in state.asked[-SHOWN_FAULTS:]]
+    talks = [("", _talk(asked)) for asked in state.conversations[-SHOWN_FAULTS:]]
     talk_table = table(TALK_HEADER, talks) if talks else ""
     return (
         f"<h2>Language model</h2>{table(('attempts that ended in', 'count'), rows)}<p>{escape(total)}</p>{talk_table}"

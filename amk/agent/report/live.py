@@ -32,8 +32,8 @@ class View:
 
     stream: TextIO
     _live: Live | None = None
-    _said: int = 0
-    _asked: int = 0
+    _trials: int = 0
+    _conversations: int = 0
     _foretold: bool = False
     _drawn: float = 0.0
     _console: Console = field(init=False)
@@ -55,8 +55,8 @@ class View:
 
     def go_on(self, state: State) -> None:
         """What an earlier session has shown is not shown again; one line says how far it came."""
-        self._asked = len(state.asked)
-        self._said = next((t.index for t in state.trials if not t.closed), len(state.trials))
+        self._conversations = len(state.conversations)
+        self._trials = next((t.index for t in state.trials if not t.closed), len(state.trials))
         if state.trials:
             words = f"goes on after {state.evals} evaluations, best {exp(-state.best_score):.3f}x the start"
             label = "simulated  " if state.run is not None and state.run.simulated else ""
@@ -73,13 +73,13 @@ class View:
                 self._drawn = now
                 self._live.update(board(state))
             return
-        for asked in state.asked[self._asked :]:
-            self._asked += 1
+        for asked in state.conversations[self._conversations :]:
+            self._conversations += 1
             self._console.print(Text(asked_line(state, asked)), soft_wrap=True)
-        for trial in state.trials[self._said :]:
+        for trial in state.trials[self._trials :]:
             if not trial.closed:
                 break
-            self._said += 1
+            self._trials += 1
             if trial.decided is not None:
                 self._console.print(Text(line(state, trial.index)), soft_wrap=True)
 

@@ -62,19 +62,19 @@ class Results:
     before anew."""
 
     path: Path
-    _said: int = 0
+    _rows: int = 0
 
     def show(self, state: State) -> None:
         if not state.calibrations:
             return
-        first = self._said
+        first = self._rows
         lines = [] if first else [HEADER, first_row(state)]
         for trial in state.trials[first:]:
             if not trial.closed:
                 break
-            self._said += 1
+            self._rows += 1
             lines.append(row(state, trial))
-        if self._said > first:
+        if self._rows > first:
             with contextlib.suppress(OSError), open(self.path, "w" if not first else "a", encoding="utf-8") as file:
                 file.writelines(lines)
 

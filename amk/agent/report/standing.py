@@ -50,7 +50,7 @@ def standings(state: State) -> list[Standing]:
     by_name: dict[str, list[Trial]] = {}
     for trial in state.trials:
         by_name.setdefault(trial.proposed.proposer, []).append(trial)
-    if state.asked or (state.run is not None and state.run.llm_model is not None):
+    if state.conversations or (state.run is not None and state.run.llm_model is not None):
         by_name.setdefault(MODEL, [])
     return [_standing(state, name, trials) for name, trials in by_name.items()]
 
@@ -73,12 +73,12 @@ def _standing(state: State, name: str, trials: list[Trial]) -> Standing:
 
 def doing(state: State) -> str:
     """The state of the language model in words: how often it was asked, what it answered, when it is asked again."""
-    if not state.asked:
+    if not state.conversations:
         return "not asked yet" if not state.llm_open else "first answer awaited"
-    counts = Counter(a.outcome for a in state.asked)
-    faults = sum(len(a.faults) for a in state.asked)
+    counts = Counter(a.outcome for a in state.conversations)
+    faults = sum(len(a.faults) for a in state.conversations)
     outcomes = ", ".join(f"{n} {what}" for what, n in counts.most_common())
-    last = state.asked[-1]
+    last = state.conversations[-1]
     money = f"${state.dollars_reserved:.4f} reserved" if state.llm_open else ""
     again = ""
     if last.wait != 0:
@@ -86,4 +86,5 @@ def doing(state: State) -> str:
         wait = "not again in this session" if last.wait is None else f"again after {last.wait:.0f} s"
         again += f"; {wait}"
     wrong = f"{faults} calls or attempts failed" if faults else ""
-    return "; ".join(part for part in (f"{len(state.asked)} conversations: {outcomes}", wrong, again, money) if part)
+    parts = (f"{len(state.conversations)} conversations: {outcomes}", wrong, again, money)
+    return "; ".join(part for part in parts if part)

@@ -27,7 +27,7 @@ class Interrupts:
 
     count: int = 0
     last: int = signal.SIGINT
-    _held: bool = False
+    _holding: bool = False
     _before: dict[signal.Signals, Callable[..., object] | int | None] = field(default_factory=dict)
 
     def __enter__(self) -> Self:
@@ -47,11 +47,11 @@ class Interrupts:
     @contextlib.contextmanager
     def hold(self) -> Iterator[None]:
         """Nothing interrupts what is done here."""
-        self._held = True
+        self._holding = True
         try:
             yield
         finally:
-            self._held = False
+            self._holding = False
 
     def check(self) -> None:
         """KeyboardInterrupt if a signal came while all were held."""
@@ -62,5 +62,5 @@ class Interrupts:
         self.count, self.last = self.count + 1, signum
         with contextlib.suppress(OSError):  # a terminal that has gone
             os.write(STDERR, FIRST if self.count == 1 else NEXT)
-        if not self._held:
+        if not self._holding:
             raise KeyboardInterrupt

@@ -48,7 +48,7 @@ from amk.agent.journal.inbox import Suggestion
 from amk.agent.journal.state import REFERENCE, START, State, Trial
 from amk.agent.journal.store import Journal
 from amk.agent.propose.base import Closing, Context, Proposer
-from amk.agent.run.lanes import Lane, finished
+from amk.agent.run.device_queue import DeviceQueue, finished
 from amk.agent.run.suggestions import Queue, parsed, written
 from amk.planner.settings import Settings
 from amk.planner.space import Space
@@ -79,7 +79,7 @@ class Loop:
     neighbourhood: Neighbourhood = field(default_factory=Neighbourhood)
     _fruitless: int = 0
     _queue: Queue = field(default_factory=Queue)
-    _lanes: list[Lane] = field(default_factory=list)
+    _device_queues: list[DeviceQueue] = field(default_factory=list)
     _begun: Future[Judged] | None = None
     """The judgement of what the session starts from."""
 
@@ -95,7 +95,7 @@ class Loop:
         """Search until a budget or the space ends; returns the reason. Raises AMK707 when no device is left."""
         budget.settle_lost(self.journal)
         budget.settle_leases(self.note, self.state)
-        self._lanes = [Lane(backend) for backend in self.backends]
+        self._device_queues = [DeviceQueue(backend) for backend in self.backends]
         try:
             reason = self._search()
             self._look_around(last=True)
@@ -103,8 +103,8 @@ class Loop:
         finally:
             if isinstance(self.proposer, Closing):
                 self.proposer.close()
-            for lane in self._lanes:
-                lane.end()
+            for queue in self._device_queues:
+                queue.end()
             self.gate.close()
         self.note(Finished(reason=(reason := ended(reason, self.state.surveyed))))
         return reason
@@ -121,9 +121,9 @@ class Loop:
             self._assign()
             self._fill()
             self._assign()
-            if any(lane.busy for lane in self._lanes):
-                for lane in finished(self._lanes, self.pipeline.futures):
-                    self._take(lane)
+            if any(queue.busy for queue in self._device_queues):
+                for queue in finished(self._device_queues, self.pipeline.futures):
+                    self._take(queue)
                 self._assign()  # the device does not wait for the look
                 self._look_around()
             elif self._late or self._full or not self.pipeline.futures:
@@ -154,7 +154,7 @@ class Loop:
 
     def _fill(self) -> None:
         """Propose until enough waits for a device. What waits for its paired test holds up nothing."""
-        wanted = self.gate.ahead + len(self._lanes) - 1
+        wanted = self.gate.ahead + len(self._device_queues) - 1
         while self._queued < wanted and self._stop_reason() is None:
             if not self._propose():
                 return
@@ -224,34 +224,34 @@ class Loop:
         return self.state.by_key | {made.key: START}
 
     def _assign(self) -> None:
-        """Give every idle lane what it needs next."""
-        for lane in self._lanes:
-            while not lane.busy:
-                if lane.backend.device not in self.state.calibrated:
-                    self._calibrate(lane)
+        """Give every idle device what it needs next."""
+        for queue in self._device_queues:
+            while not queue.busy:
+                if queue.backend.device not in self.state.calibrated:
+                    self._calibrate(queue)
                     continue
-                trial = self._trial_for(lane)
+                trial = self._trial_for(queue)
                 if trial is None:
                     break
                 if self.pipeline.pending(trial.index):  # measured in an earlier session
                     self._settle(trial)
                 phase = None if trial.closed else self._next_phase(trial)
                 if phase is not None and (number := self._attempt(trial, phase)) is not None:
-                    self._start(lane, trial.index, phase, number)
+                    self._start(queue, trial.index, phase, number)
 
-    def _calibrate(self, lane: Lane) -> None:
-        if (known := calibration.recent_calibration(self.state, lane.backend)) is not None:
+    def _calibrate(self, queue: DeviceQueue) -> None:
+        if (known := calibration.recent_calibration(self.state, queue.backend)) is not None:
             self.note(known)
         else:
-            self._start(lane, START, "calibrate", lane.failures + 1)
+            self._start(queue, START, "calibrate", queue.failures + 1)
 
-    def _trial_for(self, lane: Lane) -> Trial | None:
-        """The next of the open proposals that no other lane has; none is begun once the time is up.
+    def _trial_for(self, queue: DeviceQueue) -> Trial | None:
+        """The next of the open proposals that no other device has; none is begun once the time is up.
 
         First what lost its pilot, to be written down; then what needs its confirmation, then what was not looked at,
         until the best that passed its pilot has waited for long, or the time is nearly up.
         """
-        taken = {other.job.index for other in self._lanes if other.busy and other.job is not None}
+        taken = {other.job.index for other in self._device_queues if other.busy and other.job is not None}
         waiting = [t for t in self.state.open_trials if t.index not in taken]
         tested = [t for t in waiting if lost(self.state, t)] or [t for t in waiting if "paired test" in t.measured]
         promising = sorted(
@@ -260,16 +260,16 @@ class Loop:
         if tested or self._late:
             return tested[0] if tested else None
         last = bool(promising) and budget.closing(self.state.limits, self.journal.elapsed)
-        fresh = None if last or due(self.state, promising, self.gate.patience) else self._fresh(lane, waiting)
+        fresh = None if last or due(self.state, promising, self.gate.patience) else self._fresh(queue, waiting)
         return fresh or (promising[0] if promising else None)
 
-    def _fresh(self, lane: Lane, waiting: Sequence[Trial]) -> Trial | None:
+    def _fresh(self, queue: DeviceQueue, waiting: Sequence[Trial]) -> Trial | None:
         """The oldest proposal that was not measured and passes the gate. Judgements are waited for in their order,
         unless another device is at work: then only those are taken that are there.
 
         What follows is proposed once the device is at work, which does not wait for proposers either.
         """
-        others = any(other.busy for other in self._lanes if other is not lane)
+        others = any(other.busy for other in self._device_queues if other is not queue)
         for trial in waiting:
             if trial.measured or (self._full and not trial.evaluated):
                 continue
@@ -309,17 +309,17 @@ class Loop:
             return None
         return found
 
-    def _start(self, lane: Lane, index: int, phase: Phase, number: int) -> None:
+    def _start(self, queue: DeviceQueue, index: int, phase: Phase, number: int) -> None:
         """Lease the device and begin."""
         run = self.state.run
         assert run is not None
         incumbent, best = self.incumbent(), self.state.best
-        known = self.state.calibrated.get(lane.backend.device)
+        known = self.state.calibrated.get(queue.backend.device)
         steps = steps_of(phase, None if known is None else float(np.mean(known.incumbent_ms)))
         ends = early_ends(self.state)
         job = Job(index, phase, number, ROUNDS[phase], steps, run.positions, secrets.randbits(SEED_BITS), *ends)
-        self.note(LeaseReserved(index=index, phase=phase, attempt=number, device=lane.backend.device, seconds=0.0))
-        lane.start(job, best, incumbent, incumbent if index == START else self.pipeline.ready[index])
+        self.note(LeaseReserved(index=index, phase=phase, attempt=number, device=queue.backend.device, seconds=0.0))
+        queue.start(job, best, incumbent, incumbent if index == START else self.pipeline.ready[index])
 
     def _compare(self) -> None:
         """Measure the reference against the best, in a fresh process, on fresh inputs."""
@@ -328,40 +328,40 @@ class Loop:
         if ready is not None:
             session = self.state.session
             self.pipeline.ready[REFERENCE] = ready
-            self._start(self._lanes[0], REFERENCE, "confirm", session.session if session is not None else 1)
-            self._take(self._lanes[0])
+            self._start(self._device_queues[0], REFERENCE, "confirm", session.session if session is not None else 1)
+            self._take(self._device_queues[0])
 
-    def _take(self, lane: Lane) -> None:
-        """Write down what a lane measured and settle its lease."""
-        job, result, seconds = lane.take()
+    def _take(self, queue: DeviceQueue) -> None:
+        """Write down what a device measured and settle its lease."""
+        job, result, seconds = queue.take()
         if isinstance(result, Fault):
-            self._fault(lane, job, result, seconds)
+            self._fault(queue, job, result, seconds)
             return
         if job.index == START and (uneven := calibration.uneven(result.log_ratios)):
-            self._fault(lane, job, Fault("uneven", uneven), seconds)
+            self._fault(queue, job, Fault("uneven", uneven), seconds)
             return
-        self.note(measured := lane.measured(job, result, seconds))
+        self.note(measured := queue.measured(job, result, seconds))
         if job.index == START:
-            self.note(calibration.calibrated(self.state, lane.backend, measured, result.log_ratios))
+            self.note(calibration.calibrated(self.state, queue.backend, measured, result.log_ratios))
 
-    def _fault(self, lane: Lane, job: Job, fault: Fault, seconds: float) -> None:
-        self.note(lane.faulted(job, fault, seconds))
+    def _fault(self, queue: DeviceQueue, job: Job, fault: Fault, seconds: float) -> None:
+        self.note(queue.faulted(job, fault, seconds))
         if fault.kind == "device_lost":
-            self._quarantine(lane, fault.detail)
+            self._quarantine(queue, fault.detail)
         elif job.index == START:
-            lane.failures += 1
-            if fault.suspect or lane.failures >= (LOST if fault.kind == "lost" else RETRIES):
-                self._quarantine(lane, f"the incumbent itself cannot be measured: {fault.kind}: {fault.detail}")
+            queue.failures += 1
+            if fault.suspect or queue.failures >= (LOST if fault.kind == "lost" else RETRIES):
+                self._quarantine(queue, f"the incumbent itself cannot be measured: {fault.kind}: {fault.detail}")
         elif fault.suspect and job.index >= 0:
             self._decide_fault(self.state.trials[job.index], fault)
 
-    def _quarantine(self, lane: Lane, reason: str) -> None:
+    def _quarantine(self, queue: DeviceQueue, reason: str) -> None:
         """Go on with the other devices; AMK707 if this was the last."""
-        self.note(Quarantined(device=lane.backend.device, reason=reason[:500]))
-        self._lanes.remove(lane)
-        lane.end()
-        if not self._lanes:
-            message = f"{lane.backend.device} is quarantined: {reason}"
+        self.note(Quarantined(device=queue.backend.device, reason=reason[:500]))
+        self._device_queues.remove(queue)
+        queue.end()
+        if not self._device_queues:
+            message = f"{queue.backend.device} is quarantined: {reason}"
             help_line = "the run is intact; --resume continues it on a working GPU"
             raise AmkError(Diagnostic("AMK707", message, help=help_line), Exit.NO_GPU)
 

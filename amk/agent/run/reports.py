@@ -17,8 +17,8 @@ from amk.agent.propose.singles import Singles
 from amk.agent.propose.together import combined, gained
 from amk.agent.report.edits_table import Remaining, what_is_left
 from amk.agent.report.html import middle, render
-from amk.agent.report.kept import REPORT
 from amk.agent.report.result import Ablated, ablated
+from amk.agent.report.stored_report import REPORT
 from amk.planner.space import OutsideSpaceError
 
 HURRY = 1.0

@@ -46,7 +46,7 @@ class Order:
     """Which warp runs next. seed: None, warps take turns, `slice` instructions each, and copies land as late as they
     can.
 
-    With a seed, warps, slices and landings are drawn. first: warps (worker, warp) that run before, in this order. held:
+    With a seed, warps, slices and landings are drawn. first: warps (worker, warp) that run before, in this order. last:
     warps that run only where all others wait and no copy is in flight; never, if others change memory while they poll.
     eager: copies land at once.
     """
@@ -54,7 +54,7 @@ class Order:
     seed: int | None = None
     slice: int = 400
     first: tuple[tuple[int, int], ...] = ()
-    held: frozenset[tuple[int, int]] = frozenset()
+    last: frozenset[tuple[int, int]] = frozenset()
     eager: bool = False
 
 
@@ -71,8 +71,8 @@ def gaps(arrays: Sequence[tuple[int, int]] | None, size: int) -> list[tuple[int,
 class Outcome:
     """ended: every warp reached the end. instructions: executed by all warps together.
 
-    raced: races were looked for to the end; not if that was not asked for, or took more than a quarter of the memory
-    that the limits allow.
+    races_checked: races were looked for to the end; not if that was not asked for, or took more than a quarter of the
+    memory that the limits allow.
     """
 
     ended: bool
@@ -80,7 +80,7 @@ class Outcome:
     instructions: int
     copies: int
     seconds: float = 0.0
-    raced: bool = False
+    races_checked: bool = False
 
 
 class Machine:
@@ -177,7 +177,7 @@ class Machine:
             touch_log=np.zeros((MOST_TOUCHES if self.touches_wanted else 1, touched.COLUMNS), np.int64),
             scratch_words=np.zeros(1024, np.int64),
             groups=np.zeros((warps, 32), np.int64),
-            told=np.zeros(len(program.code), np.uint8),
+            fault_bits=np.zeros(len(program.code), np.uint8),
             mbarriers=np.zeros(shared * self.blocks // 8 + 1, np.uint8),
             undefined=undefined,
             memory=m8,
@@ -199,8 +199,8 @@ class Machine:
         sizes: dict[str, tuple[int, ...]] = {
             "clocks": (warps, threads), "barrier_clocks": (self.blocks, 16, threads), "agents": (warps,),
             "commits": (warps, 64), "committed": (warps,), "pool": (vectors, threads), "free": (vectors,),
-            "sync_of": (watched // 4 + 2,), "written": (watched,), "seen": (watched,), "spread": (2 * warps,),
-            "proxied": (warps, 2, threads), "moments": (warps,), "ordered": (warps,),
+            "sync_of": (watched // 4 + 2,), "write_epochs": (watched,), "read_epochs": (watched,),
+            "spread": (2 * warps,), "proxied": (warps, 2, threads), "moments": (warps,), "ordered": (warps,),
             "lane_vectors": (warps, LANE_KINDS, 33), "lanes_known": (warps, 32, 32), "waited": (warps, 32),
             "fenced_at": (warps, 2, 32),
         }  # fmt: skip
@@ -272,7 +272,7 @@ class Machine:
         self._start(argument, order)
         grid, limits = self.grid, self.limits
         listed = np.array([block * self.warps + warp for block, warp in order.first], np.int64)
-        held = np.array([(n // self.warps, n % self.warps) in order.held for n in range(self.blocks * self.warps)], int)
+        held = np.array([(n // self.warps, n % self.warps) in order.last for n in range(self.blocks * self.warps)], int)
         while True:
             left = limits.instructions - int(grid.numbers[state.EXECUTED])
             code = advance(
@@ -292,7 +292,7 @@ class Machine:
             instructions=int(grid.numbers[state.EXECUTED]),
             copies=int(grid.numbers[state.LANDED]),
             seconds=time.monotonic() - started,
-            raced=bool(grid.numbers[state.RACES]),
+            races_checked=bool(grid.numbers[state.RACES]),
         )
 
     def _start(self, argument: bytes, order: Order) -> None:
@@ -306,7 +306,7 @@ class Machine:
         pool = grid.numbers[[state.POOL_USED, state.FREE_COUNT]]
         for array in (grid.pcs, grid.lanes, grid.masks, grid.warps, grid.poll_log, grid.blocks, grid.barriers,
                       grid.numbers,
-                      grid.mbarriers, grid.told, grid.small_count, grid.groups, grid.fault_log):  # fmt: skip
+                      grid.mbarriers, grid.fault_bits, grid.small_count, grid.groups, grid.fault_log):  # fmt: skip
             array[:] = 0
         self._keep_off()
         grid.numbers[[state.POOL_USED, state.FREE_COUNT]] = pool

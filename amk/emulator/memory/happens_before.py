@@ -64,12 +64,12 @@ from amk.emulator.memory.state import (
     PAGES,
     RACE,
     RACES,
-    SEEN,
+    READ_EPOCHS,
     SHARED_AT,
     SYNC_OF,
     WAITED,
     WARP_COUNT,
-    WRITTEN,
+    WRITE_EPOCHS,
     fault,
 )
 from amk.emulator.ptx import isa
@@ -141,26 +141,26 @@ def with_others(seen: int, mine: int) -> int:
 @separate
 def read_by(grid: int, warp: int, lane: int, byte: int, mine: int) -> None:
     """Note a weak read."""
-    seen, thread = at(at(grid, SEEN), byte), thread_of(mine)
+    seen, thread = at(at(grid, READ_EPOCHS), byte), thread_of(mine)
     if seen < 0:
         reads = pooled(grid, -1 - seen)
         last = at(reads, thread)
         to(reads, thread, mine if last == 0 or happened_before(grid, warp, lane, last) else with_others(last, mine))
     elif seen == 0 or happened_before(grid, warp, lane, seen):
-        to(at(grid, SEEN), byte, mine)
+        to(at(grid, READ_EPOCHS), byte, mine)
     elif thread_of(seen) == thread:
-        to(at(grid, SEEN), byte, with_others(seen, mine))
+        to(at(grid, READ_EPOCHS), byte, with_others(seen, mine))
     else:
         number = fresh(grid)
         to(pooled(grid, number), thread_of(seen), seen)
         to(pooled(grid, number), thread, mine)
-        to(at(grid, SEEN), byte, -1 - number)
+        to(at(grid, READ_EPOCHS), byte, -1 - number)
 
 
 @separate
 def forget_reads(grid: int, warp: int, pc: int, lane: int, byte: int) -> None:
     """A write follows the reads of this byte: all have to be before it."""
-    seen = at(at(grid, SEEN), byte)
+    seen = at(at(grid, READ_EPOCHS), byte)
     if seen > 0:
         if not over(grid, warp, lane, seen):
             unordered(grid, warp, pc, lane, byte, seen, 3)
@@ -170,7 +170,7 @@ def forget_reads(grid: int, warp: int, pc: int, lane: int, byte: int) -> None:
             if at(reads, thread) and not over(grid, warp, lane, at(reads, thread)):
                 unordered(grid, warp, pc, lane, byte, at(reads, thread), 3)
         free(grid, -1 - seen)
-    to(at(grid, SEEN), byte, 0)
+    to(at(grid, READ_EPOCHS), byte, 0)
 
 
 @separate
@@ -184,18 +184,18 @@ def watch_as(grid: int, warp: int, pc: int, lane: int, place: int, size: int, wr
     several = mine & ~(63 << LANE_AT) | MANY << LANE_AT
     ordered = 0
     for byte in range(place, place + size):
-        before = at(at(grid, WRITTEN), byte)
+        before = at(at(grid, WRITE_EPOCHS), byte)
         if before and before != mine:
             if before != ordered and not happened_before(grid, warp, lane, before):
                 unordered(grid, warp, pc, lane, byte, before, 1 if writes else 0)
             ordered = before
             if stale and clock_of(before) > at(grid, LAUNCHED):
                 fault(grid, NON_COHERENT_READ, warp, pc, lane, byte, before, 0)
-        seen = at(at(grid, SEEN), byte)
+        seen = at(at(grid, READ_EPOCHS), byte)
         if writes:
             if seen:
                 forget_reads(grid, warp, pc, lane, byte)
-            to(at(grid, WRITTEN), byte, mine)
+            to(at(grid, WRITE_EPOCHS), byte, mine)
         elif records and seen != mine and seen != several:
             read_by(grid, warp, lane, byte, mine)
 

@@ -63,9 +63,10 @@ NUMBERS = 32
 # The table: numbers of the grid, then the addresses of its arrays, then sizes.
 (
     CODE, REGISTERS, POISON, DEFINED, PCS, LANES, MASKS, WARPS, POLL_LOG, BLOCKS, BARRIERS, PAGES, ALLOCATIONS,
-    FAULT_LOG, COPY_QUEUE, SMALL_QUEUE, SMALL_COUNT, GROUPS, TOLD, MBARRIERS, CLOCKS, BARRIER_CLOCKS, AGENTS, COMMITS,
-    COMMITTED, POOL, FREE, SYNC_OF, WRITTEN, SEEN, SPREAD, PROXIED, MOMENTS, ORDERED, LANE_VECTORS, LANES_KNOWN, WAITED,
-    FENCED_AT, BEFORE, BEFORE_UNDEFINED, TOUCH_LOG, SCRATCH_WORDS, UNDEFINED_BYTES, MEMORY,
+    FAULT_LOG, COPY_QUEUE, SMALL_QUEUE, SMALL_COUNT, GROUPS, FAULT_BITS, MBARRIERS, CLOCKS, BARRIER_CLOCKS, AGENTS,
+    COMMITS, COMMITTED, POOL, FREE, SYNC_OF, WRITE_EPOCHS, READ_EPOCHS, SPREAD, PROXIED, MOMENTS, ORDERED,
+    LANE_VECTORS, LANES_KNOWN, WAITED, FENCED_AT, BEFORE, BEFORE_UNDEFINED, TOUCH_LOG, SCRATCH_WORDS, UNDEFINED_BYTES,
+    MEMORY,
 ) = range(NUMBERS, NUMBERS + 44)  # fmt: skip
 (
     WARP_COUNT, BLOCK_COUNT, ROWS, COPY_ROOM, SMALL_ROOM, POOL_ROOM, GLOBAL_BYTES, SHARED_BYTES, SHARED_AT, CONST_AT,
@@ -95,7 +96,7 @@ class Grid:
     small_queue: Words  # [b, ., 6], cp.async in flight
     small_count: Words  # [b]
     groups: Words  # [w, 32], groups committed
-    told: Bytes  # [n], faults already told of an instruction, a bit a kind
+    fault_bits: Bytes  # [n], faults already told of an instruction, a bit a kind
     mbarriers: Bytes  # one for each 8 bytes of shared memory: whether an mbarrier stands there
     clocks: Words  # [w, 6 w], see `clocks`; short up to `before_undefined` where no races are looked for
     barrier_clocks: Words  # [b, 16, 6 w]
@@ -105,8 +106,8 @@ class Grid:
     pool: Words  # [., 6 w], vectors
     free: Words  # [.], numbers of vectors that are free again
     sync_of: Words  # [m / 4], 1 + the vector released at this word
-    written: Words  # [m], epoch of the last write
-    seen: Words  # [m], epoch of the last read, or -1 - the vector of epochs of several
+    write_epochs: Words  # [m], epoch of the last write
+    read_epochs: Words  # [m], epoch of the last read, or -1 - the vector of epochs of several
     spread: Words  # [2 w], clock up to which strong loads see a thread's stores
     proxied: Words  # [w, 2, 6 w], what happened before the last proxy fence of global, of shared memory that all know
     moments: Words  # [w], clock of the warp's present
@@ -164,7 +165,7 @@ def poison_of(grid: int, warp: int) -> int:
 def fault(grid: int, kind: int, warp: int, pc: int, lane: int, address: int, more: int, other: int) -> None:
     """Record a fault; a minor one once for each instruction, any other ends the run."""
     if kind >= MINOR:
-        told, bit = at(grid, TOLD), 1 << (kind - MINOR)
+        told, bit = at(grid, FAULT_BITS), 1 << (kind - MINOR)
         if byte_at(told, pc) & bit:
             return
         byte_to(told, pc, byte_at(told, pc) | bit)

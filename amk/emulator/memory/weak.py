@@ -46,13 +46,13 @@ from amk.emulator.memory.state import (
     ORDERED,
     PROXY,
     RACES,
-    SEEN,
+    READ_EPOCHS,
     SHARED_AT,
     SPREAD,
     UNDEFINED_BYTES,
     UNSPREAD,
     WARP_COUNT,
-    WRITTEN,
+    WRITE_EPOCHS,
     fault,
 )
 from amk.emulator.ptx import isa
@@ -67,7 +67,7 @@ def remember(grid: int, warp: int, place: int, size: int) -> None:
         return
     ordered = at(at(grid, ORDERED), warp)
     for byte in range(place, place + size):
-        last = at(at(grid, WRITTEN), byte)
+        last = at(at(grid, WRITE_EPOCHS), byte)
         if last == 0 or thread_of(last) != warp or clock_of(last) < ordered:
             byte_to(at(grid, BEFORE), byte, byte_at(at(grid, MEMORY), byte))
             byte_to(at(grid, BEFORE_UNDEFINED), byte, byte_at(at(grid, UNDEFINED_BYTES), byte))
@@ -77,7 +77,7 @@ def remember(grid: int, warp: int, place: int, size: int) -> None:
 @separate
 def hidden(grid: int, warp: int, pc: int, lane: int, byte: int) -> bool:
     """Whether a load by this instruction gets what was there before the byte's last write."""
-    last = at(at(grid, WRITTEN), byte)
+    last = at(at(grid, WRITE_EPOCHS), byte)
     thread = thread_of(last)
     if last == 0 or thread == warp or thread >= at(grid, WARP_COUNT):
         return False
@@ -99,7 +99,7 @@ def hidden_in(grid: int, warp: int, pc: int, lane: int, place: int, size: int) -
         return False
     last = 0
     for byte in range(place, place + size):
-        now = at(at(grid, WRITTEN), byte)
+        now = at(at(grid, WRITE_EPOCHS), byte)
         if now != last and hidden(grid, warp, pc, lane, byte):
             return True
         last = now
@@ -194,7 +194,7 @@ def behind_fence(grid: int, warp: int, pc: int, lane: int, place: int, size: int
         return
     inside = 1 if place >= at(grid, SHARED_AT) else 0
     for byte in range(place, place + size):
-        last, seen = at(at(grid, WRITTEN), byte), at(at(grid, SEEN), byte)
+        last, seen = at(at(grid, WRITE_EPOCHS), byte), at(at(grid, READ_EPOCHS), byte)
         if last and not fenced_off(grid, warp, lane, inside, last):
             fault(grid, PROXY, warp, pc, lane, byte, last, 1 if writes else 0)
         if writes and seen > 0 and not fenced_off(grid, warp, lane, inside, seen):

@@ -39,7 +39,7 @@ RESERVE = 0.7
 class Part:
     """What a pass reads of one text: tokens behind it, to which they are appended.
 
-    wanted: of how many of the last rows something is returned, logits or, with `states`, what lm_head is multiplied
+    outputs: of how many of the last rows something is returned, logits or, with `states`, what lm_head is multiplied
     with. parents: the tokens are the nodes of a tree: of each the number of one before it, or -1 for a node that
     follows the text; each sees the text, those on its path and itself. Those are appended that follow each other from
     the first on.
@@ -47,7 +47,7 @@ class Part:
 
     text: TextCache
     tokens: Sequence[Token]
-    wanted: int
+    outputs: int
     states: bool = False
     parents: Sequence[int] | None = None
 
@@ -96,11 +96,11 @@ class ForwardPass:
         """One pass over parts of different texts, whose contexts have room for them: what each part wants, f32
         [wanted, vocab], or [wanted, hidden size] of states."""
         x, sizes = self._through(parts), [len(part.tokens) for part in parts]
-        last = [np.s_[end - part.wanted : end] for part, end in zip(parts, accumulate(sizes), strict=True)]
+        last = [np.s_[end - part.outputs : end] for part, end in zip(parts, accumulate(sizes), strict=True)]
         found = [normed(self.model, self.model.graph.final_norm, x[rows], self._vector) for rows in last]
-        heads = [n for n, part in enumerate(parts) if part.wanted and not part.states]
+        heads = [n for n, part in enumerate(parts) if part.outputs and not part.states]
         if heads:
-            counts = [parts[n].wanted for n in heads]
+            counts = [parts[n].outputs for n in heads]
             logits = self._product(counts, np.concatenate([found[n] for n in heads]), ("lm_head",))
             for n, rows in zip(heads, np.split(logits, list(accumulate(counts))[:-1]), strict=True):
                 found[n] = rows

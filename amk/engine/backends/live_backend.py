@@ -47,23 +47,23 @@ class _Ask(Ask):
     most: int
     ends: frozenset[int]
     sampling: Sampling = GREEDY
-    found: list[int] = field(default_factory=list)
+    answer: list[int] = field(default_factory=list)
     logits: F32 | None = None
 
     @property
     def answered(self) -> bool:
-        enough = len(self.found) >= self.most or (self.found and self.found[-1] in self.ends)
+        enough = len(self.answer) >= self.most or (self.answer and self.answer[-1] in self.ends)
         return self.logits is not None or bool(self.most and enough)
 
     @property
     def tokens(self) -> list[int]:
         """Of the text and behind it."""
-        return [*map(int, self.text), *self.found]
+        return [*map(int, self.text), *self.answer]
 
 
 def _unread(seat: Seat[_Ask], ask: _Ask) -> int:
     """Given tokens of its text that are not read yet."""
-    return len(ask.text) + len(ask.found) - len(seat.read)
+    return len(ask.text) + len(ask.answer) - len(seat.read)
 
 
 class LiveBackend(ScheduleTexts, Seats[_Ask]):
@@ -91,7 +91,7 @@ class LiveBackend(ScheduleTexts, Seats[_Ask]):
     def extend(self, tokens: Sequence[Token], most: int, sampling: Sampling, eos: Sequence[int]) -> list[int]:
         if not serves(self._mode, sampling):
             return [choose(self.logits(tokens), sampling, len(tokens) - 1)]
-        return self._answer_text(tokens, max(1, min(most, self._slice)), eos, sampling).found
+        return self._answer_text(tokens, max(1, min(most, self._slice)), eos, sampling).answer
 
     def free(self) -> None:
         with self._turn:
@@ -133,7 +133,7 @@ class LiveBackend(ScheduleTexts, Seats[_Ask]):
 
     def _count(self, asks: Sequence[tuple[Seat[_Ask], _Ask]]) -> int:
         """Tokens of the launch: it ends where the first text has what was asked for."""
-        wanted = [_unread(seat, ask) - 1 + max(1, ask.most - len(ask.found)) for seat, ask in asks]
+        wanted = [_unread(seat, ask) - 1 + max(1, ask.most - len(ask.answer)) for seat, ask in asks]
         return max(1, min(self._slice, *wanted))
 
     def _take(self, seat: Seat[_Ask], ask: _Ask, count: int, chosen: list[int], logits: F32 | None) -> None:
@@ -147,6 +147,6 @@ class LiveBackend(ScheduleTexts, Seats[_Ask]):
             ask.logits = np.array(logits[seat.number], np.float32)
             return
         for token in new:
-            ask.found.append(token)
+            ask.answer.append(token)
             if token in ask.ends:
                 break

@@ -51,7 +51,7 @@ class SlicePass:
     def read(self, parts: Sequence[Part]) -> list[F32]:
         """As the forward pass on the CPU does, of the one text that there is."""
         (part,) = parts
-        states = self._through(part)[len(part.tokens) - part.wanted :]
+        states = self._through(part)[len(part.tokens) - part.outputs :]
         part.text.length += part.appended
         if part.states:
             return [normed(self.model, self.model.graph.final_norm, states, self._vector)]

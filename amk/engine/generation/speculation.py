@@ -88,12 +88,12 @@ class Launched(NamedTuple):
 class Guesses(NamedTuple):
     """A text that is known, and what may follow it."""
 
-    known: Sequence[Token]
+    context: Sequence[Token]
     tokens: list[int]
 
     @property
     def text(self) -> list[Token]:
-        return [*self.known, *self.tokens]
+        return [*self.context, *self.tokens]
 
 
 class Speculation:

@@ -73,7 +73,7 @@ def misread(
     launch, final = _of(launch_content(toucher, pos), spaces), _of(final_content(toucher, pos), spaces)
     held = _numbered(touched, [content for *_, content in launch + final])
     memory = [NOTHING] * cut.count
-    outside = [(*span, number) for span, number in zip(cut.asked, held[len(touched.content) :], strict=True)]
+    outside = [(*span, number) for span, number in zip(cut.spans, held[len(touched.content) :], strict=True)]
     for first, stop, content in outside[: len(launch)]:
         memory[first:stop] = [content] * (stop - first)
     place = np.empty(len(order), np.int64)

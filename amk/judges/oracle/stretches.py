@@ -17,12 +17,12 @@ Span = tuple[int, int, int]
 @dataclass(frozen=True, eq=False)
 class Stretches:
     """Stretches of all spaces by number; row i of the accesses is over stretches first[i] .. stop[i]-1. count: of all.
-    asked: (first, stop) of the other spans."""
+    spans: (first, stop) of the other spans."""
 
     first: IntArray
     stop: IntArray
     count: int
-    asked: list[tuple[int, int]]
+    spans: list[tuple[int, int]]
 
 
 def stretches(touched: Touched, asked: Sequence[Span] = ()) -> Stretches:

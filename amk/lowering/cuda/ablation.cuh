@@ -1,4 +1,4 @@
-// What a measurement leaves out of the kernel, to time the rest (amk/bench/ablation.py, which a test compares with this).
+// What a measurement leaves out of the kernel, to time the rest (amk/bench/table/ablation.py, which a test compares with this).
 //
 // The product's own code never defines AMK_ABLATION, so that every constant is false and no instruction differs. Code made
 // with it computes nothing: results are wrong, tokens are kept within the vocabulary so that no address is. It is another

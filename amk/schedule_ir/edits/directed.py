@@ -73,11 +73,11 @@ def directed(hot: Hot, kind: str) -> Edits:
 
 
 def _relaxed(hot: Hot) -> tuple[Leaf, Wait]:
-    leaf = hot.leaf([n for n in hot.scene.leaves if any(_is_hint(w) for w in n.step.waits)])
-    return leaf, hot.scene.one([w for w in leaf.step.waits if _is_hint(w)])
+    leaf = hot.leaf([n for n in hot.scene.leaves if any(_is_relaxed(w) for w in n.step.waits)])
+    return leaf, hot.scene.one([w for w in leaf.step.waits if _is_relaxed(w)])
 
 
-def _is_hint(wait: Wait) -> bool:
+def _is_relaxed(wait: Wait) -> bool:
     return wait.order == "relaxed" and isinstance(wait.at_least, dict) and wait.at_least.get("t", 0) > 0
 
 
@@ -91,7 +91,7 @@ def _threshold(hot: Hot) -> Edits:
     return [kinds.SetWait(node=leaf.name, counter=wait.counter, at_least=new)]
 
 
-def _drop_hint(hot: Hot) -> Edits:
+def _drop_relaxed_wait(hot: Hot) -> Edits:
     """A relaxed wait goes: readers look for the tagged words at once. Its step goes where nothing is left of it."""
     leaf, wait = _relaxed(hot)
     if isinstance(leaf.step.op, WaitOp) and len(leaf.step.waits) == 1:
@@ -215,7 +215,7 @@ def _any(hot: Hot) -> Edits:
 
 KINDS: Final[Mapping[str, Draw]] = {
     "threshold": _threshold,
-    "drop hint": _drop_hint,
+    "drop hint": _drop_relaxed_wait,
     "all look": _all_look,
     "remove barrier": _remove_barrier,
     "move": _move,

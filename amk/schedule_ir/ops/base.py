@@ -54,7 +54,7 @@ class Work(NamedTuple):
     near: int
     far: int
     spans: int
-    written: int
+    writes: int
     handled: int
 
 

@@ -28,14 +28,14 @@ def need(holds: bool, reason: str) -> None:
 
 @dataclass(frozen=True)
 class Number:
-    """node: an expression, or a table by a name; known: values of names; lap: the name that stands for the lap."""
+    """node: an expression, or a table by a name; values: values of names; lap: the name that stands for the lap."""
 
     node: Any
-    known: Mapping[str, int]
+    values: Mapping[str, int]
     lap: str | None
 
     def at(self, k: int) -> int:
-        return _value(self.node, {**self.known, **({} if self.lap is None else {self.lap: k})})
+        return _value(self.node, {**self.values, **({} if self.lap is None else {self.lap: k})})
 
     @property
     def shape(self) -> tuple[int, Fraction]:
@@ -125,11 +125,11 @@ def _shape(node: Any, whole: Number) -> tuple[int, Fraction]:
                 left, right = right, left
             need(lap not in names(left), "a product of laps")
             period, rate = _shape(right, whole)
-            return period, rate * _value(left, whole.known)
+            return period, rate * _value(left, whole.values)
         case ast.BinOp(left=left, op=ast.FloorDiv() | ast.Mod() as op, right=right):
             need(lap not in names(right), "a divisor depends on the lap")
             period, rate = _shape(left, whole)
-            divisor = _value(right, whole.known)
+            divisor = _value(right, whole.values)
             need(divisor > 0, "a divisor is not positive")
             need(rate >= 0, "what is divided may be negative, which languages round in two ways")
             repeats = next((p for p in range(period, MOST_LAPS + 1, period) if rate * p % divisor == 0), MOST_LAPS + 1)

@@ -28,11 +28,11 @@ GONE: Final = -1
 
 @dataclass(frozen=True, eq=False)
 class Compact:
-    """into [events]: number of the event that each has become, `GONE` if none; kept: the events that are left, by their
+    """into [events]: number of the event that each has become, `GONE` if none; events: those that are left, by their
     number before. Both in the order of listing."""
 
     into: I64
-    kept: I64
+    events: I64
 
     def rows(self, rows: I64) -> I64:
         """Rows that begin with an event, renumbered; their events must not be gone."""

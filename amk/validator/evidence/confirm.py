@@ -120,7 +120,8 @@ class Confirmer:
     def _open(self, a: Place, b: Place) -> Bools:
         """[warps of a, warps of b] which of their events the composed order leaves open: no run enables others."""
         result = self.result
-        order = {"word": result.order, "wait": result.hints, "fence": result.fence}.get(self.edges) or result.order
+        orders = {"word": result.order, "wait": result.relaxed_waits, "fence": result.fence}
+        order = orders.get(self.edges) or result.order
         assert order is not None, "something races in an order"
         one, two = (order.numbers(np.full(len(e), w), e) for e, w in ((_local(p), p[1]) for p in (a, b)))
         shape = len(one), len(two)

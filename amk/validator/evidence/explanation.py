@@ -221,9 +221,9 @@ def _fault_diagnostic(result: Composition, fault: Fault) -> Diagnostic:
     trace, worker, item = _node(result, fault.event)
     who, what = place(trace, worker, item, None)
     facts = [shown(f"{who} reads: {what}"), because(f"expected {expected}")]
-    if fault.found is not None:
-        shifted = " at another offset" if fault.found[0] == fault.expected[0] else ""
-        facts.append(because(f"found {family_name(fault.found[0])}{shifted}"))
+    if fault.actual is not None:
+        shifted = " at another offset" if fault.actual[0] == fault.expected[0] else ""
+        facts.append(because(f"found {family_name(fault.actual[0])}{shifted}"))
     message = f"{bytes_} hold something else than the reader needs"
     if fault.kind == "uninitialised":
         message = f"{bytes_} are read and were never written"

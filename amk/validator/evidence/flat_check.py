@@ -134,7 +134,7 @@ class FlatCheck:
         found = accesses(rows, run.position[rows[:, 0]], self.tagged, (nothing, nothing))
         result.races, result.unseen = found.unseen(least, fence)
         result.overwritten = found.overwritten(blocking)
-        result.hints, result.fence = blocking.with_hints, fence
+        result.relaxed_waits, result.fence = blocking.with_relaxed_waits, fence
         return result
 
 

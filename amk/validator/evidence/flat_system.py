@@ -224,7 +224,7 @@ class _Expansion:
             parts.clear()
         left = compact(agent, waits, signals, accesses) if self.brief else None
         if left is not None:
-            agent, tag = agent[left.kept], tag[left.kept]
+            agent, tag = agent[left.events], tag[left.events]
             waits, signals, accesses = map(left.rows, (waits, signals, accesses))
         system, ids = assemble(self.agents, agent, init, waits, signals, accesses, initial, final, tag, called)
         ids = ids if left is None else np.append(ids, GONE)[left.into]

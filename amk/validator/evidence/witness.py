@@ -116,7 +116,7 @@ class Slice:
 
     def __init__(self, run: Run) -> None:
         self.run, self.system = run, run.system
-        self.kept = np.zeros(self.system.events, dtype=bool)
+        self.members = np.zeros(self.system.events, dtype=bool)
         self.pending: list[int] = []
         system = self.system
         order = np.lexsort((run.position[system.signal_event], system.signal_counter))
@@ -129,8 +129,8 @@ class Slice:
     def _keep(self, event: int) -> None:
         """Keep the event and what precedes it in its agent."""
         first = int(self.system.agent_first[self.system.agent_of[event]])
-        while event >= first and not self.kept[event]:
-            self.kept[event] = True
+        while event >= first and not self.members[event]:
+            self.members[event] = True
             self.pending.append(event)
             event -= 1
 
@@ -161,7 +161,7 @@ class Slice:
 
     def order(self) -> list[int]:
         """The part in run order."""
-        found: list[int] = self.run.order[self.kept[self.run.order]].tolist()
+        found: list[int] = self.run.order[self.members[self.run.order]].tolist()
         return found
 
     def legs(self, required: Collection[int], enabled: Collection[int] = ()) -> tuple[tuple[int, int], ...]:

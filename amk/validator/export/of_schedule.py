@@ -45,7 +45,7 @@ def certify_schedule(schedule: Schedule, checked: bool = True, proof: Proof | No
         clocks = {"time": time, "fence": time, "wait": time}  # one order unless something orders less than it blocks
         if proof.words.readings:
             clocks["fence"] = coded(claims_of(proof, "fence"))
-        if proof.hints:
+        if proof.relaxed_waits:
             clocks["wait"] = coded(claims_of(proof, "wait"))
         if checked:
             proof.check(times, clocks)
@@ -179,7 +179,7 @@ class _Guessing(dict[tuple[int, int], I64]):
         enough = int(np.searchsorted(np.cumsum(rows[:, AMOUNT]), need)) + 1 if need > 0 else 0
         rows = rows[:enough]
         assert order is not None
-        rows = rows[(rows[:, WEAK] == 0) | order.hints]
+        rows = rows[(rows[:, WEAK] == 0) | order.relaxed_waits]
         known = np.zeros(order.columns, np.int64)
         if len(rows):
             known = order.starts[rows[:, WORKER], rows[:, ITEM]].max(axis=0).astype(np.int64)
@@ -199,7 +199,7 @@ class _FirstPass(Order):
 
 def claims_of(proof: Proof, edges: str) -> Claims:
     """The greatest claims that hold; none for edges that are those of `time`."""
-    if (edges == "fence" and not proof.words.readings) or (edges == "wait" and not proof.hints):
+    if (edges == "fence" and not proof.words.readings) or (edges == "wait" and not proof.relaxed_waits):
         return {}
     guessed = _Guessing(proof)
     order: Order = _FirstPass(edges, proof.programs, proof.counters, proof.words, proof.level, guessed)
@@ -216,7 +216,7 @@ def claims_of(proof: Proof, edges: str) -> Claims:
 def _statistic(order: Order, key: tuple[int, int], claim: I64) -> I64:
     """[warp classes] the largest claim that holds, at most `claim`."""
     instance, threshold = key
-    worker, item, weight, least, loose = order.counters.warp_groups(instance, order.hints)
+    worker, item, weight, least, loose = order.counters.warp_groups(instance, order.relaxed_waits)
     need = threshold - int(order.counters.init[instance])
     if need <= 0 or need > int(weight.sum()) + loose:
         return np.zeros_like(claim)

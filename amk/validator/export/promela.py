@@ -25,12 +25,12 @@ ALIKE = frozenset({READ, ACCUMULATE_INT, ACCUMULATE_FLOAT})
 
 def promela(system: System) -> str:
     """The model's text; meant for small systems."""
-    rivals = conflicts(system)
+    conflicting = conflicts(system)
     lines = [f"int c{k} = {init};" for k, init in enumerate(system.counter_init.tolist())]
-    lines += [f"bool inside{e};" for e in sorted(rivals)]
+    lines += [f"bool inside{e};" for e in sorted(conflicting)]
     for agent in range(system.agents):
         first, stop = system.agent_first[agent : agent + 2].tolist()
-        body = [line for event in range(first, stop) for line in _event(system, event, rivals)]
+        body = [line for event in range(first, stop) for line in _event(system, event, conflicting)]
         lines += [f"active proctype agent{agent}() {{", *(body or ["  skip"]), "}"]
     return "\n".join(lines) + "\n"
 
@@ -48,7 +48,7 @@ def conflicts(system: System) -> dict[int, list[int]]:
     return {event: sorted(others) for event, others in found.items() if others}
 
 
-def _event(system: System, event: int, rivals: dict[int, list[int]]) -> list[str]:
+def _event(system: System, event: int, conflicting: dict[int, list[int]]) -> list[str]:
     waits = slice(*system.wait_first[event : event + 2].tolist())
     signals = slice(*system.signal_first[event : event + 2].tolist())
     held = zip(system.wait_counter[waits].tolist(), system.wait_threshold[waits].tolist(), strict=True)
@@ -56,9 +56,9 @@ def _event(system: System, event: int, rivals: dict[int, list[int]]) -> list[str
     guard = " && ".join(f"c{c} >= {t}" for c, t in held) or "true"
     adds = " ".join(f"c{c} = c{c} + {n};" for c, n in given)
     name = f"  /* {event} */ "
-    if event not in rivals:
+    if event not in conflicting:
         return [f"{name}atomic {{ {guard} -> {adds or 'skip;'} }}"]
-    alone = " ".join(f"assert(!inside{other});" for other in rivals[event])
+    alone = " ".join(f"assert(!inside{other});" for other in conflicting[event])
     return [
         f"{name}atomic {{ {guard} -> {alone} inside{event} = true; }}",
         f"  atomic {{ {adds} inside{event} = false; }}",

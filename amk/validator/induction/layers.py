@@ -58,21 +58,21 @@ class Span:
 
     first: int
     count: int
-    kept_first: int
-    kept: int
+    reduced_first: int
+    reduced_count: int
 
     @property
     def moved(self) -> int:
-        return self.first - self.kept_first
+        return self.first - self.reduced_first
 
 
 def reduce_layers(schedule: Schedule) -> Schedule:
     """The schedule with `KEPT` iterations of each layer loop, or the schedule itself if there are no more, or if a
     condition fails."""
     spans = _spans(schedule)
-    if spans is None or all(span.count == span.kept for span in spans) or not _reducible(schedule, spans):
+    if spans is None or all(span.count == span.reduced_count for span in spans) or not _reducible(schedule, spans):
         return schedule
-    layers = sum(span.kept for span in spans)
+    layers = sum(span.reduced_count for span in spans)
     final = _LAYER_FIELD["index"] * schedule.model.layers, _LAYER_FIELD["index"] * layers
     programs = tuple(p.model_copy(update={"body": _with_fewer_layers(p.body, spans, final)}) for p in schedule.programs)
     streams = tuple(_moved_changes(stream, spans) for stream in schedule.streams)
@@ -108,7 +108,7 @@ def _spans(schedule: Schedule) -> list[Span] | None:
 
 
 def _moved_changes(stream: Stream, spans: list[Span]) -> Stream:
-    places = {span.first: span.kept_first for span in spans}
+    places = {span.first: span.reduced_first for span in spans}
     later = tuple(change.model_copy(update={"first": places[change.first]}) for change in stream.later)
     return stream.model_copy(update={"later": later}) if later else stream
 
@@ -128,7 +128,7 @@ def _with_fewer_layers(body: tuple[Node, ...], spans: list[Span], final: tuple[i
 
 def _cut(loop: Loop, span: Span) -> Loop:
     body = tuple(_moved(node, span.moved) if isinstance(node, Step) else node for node in loop.body)
-    return loop.model_copy(update={"count": span.kept, "body": body})
+    return loop.model_copy(update={"count": span.reduced_count, "body": body})
 
 
 def _renumbered(step: Step, final: tuple[int, int]) -> Step:

@@ -104,7 +104,7 @@ def check_lags(result: Composition, waits: I64, signals: I64) -> Lags:
 
 def _holds_back(result: Composition, waits: I64, signals: I64) -> bool:
     """Do all these waits of token 0 precede all increments of token 1?"""
-    order = result.hints or result.order
+    order = result.relaxed_waits or result.order
     assert order is not None
     late = signals[signals[:, 5] == 1]
     before, after = (order.numbers(rows[:, 0], rows[:, 1]) for rows in (waits, late))
@@ -209,8 +209,8 @@ def check_epochs(result: Composition) -> Epochs:
     every_wait = np.concatenate(waits)
     acquired = np.unique(every_wait[every_wait[:, 4] == 0, 2])
     loose += _separation(result, every, acquired, result.fence or result.order)
-    if result.hints is not None:
-        loose += _separation(result, every, np.setdiff1d(every_wait[:, 2], acquired), result.hints)
+    if result.relaxed_waits is not None:
+        loose += _separation(result, every, np.setdiff1d(every_wait[:, 2], acquired), result.relaxed_waits)
     wrap = [(WORD - int(init[i])) // int(d) for i, d in enumerate(delta.tolist()) if d]
     # a buffer that no step uses may have any tag; a token's tags end before the next one's begin (`check_tags`)
     tags = (b.tag for b in result.schedule.buffers if b.tag is not None)

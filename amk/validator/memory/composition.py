@@ -109,18 +109,18 @@ class Blocking:
     Hints are asked only where words give no order.
     """
 
-    def __init__(self, words: Ordering, hints: Callable[[], Ordering]) -> None:
-        self.words, self._hints = words, hints
-        self.with_hints: Ordering | None = None
+    def __init__(self, words: Ordering, relaxed_waits: Callable[[], Ordering]) -> None:
+        self.words, self._relaxed_waits = words, relaxed_waits
+        self.with_relaxed_waits: Ordering | None = None
 
     def precedes(self, before: I64, after: I64) -> Bools:
-        return self._with_hints(self.words.precedes(before, after), before, after)
+        return self._with_relaxed_waits(self.words.precedes(before, after), before, after)
 
-    def _with_hints(self, ordered: Bools, before: I64, after: I64) -> Bools:
+    def _with_relaxed_waits(self, ordered: Bools, before: I64, after: I64) -> Bools:
         open_ = np.flatnonzero(~ordered & (before != after))
         if len(open_):
-            self.with_hints = self.with_hints or self._hints()
-            ordered[open_] = self.with_hints.precedes(before[open_], after[open_])
+            self.with_relaxed_waits = self.with_relaxed_waits or self._relaxed_waits()
+            ordered[open_] = self.with_relaxed_waits.precedes(before[open_], after[open_])
         return ordered
 
 
@@ -158,9 +158,10 @@ class Composition:
     stuck: programs whose worker alone does not finish. never: words that nobody writes, tags out of order. races,
     dataflow: over composite nodes with word edges; overwritten: flag words that a reader may still look for; unseen:
     writes that fences do not order. outside, clashes, written_constants: see `Touched`.
-    hints: the order with hints, if words alone do not keep the words. fence: the order of what is visible, if it is
-    not `order`. at: the only start that was looked at. private: what the buffers behind the schedule's are, in
-    turn. complete: does every agent finish with the edges of `block`? rows, by_counters: see `Touched`.
+    relaxed_waits: the order with relaxed waits, if words alone do not keep the words. fence: the order of what is
+    visible, if it is not `order`. at: the only start that was looked at. private: what the buffers behind the
+    schedule's are, in turn. complete: does every agent finish with the edges of `block`? rows, by_counters: see
+    `Touched`.
     """
 
     schedule: Schedule
@@ -177,7 +178,7 @@ class Composition:
     races: RaceReport | None = None
     overwritten: RaceReport | None = None
     unseen: RaceReport | None = None
-    hints: Ordering | None = None
+    relaxed_waits: Ordering | None = None
     fence: Ordering | None = None
     dataflow: DataflowReport | None = None
     rows: I64 = field(default_factory=lambda: np.zeros((0, 7), np.int64))
@@ -283,4 +284,4 @@ class _Composer:
         result.order, result.fence = least, self._order("fence")
         result.races, result.unseen = found.unseen(least, result.fence)
         blocking = Blocking(least, lambda: self._order("wait", "always"))
-        result.overwritten, result.hints = found.overwritten(blocking), blocking.with_hints
+        result.overwritten, result.relaxed_waits = found.overwritten(blocking), blocking.with_relaxed_waits

@@ -359,7 +359,7 @@ def joined(rows: I64, place: I64, agent: I64, words: Bools, acts: bool, sizes: I
     Returns the pieces, one of those that each was made of, and whether it belongs to the warp group.
     """
     order = np.lexsort((rows[:, LO], rows[:, BUFFER], place))
-    # what waits or signals is in a chain itself; a warp group would forget that its members have waited
+    # what waits or signals is a node of an agent itself; a warp group would forget that its members have waited
     apart = ~words[order] if acts or bool(words.any()) else np.zeros(len(order), bool)
     if _clashing(rows[order], agent[order], place[order], sizes):
         apart = np.ones(len(order), bool)

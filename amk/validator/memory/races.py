@@ -356,7 +356,7 @@ class Fault:
     lo: int
     hi: int
     expected: tuple[int, int]
-    found: tuple[int, int] | None
+    actual: tuple[int, int] | None
     writer: int | None
 
 

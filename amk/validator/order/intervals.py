@@ -1,12 +1,12 @@
-"""The order of all nodes of all workers, through the chains of an inter-CTA system.
+"""The order of all nodes of all workers, through the agents of an inter-CTA system.
 
-Two nodes of different workers are ordered through chains:  x < y  iff some chain c of x's worker has
-    hi[x, c]  finished before  y,   read from   G(y) = JOIN over chains d of y's worker of P*(last lo[y, d] node).
-If y is itself in a chain, G(y) is its own clock. For conjunctive waits this is exact; what else partial thresholds
-between workers imply is found by `ImpliedOrder`. Say x lets both warps 0 and 1 signal c, and y waits for c >= 1:
-neither signal must come before y, but one of the two does, and x comes before both.
+Two nodes of different workers are ordered through agents:  x < y  iff some agent c of x's worker has
+    hi[x, c]  finished before  y,   read from   G(y) = JOIN over agents d of y's worker of P*(last lo[y, d] node).
+If y is itself a node of an agent, G(y) is its own clock. For conjunctive waits this is exact; what else partial
+thresholds between workers imply is found by `ImpliedOrder`. Say x lets both warps 0 and 1 signal c, and y waits for
+c >= 1: neither signal must come before y, but one of the two does, and x comes before both.
 
-Where a node stands among the chains (`Places`) and the clocks are all that the first part of this depends on.
+Where a node stands among the agents (`Places`) and the clocks are all that the first part of this depends on.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ def conjunctive(clocks: Clocks) -> bool:
 
 
 class ImpliedOrder:
-    """What only partial thresholds order, for a node that several chains of its worker carry on.
+    """What only partial thresholds order, for a node that several agents of its worker carry on.
 
-    Algorithm: the definition. x withheld stops every chain of its worker at the first node whose past contains x (`hi`:
+    Algorithm: the definition. x withheld stops every agent of its worker at the first node whose past contains x (`hi`:
     exact, as local waits are conjunctive); run everything else of the inter-CTA system greedily; x < y iff y, or a
-    chain node wholly before y, never runs. Nodes with equal exits share a run. Where every wait of the inter-CTA system
-    is conjunctive the intervals say all this already and nothing is run.
+    node of an agent wholly before y, never runs. Nodes with equal exits share a run. Where every wait of the inter-CTA
+    system is conjunctive the intervals say all this already and nothing is run.
 
     Cost: one greedy run of the inter-CTA system per distinct set of exits, up to `MAX_STEPS` events in all; pairs
     beyond that count as unordered, which is sound (`verify` then asks the flat check).
@@ -60,10 +60,10 @@ class ImpliedOrder:
         return not conjunctive(self.inter_cta.clocks)
 
     def several(self, g: int, node: I64) -> Bools:
-        """Which nodes of group `g` are outside all chains and carried on by more than one of them."""
-        chains = self.inter_cta.chains[g]
-        carried = (chains.hi[node] < [len(chain) for chain in chains.chains]).sum(axis=1)
-        found: Bools = (carried > 1) & (chains.slot[node] < 0)
+        """Which nodes of group `g` are outside all agents and carried on by more than one of them."""
+        orders = self.inter_cta.orders[g]
+        carried = (orders.hi[node] < [len(agent) for agent in orders.agents]).sum(axis=1)
+        found: Bools = (carried > 1) & (orders.slot[node] < 0)
         return found
 
     def precedes(self, i: int, before: tuple[int, int], j: int, worker: I64, node: I64) -> Bools:
@@ -72,19 +72,19 @@ class ImpliedOrder:
         stopped: Bools = np.zeros(len(node), dtype=bool)
         if (reached := self._reached(i, *before)) is None:
             return stopped
-        chains = self.inter_cta.chains[j]
-        inside = np.flatnonzero(chains.slot[node] >= 0)
+        orders = self.inter_cta.orders[j]
+        inside = np.flatnonzero(orders.slot[node] >= 0)
         stopped[inside] = ~reached[self.inter_cta.events(j, worker[inside], node[inside])]
-        for d, chain in enumerate(chains.chains):
-            upto = chains.lo[node, d]
+        for d, agent in enumerate(orders.agents):
+            upto = orders.lo[node, d]
             some = np.flatnonzero(upto > 0)
-            stopped[some] |= ~reached[self.inter_cta.events(j, worker[some], chain[upto[some] - 1])]
+            stopped[some] |= ~reached[self.inter_cta.events(j, worker[some], agent[upto[some] - 1])]
         return stopped
 
     def _reached(self, g: int, worker: int, node: int) -> Bools | None:
         """[events] what runs without this node, None if that is no longer asked."""
-        chains, where = self.inter_cta.chains[g], np.array([worker])
-        exits = [(chain, int(first)) for chain, first in zip(chains.chains, chains.hi[node], strict=True)]
+        orders, where = self.inter_cta.orders[g], np.array([worker])
+        exits = [(agent, int(first)) for agent, first in zip(orders.agents, orders.hi[node], strict=True)]
         held = tuple(int(self.inter_cta.events(g, where, c[k : k + 1])[0]) for c, k in exits if k < len(c))
         if held not in self.ran:
             self.left -= self.inter_cta.system.events
@@ -129,11 +129,11 @@ class Ordering(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """Where nodes stand among the chains of their workers; all [n, most chains of a worker], -1 where there is
+    """Where nodes stand among the agents of their workers; all [n, most agents of a worker], -1 where there is
     none.
 
-    agent: that of the chain. hi: see `local_order`. view: what the node's G joins: 2 e for the clock of the
-    inter-CTA system event e that the node itself is, 2 e + 1 for that of the end of the last chain node e before it.
+    agent: its number. hi: see `local_order`. view: what the node's G joins: 2 e for the clock of the
+    inter-CTA system event e that the node itself is, 2 e + 1 for that of the end of an agent's last node e before it.
     """
 
     agent: I32
@@ -144,16 +144,16 @@ class Places:
         return Places(self.agent[some], self.hi[some], self.view[some])
 
 
-def chained(clocks: Clocks, before: Places, after: Places) -> Bools:
-    """Elementwise: is a node of `before` ordered before that of `after` through chains?"""
+def between_workers(clocks: Clocks, before: Places, after: Places) -> Bools:
+    """Elementwise: is a node of `before` ordered before that of `after` through agents?"""
     ordered: Bools = np.zeros(len(before.hi), bool)
     for low in range(0, len(ordered) if clocks.system.events else 0, AT_ONCE):
         some = slice(low, low + AT_ONCE)
-        ordered[some] = _chained(clocks, before.part(some), after.part(some))
+        ordered[some] = _between_workers(clocks, before.part(some), after.part(some))
     return ordered
 
 
-def _chained(clocks: Clocks, before: Places, after: Places) -> Bools:
+def _between_workers(clocks: Clocks, before: Places, after: Places) -> Bools:
     system = clocks.system
     ordered: Bools = np.zeros(len(before.hi), bool)
     left = np.arange(len(ordered))
@@ -187,7 +187,7 @@ class IntervalOrder:
         self.implied = ImpliedOrder(inter_cta)
         self.system = inter_cta.groups[0].order.trace.local_system
         self._base = np.array([g.node_base for g in inter_cta.groups], np.int64)
-        self._chains = max(1, *(len(c) for c in inter_cta.chains))
+        self._orders = max(1, *(len(c) for c in inter_cta.orders))
 
     def _local(self, numbers: I64) -> tuple[I64, I64, I64]:
         """(group, worker counted from its first, node) of composite numbers."""
@@ -220,38 +220,38 @@ class IntervalOrder:
 
     def places(self, numbers: I64) -> Places:
         group, worker, node = self._local(numbers)
-        shape = (len(numbers), self._chains)
+        shape = (len(numbers), self._orders)
         found = Places(np.full(shape, -1, np.int32), np.full(shape, -1, np.int32), np.full(shape, -1, np.int32))
-        for g, chains in enumerate(self.inter_cta.chains):
+        for g, orders in enumerate(self.inter_cta.orders):
             at = np.flatnonzero(group == g)
             some = self._places(g, worker[at], node[at])
             for every, part in ((found.agent, some.agent), (found.hi, some.hi), (found.view, some.view)):
-                every[at, : len(chains)] = part
+                every[at, : len(orders)] = part
         return found
 
     def _places(self, g: int, worker: I64, node: I64) -> Places:
-        """Of nodes of one group; worker counts from its first. Its workers have equal chains one after the other."""
-        inter_cta, chains, each = self.inter_cta, self.inter_cta.chains[g], worker.astype(np.int32)[:, None]
+        """Of nodes of one group; worker counts from its first. Its workers have equal agents one after the other."""
+        inter_cta, orders, each = self.inter_cta, self.inter_cta.orders[g], worker.astype(np.int32)[:, None]
         hi, view, events = self._own[g]
-        agent = each * len(chains) + (int(inter_cta.base[g]) + np.arange(len(chains), dtype=np.int32))
+        agent = each * len(orders) + (int(inter_cta.base[g]) + np.arange(len(orders), dtype=np.int32))
         return Places(agent, hi.take(node, axis=0), np.maximum(view.take(node, axis=0) + each * (2 * events), -1))
 
     @cached_property
     def _own(self) -> list[tuple[I32, I32, int]]:
         """By group: (hi, view) of the nodes of its first worker, no view as a large negative number, and how many
-        events the chains of a worker have."""
+        events the agents of a worker have."""
         found = []
-        for base, chains in zip(self.inter_cta.base.tolist(), self.inter_cta.chains, strict=False):
-            first = self.inter_cta.chain_first[base : base + len(chains) + 1]
-            view = np.where(chains.lo > 0, 2 * (first[:-1] + chains.lo) - 1, NEVER)
-            alone = chains.slot >= 0
+        for base, orders in zip(self.inter_cta.base.tolist(), self.inter_cta.orders, strict=False):
+            first = self.inter_cta.agent_first[base : base + len(orders) + 1]
+            view = np.where(orders.lo > 0, 2 * (first[:-1] + orders.lo) - 1, NEVER)
+            alone = orders.slot >= 0
             view[alone] = NEVER
-            view[alone, :1] = 2 * (first[chains.of[alone]] + chains.slot[alone])[:, None]
-            found.append((chains.hi.astype(np.int32), view.astype(np.int32), int(first[-1] - first[0])))
+            view[alone, :1] = 2 * (first[orders.of[alone]] + orders.slot[alone])[:, None]
+            found.append((orders.hi.astype(np.int32), view.astype(np.int32), int(first[-1] - first[0])))
         return found
 
     def placed(self, numbers: I64) -> I64:
-        """Sort keys of a run of everything: last chain node before it, then the local run."""
+        """Sort keys of a run of everything: last node of an agent before it, then the local run."""
         groups = self.inter_cta.groups
         view = self.places(numbers).view
         ran = np.append(self.inter_cta.run.position, -1)
@@ -272,13 +272,13 @@ class IntervalOrder:
 
     def precedes_plainly(self, before: I64, after: I64) -> Bools:
         """`precedes`, but for what only partial thresholds order: False says nothing."""
-        ordered = self.chained(before, after)
+        ordered = self.between_workers(before, after)
         self.add_local(before, after, ordered)
         return ordered
 
-    def chained(self, before: I64, after: I64) -> Bools:
-        """`precedes` of what chains order."""
-        return chained(self.inter_cta.clocks, self.places(before), self.places(after))
+    def between_workers(self, before: I64, after: I64) -> Bools:
+        """`precedes` of what agents' clocks order."""
+        return between_workers(self.inter_cta.clocks, self.places(before), self.places(after))
 
     def add_local(self, before: I64, after: I64, ordered: Bools) -> None:
         """What a worker orders by itself."""

@@ -15,7 +15,8 @@ starts by item. For a node x:
                 past[y] >= need[x]
     late[x, w]  like past, but before some part of x starts
 
-A *chain* is a list of nodes, each wholly before the next, that synchronise with other workers. For a chain c:
+A *per-agent order* is a list of nodes, each wholly before the next, that synchronise with other workers: the nodes of
+one agent of the inter-CTA system. For an agent c:
     lo[x, c]    number of its nodes that are wholly before x
     hi[x, c]    index of its first node whose past contains x (their number if there is none; a node contains itself)
     pre[x, c]   number of its nodes some part of which precedes some part of x: what x as a whole may be blocked by
@@ -24,7 +25,7 @@ Cost: one clock pass over a single worker; all workers of a program share it.
 
 Between CTAs. The interface nodes of all workers as one flat system; `intervals` orders everything else through them.
 
-Every chain of every worker is an agent. A chain's node also waits for the local prefix of the worker's other chains,
+Every worker has one or more agents. An agent's node also waits for the local prefix of the worker's other agents,
 so that barriers between them (and the back-pressure they carry) are kept. Flag words add one join node agent per
 distinct set of writers: it waits for them and readers wait for it, which saves a wait per (reader, writer) pair.
 Join nodes of one set run in tag order; as every writer's steps do too, that adds no constraint.
@@ -61,7 +62,7 @@ from amk.validator.program.system import I64, Bools, System, by_event
 from amk.validator.program.trace import Trace
 
 Intervals = tuple[I64, I64, I64]
-"""lo, hi and pre of a chain."""
+"""lo, hi and pre of an agent."""
 
 
 class NotComposable(RuntimeError):
@@ -134,11 +135,11 @@ def local_order(trace: Trace) -> LocalOrder:
 
 
 @dataclass(frozen=True, eq=False)
-class Chains:
-    """chains: node numbers of each chain; slot [nodes] index in its chain or -1, of [nodes] its chain; lo, hi, pre."""
+class AgentOrders:
+    """agents: node numbers of each agent; slot [nodes] index in its agent or -1, of [nodes] its agent; lo, hi, pre."""
 
     order: LocalOrder
-    chains: tuple[I64, ...]
+    agents: tuple[I64, ...]
     slot: I64
     of: I64
     lo: I64
@@ -146,11 +147,11 @@ class Chains:
     pre: I64
 
     def __len__(self) -> int:
-        return len(self.chains)
+        return len(self.agents)
 
 
-def warp_chains(order: LocalOrder, events: I64) -> list[I64]:
-    """One chain per warp of the given local events."""
+def warp_orders(order: LocalOrder, events: I64) -> list[I64]:
+    """One agent per warp of the given local events."""
     events = _distinct(events, order.trace.events)
     warp = order.trace.warp_of[events]
     return [events[warp == w] for w in np.flatnonzero(np.bincount(warp))]
@@ -163,22 +164,22 @@ def _distinct(numbers: I64, limit: int) -> I64:
     return np.flatnonzero(there)
 
 
-def group_chains(order: LocalOrder, items: I64, begun: I64) -> list[I64]:
-    """The warp groups of these items, and the starts of those `begun`, in chains, each wholly before the next: one
-    chain unless some overlap."""
+def warp_group_orders(order: LocalOrder, items: I64, begun: I64) -> list[I64]:
+    """The warp groups of these items, and the starts of those `begun`, as agents, each wholly before the next: one
+    agent unless some overlap."""
     trace = order.trace
     whole, first = (_distinct(some, len(trace.items)) for some in (items, begun))
     nodes = np.concatenate((starts(trace, first), trace.events + whole))
     nodes = nodes[np.argsort(np.concatenate((first, whole)), kind="stable")]
     if bool(_in_turn(order, nodes).all()):
         return [nodes] if len(nodes) else []
-    chains: list[list[int]] = []
+    agents: list[list[int]] = []
     for node in nodes.tolist():
-        home = next((chain for chain in chains if _wholly(order, chain[-1], node)), None)
+        home = next((agent for agent in agents if _wholly(order, agent[-1], node)), None)
         if home is None:
-            chains.append(home := [])
+            agents.append(home := [])
         home.append(node)
-    return [np.array(chain, np.int64) for chain in chains]
+    return [np.array(agent, np.int64) for agent in agents]
 
 
 def _in_turn(order: LocalOrder, nodes: I64) -> Bools:
@@ -200,40 +201,40 @@ def require_order(order: LocalOrder, items: I64) -> None:
         raise NotComposable(f"step {'/'.join(map(str, path))} overlaps an earlier write of its flag words")
 
 
-def chains_of(order: LocalOrder, chains: list[I64]) -> Chains:
-    """Intervals of every node with respect to the chains."""
-    shape = (order.nodes, len(chains))
+def agent_orders(order: LocalOrder, agents: list[I64]) -> AgentOrders:
+    """Intervals of every node with respect to the agents."""
+    shape = (order.nodes, len(agents))
     lo, hi, pre = np.zeros(shape, np.int64), np.zeros(shape, np.int64), np.zeros(shape, np.int64)
     slot, of = np.full(order.nodes, -1, np.int64), np.full(order.nodes, -1, np.int64)
-    for k, chain in enumerate(chains):
-        slot[chain], of[chain] = np.arange(len(chain)), k
-        lo[:, k], hi[:, k], pre[:, k] = _intervals(order, chain)
-    return Chains(order, tuple(chains), slot, of, lo, hi, pre)
+    for k, agent in enumerate(agents):
+        slot[agent], of[agent] = np.arange(len(agent)), k
+        lo[:, k], hi[:, k], pre[:, k] = _intervals(order, agent)
+    return AgentOrders(order, tuple(agents), slot, of, lo, hi, pre)
 
 
-def _intervals(order: LocalOrder, chain: I64) -> Intervals:
-    """All nodes of a chain up to one lie in the past of what follows it, so running maxima make columns sorted."""
-    need, past = np.maximum.accumulate(order.need[chain]), np.maximum.accumulate(order.past[chain])
-    lo = np.full(order.nodes, len(chain), np.int64)
+def _intervals(order: LocalOrder, agent: I64) -> Intervals:
+    """All nodes of an agent up to one lie in the past of what follows it, so running maxima make columns sorted."""
+    need, past = np.maximum.accumulate(order.need[agent]), np.maximum.accumulate(order.past[agent])
+    lo = np.full(order.nodes, len(agent), np.int64)
     hi, pre = np.zeros(order.nodes, np.int64), np.zeros(order.nodes, np.int64)
     for w in range(order.trace.warps):
         mine = np.flatnonzero(order.need[:, w])
         hi[mine] = np.maximum(hi[mine], np.searchsorted(past[:, w], order.need[mine, w], "left"))
-        if not len(chain) or not need[-1, w]:
+        if not len(agent) or not need[-1, w]:
             continue  # none of its nodes is on this warp
         lo = np.minimum(lo, np.searchsorted(need[:, w], order.past[:, w], "right"))
-        present = np.flatnonzero(order.need[chain, w])
-        count = np.searchsorted(order.need[chain[present], w], order.late[:, w], "right")
+        present = np.flatnonzero(order.need[agent, w])
+        count = np.searchsorted(order.need[agent[present], w], order.late[:, w], "right")
         pre = np.maximum(pre, np.append(0, present + 1)[count])
-    hi[chain] = np.arange(len(chain))
+    hi[agent] = np.arange(len(agent))
     events, end = order.trace.events, order.trace.events + len(order.trace.items)
-    at = np.flatnonzero((chain >= events) & (chain < end))
-    members = order.trace.event_of[chain[at] - events]
+    at = np.flatnonzero((agent >= events) & (agent < end))
+    members = order.trace.event_of[agent[at] - events]
     which, warp = np.nonzero(members >= 0)
     member = members[which, warp]
     hi[member] = np.minimum(hi[member], at[which])
     warp_groups = np.where(order.trace.event_of >= 0, hi[order.trace.event_of], -1).max(axis=1)
-    warp_groups[chain[at] - events] = at
+    warp_groups[agent[at] - events] = at
     hi[events:end] = warp_groups
     return lo, hi, pre
 
@@ -282,13 +283,13 @@ class InterCtaSystem:
         self.words = words if edges != "fence" else None
         self.strong = edges not in ("block", "wait")
         groups = self.groups
-        self.chains = [self._chains(g) for g in groups]
-        self.base = np.cumsum([0, *(g.count * len(c) for g, c in zip(groups, self.chains, strict=True))])
-        lengths = [np.tile([len(c) for c in ch.chains], g.count) for g, ch in zip(groups, self.chains, strict=True)]
+        self.orders = [self._orders(g) for g in groups]
+        self.base = np.cumsum([0, *(g.count * len(c) for g, c in zip(groups, self.orders, strict=True))])
+        lengths = [np.tile([len(c) for c in o.agents], g.count) for g, o in zip(groups, self.orders, strict=True)]
         self.join_nodes = [len(t) for t in self.words.targets] if self.words else []
         void = sum(int(g.signals[:, 4].sum()) for g in groups) if self.strong else 0
         self.lengths = np.concatenate([*lengths, self.join_nodes, [void]]).astype(np.int64)
-        self.chain_first = np.concatenate(([0], np.cumsum(self.lengths)))
+        self.agent_first = np.concatenate(([0], np.cumsum(self.lengths)))
         self.init = instances.init()
         self.waits: list[Columns] = [(NOTHING, NOTHING, NOTHING)]
         self.signals: list[Columns] = [(NOTHING, NOTHING, NOTHING)]
@@ -302,27 +303,27 @@ class InterCtaSystem:
     def clocks(self) -> Clocks:
         return must_clocks(self.run)
 
-    def _chains(self, group: Group) -> Chains:
+    def _orders(self, group: Group) -> AgentOrders:
         signals = group.signals[group.signals[:, 4] == 0] if self.strong else group.signals
         events = np.concatenate((group.waits[:, 1], signals[:, 1]))
-        found = warp_chains(group.order, events)
+        found = warp_orders(group.order, events)
         if self.words is not None:
             writes = _of_group(self.words.writes, group.number)
             for one in written_items(writes):
                 require_order(group.order, one)
             needs, written = _of_group(self.words.needs, group.number)[:, 2], writes[:, 2]
             whole, begun = (np.append(needs, written), NOTHING) if self.whole else (needs, written)
-            found += group_chains(group.order, whole, begun)
-        return chains_of(group.order, found)
+            found += warp_group_orders(group.order, whole, begun)
+        return agent_orders(group.order, found)
 
     def events(self, g: int, worker: I64, node: I64) -> I64:
-        """Inter-CTA system events of chain nodes of group `g`; worker counts from the group's first."""
-        chains = self.chains[g]
-        numbers: I64 = self.chain_first[self.base[g] + worker * len(chains) + chains.of[node]] + chains.slot[node]
+        """Inter-CTA system events of agents' nodes of group `g`; worker counts from the group's first."""
+        orders = self.orders[g]
+        numbers: I64 = self.agent_first[self.base[g] + worker * len(orders) + orders.of[node]] + orders.slot[node]
         return numbers
 
     def _build(self) -> System:
-        void = int(self.chain_first[-2])
+        void = int(self.agent_first[-2])
         for g, group in enumerate(self.groups):
             rows = group.waits
             event = self.events(g, rows[:, 0] - group.first, rows[:, 1])
@@ -339,10 +340,10 @@ class InterCtaSystem:
         if self.words:
             self._add_words(self.words)
         tables = (
-            by_event(int(self.chain_first[-1]), *map(np.concatenate, zip(*t, strict=True)))
+            by_event(int(self.agent_first[-1]), *map(np.concatenate, zip(*t, strict=True)))
             for t in (self.waits, self.signals)
         )
-        return _bare(self.chain_first, self.init, *(column for table in tables for column in table))
+        return _bare(self.agent_first, self.init, *(column for table in tables for column in table))
 
     def _fresh(self, count: int) -> int:
         first = len(self.init)
@@ -350,23 +351,23 @@ class InterCtaSystem:
         return first
 
     def _add_prefixes(self, g: int) -> None:
-        """One private counter per chain counts its finished nodes; the other chains of the worker wait for them."""
-        group, chains = self.groups[g], self.chains[g]
-        if len(chains) < 2:
+        """One private counter per agent counts its finished nodes; the other agents of the worker wait for them."""
+        group, orders = self.groups[g], self.orders[g]
+        if len(orders) < 2:
             return
         workers = np.arange(group.count)
-        base = self._fresh(group.count * len(chains)) + workers * len(chains)
-        prefix = _with_members(chains) if self.whole else chains.lo
-        for a, chain in enumerate(chains.chains):
-            need = [np.maximum.accumulate(prefix[other, a]) for other in chains.chains]
+        base = self._fresh(group.count * len(orders)) + workers * len(orders)
+        prefix = _with_members(orders) if self.whole else orders.lo
+        for a, agent in enumerate(orders.agents):
+            need = [np.maximum.accumulate(prefix[other, a]) for other in orders.agents]
             need[a] = np.zeros(0, np.int64)
             # only prefixes that somebody waits for are counted
             ends = np.unique(np.concatenate(need))
             ends = ends[ends > 0]
-            event = self.events(g, workers[:, None], chain[None, ends - 1]).reshape(-1)
+            event = self.events(g, workers[:, None], agent[None, ends - 1]).reshape(-1)
             own = np.repeat(base + a, len(ends))
             self.signals.append((event, own, np.ones_like(own)))
-            for b, other in enumerate(chains.chains):
+            for b, other in enumerate(orders.agents):
                 fresh = np.flatnonzero(np.diff(need[b], prepend=0) > 0)
                 if a != b and len(fresh):
                     event = self.events(g, workers[:, None], other[None, fresh]).reshape(-1)
@@ -385,12 +386,12 @@ class InterCtaSystem:
             event = self.events(g, table[:, 0] - group.first, trace.events + table[:, 1])
             self.waits.append((event, join_base + table[:, 2], table[:, 3] + 1))
             if self.whole:
-                which, node = _members(self.chains[g], table[:, 1])
+                which, node = _members(self.orders[g], table[:, 1])
                 event = self.events(g, table[which, 0] - group.first, node)
                 self.waits.append((event, join_base + table[which, 2], table[which, 3] + 1))
         # the events of join nodes stand one after the other
         ranks = self.lengths[len(self.lengths) - 1 - len(words.join_nodes) : -1]
-        join_node, first = np.repeat(np.arange(len(ranks)), ranks), int(self.chain_first[-2]) - int(ranks.sum())
+        join_node, first = np.repeat(np.arange(len(ranks)), ranks), int(self.agent_first[-2]) - int(ranks.sum())
         self.signals.append((first + np.arange(len(join_node)), join_base + join_node, np.ones_like(join_node)))
         event, counter, target = _join_waits(words)
         self.waits.append((first + event, base + counter, target))
@@ -428,20 +429,20 @@ def written_items(writes: I64) -> Iterator[I64]:
         yield from seen.values()
 
 
-def _members(chains: Chains, items: I64) -> tuple[I64, I64]:
-    """(position in items, event) of every event of these items that is a chain node by itself."""
-    member = chains.order.trace.event_of[items]
-    alone = (member >= 0) & (chains.slot[member] >= 0)
+def _members(orders: AgentOrders, items: I64) -> tuple[I64, I64]:
+    """(position in items, event) of every event of these items that is a node of an agent by itself."""
+    member = orders.order.trace.event_of[items]
+    alone = (member >= 0) & (orders.slot[member] >= 0)
     which, warp = np.nonzero(alone)
     return which, member[which, warp]
 
 
-def _with_members(chains: Chains) -> I64:
-    """`pre`, where a warp group comes after those of its own events that are chain nodes too."""
-    prefix = chains.pre.copy()
-    items = np.arange(len(chains.order.trace.items))
-    which, event = _members(chains, items)
-    np.maximum.at(prefix, (chains.order.trace.events + which, chains.of[event]), chains.slot[event] + 1)
+def _with_members(orders: AgentOrders) -> I64:
+    """`pre`, where a warp group comes after those of its own events that are nodes of agents too."""
+    prefix = orders.pre.copy()
+    items = np.arange(len(orders.order.trace.items))
+    which, event = _members(orders, items)
+    np.maximum.at(prefix, (orders.order.trace.events + which, orders.of[event]), orders.slot[event] + 1)
     return prefix
 
 

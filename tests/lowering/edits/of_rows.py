@@ -20,7 +20,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from amk.bench.provenance import commit
+from amk.bench.tools.provenance import commit
 from amk.emulator.ptx.parse import parse
 from amk.emulator.ptx.program import assemble
 from amk.lowering import headers

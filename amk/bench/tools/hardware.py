@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 
-from amk.bench.provenance import software
+from amk.bench.tools.provenance import software
 from amk.lowering.launch import Device
 
 QUERIES = {

@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from amk.bench.times import Power
-from amk.bench.timing import Contestant
+from amk.bench.tools.times import Power
+from amk.bench.tools.timing import Contestant
 from amk.lowering.launch import Device
 
 SECONDS = 1.5

@@ -10,38 +10,38 @@ from itertools import groupby
 
 import torch
 
-from amk.bench.ahead import Ahead
-from amk.bench.decode_bench import bench_position
-from amk.bench.measurement import Measurement
-from amk.bench.row import Key, Row
-from amk.bench.subject import Subject
-from amk.bench.torch_model import TorchWeights
+from amk.bench.table.decode_bench import bench_position
+from amk.bench.table.measurement import Measurement
+from amk.bench.table.row import Key, Row
+from amk.bench.tools.ahead import Ahead
+from amk.bench.tools.subject import Subject
+from amk.bench.tools.torch_model import TorchWeights
 
 Find = Callable[[Key], Row | None]
 
 
 @dataclass
 class Suite:
-    """wanted: what is measured, in order; neighbours with one schedule share its kernel.
+    """measurements: what is measured, in order; neighbours with one schedule share its kernel.
 
     deadline: no row is begun when it would not end before this time.monotonic(), if it takes as long as the longest so
     far.
     """
 
-    wanted: tuple[Measurement, ...]
+    measurements: tuple[Measurement, ...]
     seed: int
     deadline: float
     longest: float = 0.0
 
     def rows(self, find: Find) -> Iterator[tuple[Row, bool]]:
         """(row, whether it was measured now), until everything is there or there is no time for another."""
-        missing = {id(each.schedule): each.schedule for each in self.wanted if find(each.key) is None}
+        missing = {id(each.schedule): each.schedule for each in self.measurements if find(each.key) is None}
         with Ahead(tuple(missing.values())) as ahead:
             yield from self._rows(find, ahead)
 
     def _rows(self, find: Find, ahead: Ahead) -> Iterator[tuple[Row, bool]]:
         weights: TorchWeights | None = None
-        for _, group in groupby(self.wanted, key=lambda each: id(each.schedule)):
+        for _, group in groupby(self.measurements, key=lambda each: id(each.schedule)):
             subject: Subject | None = None
             for each in group:
                 if (known := find(each.key)) is not None:

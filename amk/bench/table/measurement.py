@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from amk.bench.row import Key
+from amk.bench.table.row import Key
 from amk.schedule_ir.schedule import Schedule
 
 

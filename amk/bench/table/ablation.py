@@ -3,7 +3,7 @@
 An ablated kernel computes nothing that is of use. It is made by two definitions in front of the emitted source
 (`ablation.cuh` says what each bit leaves out): one switches the parts off, the other renames the symbol, and no
 schedule's hash is added. So a schedule cannot ask for it, `AdmittedKernel` refuses its code (AMK606), and the only
-launcher is `amk.bench.ablated`.
+launcher is `amk.bench.table.ablated`.
 
 The *worth* of a part is the time of the kernel less the time without the part. Parts overlap: the worth of a pair is
 not the sum of two worths, and the difference says which of them hide behind each other.
@@ -16,8 +16,8 @@ from dataclasses import asdict, dataclass, field
 from itertools import combinations
 from typing import Any
 
-from amk.bench.row import Key
-from amk.bench.times import Times, finite
+from amk.bench.table.row import Key
+from amk.bench.tools.times import Times, finite
 from amk.lowering.emit import KERNEL, emit
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.ops import BarrierOp

@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 
-from amk.bench.accuracy import relative_error, within_tolerance
-from amk.bench.decode_bench import own
-from amk.bench.kernel_choice import Kernel
-from amk.bench.subject import Subject
-from amk.bench.timing import take_turns
-from amk.bench.torch_model import TorchWeights
+from amk.bench.calibration.kernel_choice import Kernel
+from amk.bench.table.decode_bench import own
+from amk.bench.tools.accuracy import relative_error, within_tolerance
+from amk.bench.tools.subject import Subject
+from amk.bench.tools.timing import take_turns
+from amk.bench.tools.torch_model import TorchWeights
 from amk.planner.search import Problem
 from amk.planner.settings import FAST
 from amk.planner.space import Space

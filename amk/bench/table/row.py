@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 
-from amk.bench.times import Power, Times, finite
+from amk.bench.tools.times import Power, Times, finite
 from amk.targets.target import load_target
 
 

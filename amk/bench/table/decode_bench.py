@@ -11,17 +11,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from amk.bench.accuracy import kl_divergence, relative_error, within_tolerance
-from amk.bench.ceiling import read_ceiling
-from amk.bench.compile_baseline import compiled
-from amk.bench.format_baseline import fp8_compiled, int4_compiled
-from amk.bench.graph_baseline import cublas_graph
-from amk.bench.phase_graph import pdl_graph
-from amk.bench.power import Meter, loaded
-from amk.bench.row import Key, Row
-from amk.bench.subject import Subject
-from amk.bench.times import Power
-from amk.bench.timing import Contestant, WrongBaseline, take_turns
+from amk.bench.baselines.compile_baseline import compiled
+from amk.bench.baselines.format_baseline import fp8_compiled, int4_compiled
+from amk.bench.baselines.graph_baseline import cublas_graph
+from amk.bench.baselines.phase_graph import pdl_graph
+from amk.bench.table.row import Key, Row
+from amk.bench.tools.accuracy import kl_divergence, relative_error, within_tolerance
+from amk.bench.tools.ceiling import read_ceiling
+from amk.bench.tools.power import Meter, loaded
+from amk.bench.tools.subject import Subject
+from amk.bench.tools.times import Power
+from amk.bench.tools.timing import Contestant, WrongBaseline, take_turns
 from amk.models.matrices import MATRICES, matrix
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.memory import ITEM_BYTES
@@ -125,7 +125,7 @@ MAKERS: dict[str, Callable[[Case], Contestant]] = {
 
 def _int8(case: Case) -> Contestant:
     # Imported here: it needs Triton, which torch brings only where it can compile.
-    from amk.bench.int8_baseline import int8_compiled
+    from amk.bench.baselines.int8_baseline import int8_compiled
 
     return int8_compiled(case.subject, case.pos, case.token, case.torch_error, case.reference)
 

@@ -16,9 +16,9 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from amk.bench.accuracy import relative_error, within_tolerance
-from amk.bench.subject import Subject
-from amk.bench.timing import Contestant, WrongBaseline, timed
+from amk.bench.tools.accuracy import relative_error, within_tolerance
+from amk.bench.tools.subject import Subject
+from amk.bench.tools.timing import Contestant, WrongBaseline, timed
 from amk.lowering.abi import member
 from amk.lowering.compile import compile_cuda
 from amk.lowering.device_memory import DeviceBuffer

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from amk.bench.row import OWN, Key, Row, power_cells
+from amk.bench.table.row import OWN, Key, Row, power_cells
 from amk.models.model import load_model
 from amk.planner.formats import formats
 from amk.planner.settings import FAST, Settings

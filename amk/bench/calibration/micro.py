@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from amk.bench.ceiling import read_ceiling
-from amk.bench.sm_rates import SmRates, of_counts
-from amk.bench.timing import timed
+from amk.bench.calibration.sm_rates import SmRates, of_counts
+from amk.bench.tools.ceiling import read_ceiling
+from amk.bench.tools.timing import timed
 from amk.lowering.compile import compile_cuda
 from amk.lowering.launch import CooperativeLaunch, Device, Module
 from amk.simulator.constants import Constants

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from amk.bench.device_packing import packed_weights, row_scales, streamed
-from amk.bench.torch_model import Places, TorchDecoder, TorchWeights, alone, as_kept
+from amk.bench.tools.device_packing import packed_weights, row_scales, streamed
+from amk.bench.tools.torch_model import Places, TorchDecoder, TorchWeights, alone, as_kept
 from amk.engine.admission.admission import AdmittedKernel
 from amk.engine.backends.cuda_engine import CudaEngine
 from amk.engine.backends.request import first_state

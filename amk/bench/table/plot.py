@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from statistics import median
 
-from amk.bench.row import Key, Row
+from amk.bench.table.row import Key, Row
 from amk.report import chart
 from amk.report.chart import Chart, Series
 from amk.report.diagnostic import AmkError, Diagnostic

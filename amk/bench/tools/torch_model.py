@@ -92,7 +92,7 @@ def too_large(model: ModelSpec) -> bool:
 
 @dataclass
 class TorchDecoder:
-    """One decode step in `dtype`, keys and values kept as `kept`.
+    """One decode step in `dtype`, keys and values kept as `cache_dtype`.
 
     caches: k and v, bf16 [layers, batch * kv_heads, context, head_dim], rows < pos filled; the kv heads of a sequence
     stand together.
@@ -102,7 +102,7 @@ class TorchDecoder:
     k_cache: Tensor
     v_cache: Tensor
     dtype: torch.dtype
-    kept: CacheDtype = "bf16"
+    cache_dtype: CacheDtype = "bf16"
 
     def rope(self, pos: int) -> tuple[Tensor, Tensor]:
         angles = torch.tensor(rope_frequencies(self.weights.model) * pos, dtype=torch.float64)
@@ -135,8 +135,8 @@ class TorchDecoder:
             q = F.rms_norm(q, (model.head_dim,), w.q_norm[layer].to(self.dtype), model.rms_eps)
             k = F.rms_norm(k, (model.head_dim,), w.k_norm[layer].to(self.dtype), model.rms_eps)
         q, k = rotated(q, rotation), rotated(k, rotation)
-        k = as_kept(k, self.kept).to(self.k_cache.dtype)
-        v = as_kept(v, self.kept).to(self.v_cache.dtype)
+        k = as_kept(k, self.cache_dtype).to(self.k_cache.dtype)
+        v = as_kept(v, self.cache_dtype).to(self.v_cache.dtype)
         return self.linear("o", layer, self.attended(q, k, v, layer, pos))
 
     def attended(self, q: Tensor, k: Tensor, v: Tensor, layer: int, pos: int) -> Tensor:

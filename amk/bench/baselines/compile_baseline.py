@@ -22,11 +22,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from amk.bench.accuracy import relative_error
-from amk.bench.graph_baseline import captured
-from amk.bench.subject import Subject
-from amk.bench.timing import HEAD_START, Contestant, WrongBaseline, timed
-from amk.bench.torch_model import TorchWeights, alone, heads_of, rotated
+from amk.bench.baselines.graph_baseline import captured
+from amk.bench.tools.accuracy import relative_error
+from amk.bench.tools.subject import Subject
+from amk.bench.tools.timing import HEAD_START, Contestant, WrongBaseline, timed
+from amk.bench.tools.torch_model import TorchWeights, alone, heads_of, rotated
 from amk.models.rope import rope_frequencies
 
 CACHE_UNIT = 64

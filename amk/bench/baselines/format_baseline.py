@@ -18,11 +18,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from amk.bench.accuracy import relative_error
-from amk.bench.compile_baseline import LOOSE, VARIANTS, WITH_GENERATED, StaticModel, fastest, static_caches
-from amk.bench.device_quantise import DeviceQuantised, quantised
-from amk.bench.subject import Subject
-from amk.bench.timing import Contestant
+from amk.bench.baselines.compile_baseline import LOOSE, VARIANTS, WITH_GENERATED, StaticModel, fastest, static_caches
+from amk.bench.tools.accuracy import relative_error
+from amk.bench.tools.device_quantise import DeviceQuantised, quantised
+from amk.bench.tools.subject import Subject
+from amk.bench.tools.timing import Contestant
 from amk.models.matrices import MATRICES
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.weights.quantised import E4M3_MOST, INT4_ZERO

@@ -20,7 +20,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from amk.bench.row import Row
+from amk.bench.table.row import Row
 from amk.planner.replan import tuned_changes
 from amk.report.diagnostic import AmkError, Diagnostic, Where
 from amk.report.json_file import read_json
@@ -89,7 +89,7 @@ class Shared(_Data):
 
 
 def shared(rows: Sequence[tuple[Row, Schedule]], provenance: dict[str, Any]) -> Shared:
-    """The file's content. provenance: of `amk.bench.hardware`; its command, which names files, is left out."""
+    """The file's content. provenance: of `amk.bench.tools.hardware`; its command, which names files, is left out."""
     hardware = {str(k): str(v)[:200] for k, v in provenance["hardware"].items()}
     uuid = hardware.pop("uuid", "")
     content: dict[str, Any] = {

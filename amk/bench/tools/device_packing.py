@@ -11,8 +11,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from amk.bench.device_quantise import packed_chunks, quantised
-from amk.bench.torch_model import Drawn, TorchWeights
+from amk.bench.tools.device_quantise import packed_chunks, quantised
+from amk.bench.tools.torch_model import Drawn, TorchWeights
 from amk.models.matrices import MATRICES, ROWS_PER_GROUP, MatrixName, matrices_of, matrix, scale_buffer, scale_shape
 from amk.schedule_ir.layout import owners, piece_places, stream_layout
 from amk.schedule_ir.memory import Stream
@@ -75,18 +75,18 @@ def _rows_in_groups(schedule: Schedule, weights: TorchWeights, name: MatrixName,
 class Packings:
     """Packed weights that are kept, the latest used last: plans that differ in other choices have them in common."""
 
-    kept: OrderedDict[str, Tensor] = field(default_factory=OrderedDict)
+    by_key: OrderedDict[str, Tensor] = field(default_factory=OrderedDict)
 
     def of(self, schedule: Schedule, weights: TorchWeights) -> Tensor:
         """`packed_weights`. Always of the same weights; kept while the device has room for ROOM more of that size."""
         key = packing_key(schedule)
-        found = self.kept.pop(key, None)
+        found = self.by_key.pop(key, None)
         if found is None:
             found = packed_weights(schedule, weights)
-            while len(self.kept) >= KEPT:
-                self.kept.popitem(last=False)
+            while len(self.by_key) >= KEPT:
+                self.by_key.popitem(last=False)
         if torch.cuda.mem_get_info()[0] >= ROOM * found.nbytes:
-            self.kept[key] = found
+            self.by_key[key] = found
         return found
 
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import torch
 
-from amk.bench.subject import Subject
-from amk.bench.timing import Contestant
-from amk.bench.torch_model import TorchDecoder
+from amk.bench.tools.subject import Subject
+from amk.bench.tools.timing import Contestant
+from amk.bench.tools.torch_model import TorchDecoder
 
 
 def cublas_graph(subject: Subject, pos: int) -> Contestant:

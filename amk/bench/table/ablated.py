@@ -16,13 +16,13 @@ from multiprocessing import get_context
 
 import torch
 
-from amk.bench.ablation import SYMBOL, Ablation, Parts, ablated_source, named
-from amk.bench.accuracy import relative_error, within_tolerance
-from amk.bench.ceiling import read_ceiling
-from amk.bench.decode_bench import OWN, needed_bytes, own
-from amk.bench.row import Key
-from amk.bench.subject import Subject
-from amk.bench.timing import Contestant, take_turns
+from amk.bench.table.ablation import SYMBOL, Ablation, Parts, ablated_source, named
+from amk.bench.table.decode_bench import OWN, needed_bytes, own
+from amk.bench.table.row import Key
+from amk.bench.tools.accuracy import relative_error, within_tolerance
+from amk.bench.tools.ceiling import read_ceiling
+from amk.bench.tools.subject import Subject
+from amk.bench.tools.timing import Contestant, take_turns
 from amk.engine.backends.cuda_engine import CudaEngine
 from amk.lowering.compile import compile_cuda
 from amk.lowering.launch import CooperativeLaunch, Module

@@ -26,7 +26,7 @@ def commit() -> str:
     """The checkout's commit, with '+' when files differ from it; AMK_COMMIT where the code was copied without git."""
     if named := os.environ.get("AMK_COMMIT"):
         return named
-    root = Path(__file__).resolve().parents[2]
+    root = Path(__file__).resolve().parents[3]
     if not (root / ".git").exists():
         return f"release {__version__}"
     head, dirty = _git(root, "rev-parse", "--short=12", "HEAD"), _git(root, "status", "--porcelain", "-uno")

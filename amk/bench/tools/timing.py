@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from amk.bench.times import Times, summary
+from amk.bench.tools.times import Times, summary
 
 WARM_UP = 5
 HEAD_START = 400_000

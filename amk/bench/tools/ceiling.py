@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from amk.bench.timing import HEAD_START, timed
+from amk.bench.tools.timing import HEAD_START, timed
 from amk.lowering.compile import compile_cuda
 from amk.lowering.launch import CooperativeLaunch, Device, Module
 

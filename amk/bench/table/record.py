@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from amk.bench.ablation import Ablation
-from amk.bench.row import Key, Row
-from amk.bench.times import Power, Times
+from amk.bench.table.ablation import Ablation
+from amk.bench.table.row import Key, Row
+from amk.bench.tools.times import Power, Times
 from amk.report.diagnostic import AmkError, Diagnostic, Where
 from amk.report.json_file import read_json
 

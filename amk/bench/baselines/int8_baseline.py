@@ -17,10 +17,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from amk.bench.compile_baseline import WITH_GENERATED, StaticModel, fastest
-from amk.bench.device_quantise import quantised
-from amk.bench.subject import Subject
-from amk.bench.timing import HEAD_START, Contestant, timed
+from amk.bench.baselines.compile_baseline import WITH_GENERATED, StaticModel, fastest
+from amk.bench.tools.device_quantise import quantised
+from amk.bench.tools.subject import Subject
+from amk.bench.tools.timing import HEAD_START, Contestant, timed
 from amk.models.matrices import MATRICES
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.weights.weight_format import weight_format

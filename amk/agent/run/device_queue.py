@@ -1,4 +1,4 @@
-"""A lane: one device, which compares one pair at a time while the driver gates what comes next."""
+"""A device queue: one device, which compares one pair at a time while the driver gates what comes next."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from amk.agent.journal.state import START
 
 
 @dataclass
-class Lane:
+class DeviceQueue:
     """`failures` counts failed calibrations of the session.
 
-    All measurements of a lane run in one thread that lives as long as the lane, because a worker dies with its thread.
+    All its measurements run in one thread that lives as long as the queue, because a worker dies with its thread.
     """
 
     backend: Backend
@@ -67,10 +67,10 @@ class Lane:
         self._thread.shutdown(wait=True)
 
 
-def finished(lanes: Sequence[Lane], gated: Iterable[Future[Any]] = ()) -> list[Lane]:
-    """Waits until a busy lane has its result; lanes that have, in their order. While a lane is idle, one of `gated`
-    ends the wait too."""
-    running: set[Future[Any]] = {lane._future for lane in lanes if lane._future is not None}
-    idle = any(not lane.busy for lane in lanes)
+def finished(queues: Sequence[DeviceQueue], gated: Iterable[Future[Any]] = ()) -> list[DeviceQueue]:
+    """Waits until a busy device has its result; queues that have, in their order. While a device is idle, one of
+    `gated` ends the wait too."""
+    running: set[Future[Any]] = {queue._future for queue in queues if queue._future is not None}
+    idle = any(not queue.busy for queue in queues)
     done = wait(running | set(gated) if idle else running, return_when=FIRST_COMPLETED).done
-    return [lane for lane in lanes if lane._future in done]
+    return [queue for queue in queues if queue._future in done]

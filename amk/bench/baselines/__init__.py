@@ -1,0 +1,1 @@
+"""What the kernel is timed beside."""

@@ -1,0 +1,1 @@
+"""Measurements that the simulator's constants come from."""

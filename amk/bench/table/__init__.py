@@ -1,0 +1,1 @@
+"""Cases, their rows, and what is made of rows."""

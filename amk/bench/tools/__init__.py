@@ -1,0 +1,1 @@
+"""What every measurement uses: clocks, floors, errors, weights."""
