@@ -2,7 +2,7 @@
 
 Property, with F the first mbarrier of the warp, S its first slot, b the bytes of a chunk:
     init        mbarrier s is F + 8 s, for every slot, with one arrival; F is where the schedule has it
-    copy        expects b bytes on F + 8 s and copies b bytes from the packed weights into S + b s, completing on F + 8 s
+    copy        expects b bytes on F + 8 s and copies b bytes of packed weights into S + b s, completing on F + 8 s
     drain       the wait ends only when the copy has landed (`wait_loops`). The slot of mbarrier F + 8 s is read at
                 S + b s, before the warp's barrier and not behind it. It is refilled there unless refills are owed
     cp.async    the pieces of a group, of 16 bytes a lane, are b bytes side by side, in shared memory and in the packed

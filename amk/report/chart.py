@@ -53,7 +53,10 @@ def svg(charts: Sequence[Chart]) -> str:
 def html(title: str, charts: Sequence[Chart]) -> str:
     """The charts as a page that needs nothing from outside."""
     policy = "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
-    style = "<style>:root{color-scheme:light dark}body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:52rem}svg{max-width:100%}</style>"
+    style = (
+        "<style>:root{color-scheme:light dark}body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:52rem}"
+        "svg{max-width:100%}</style>"
+    )
     head = f'<meta charset="utf-8"><title>{escape(title)}</title>{style}'
     body = f"<h1>{escape(title)}</h1>{svg(charts)}"
     return f"<!doctype html><html lang=en><head>{policy}{head}</head><body>{body}</body></html>\n"
