@@ -108,7 +108,7 @@ def test_docstrings_name_modules_that_exist() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
                 text = ast.get_docstring(node) or ""
-                names = [n for n in OWN_NAME.findall(text) if not any(p.endswith(f"/{n}") for p in CODE)]
+                names = [n for n in OWN_NAME.findall(text) if not any(f"/{p}".endswith(f"/{n}") for p in CODE)]
                 lost += [(path.name, found) for found in names]
     assert lost == []
 
