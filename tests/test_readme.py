@@ -142,6 +142,20 @@ def test_links_and_names_of_modules_lead_somewhere(page: Path) -> None:
         assert known, f"`{name}` is not a file of this repository"
 
 
+OWN_NAME = re.compile(r"`((?:[a-z_]+/)*[a-z_]+\.py)`")
+
+
+def test_docstrings_name_modules_that_exist() -> None:
+    lost = []
+    for path in MODULES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                text = ast.get_docstring(node) or ""
+                names = [n for n in OWN_NAME.findall(text) if not any(f"/{p}".endswith(f"/{n}") for p in CODE)]
+                lost += [(path.name, found) for found in names]
+    assert lost == []
+
+
 def code_lines(path: Path) -> int:
     """Lines of a module without docstrings, comments and blank lines."""
     text = path.read_text(encoding="utf-8")

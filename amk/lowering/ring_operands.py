@@ -2,10 +2,9 @@
 
 Property, with F the first mbarrier of the warp, S its first slot, b the bytes of a chunk:
     init        mbarrier s is F + 8 s, for every slot, with one arrival; F is where the schedule has it
-    copy        expects b bytes on F + 8 s and copies b bytes into S + b s, completing on F + 8 s, from the packed
-                weights
-    drain       the wait goes on only when the copy has landed (`wait_loops`); what is waited for at F + 8 s is read at
-                S + b s before the warp's barrier, not behind it, and refilled, unless refills are owed by then
+    copy        expects b bytes on F + 8 s and copies b bytes of packed weights into S + b s, completing on F + 8 s
+    drain       the wait ends only when the copy has landed (`wait_loops`). The slot of mbarrier F + 8 s is read at
+                S + b s, before the warp's barrier and not behind it. It is refilled there unless refills are owed
     cp.async    the pieces of a group, of 16 bytes a lane, are b bytes side by side, in shared memory and in the packed
                 weights; the slot that is refilled is the one that was read, behind the barrier at which lanes that have
                 waited for their own copies meet; groups: see `copy_groups`

@@ -114,7 +114,7 @@ WORDS: Changes = {"handoff": "narrow"}
 
 SMALL_COPIES: Changes = {"chunk_bytes": SMALL_COPY, "first_refills": 1.0}
 ALL_LOOK: Changes = {"pollers": "all"}
-"""Raced for words in batches of five and more; of four it gains too little."""
+"""For flag words in batches of five and more, where it was measured to gain; of four it gains too little."""
 
 WIDE_BATCH = 8
 """From this batch on only copies of 2 KB leave so much; beside the multiplications of this many they cost nothing."""
@@ -126,14 +126,14 @@ PAIRS: Changes = {"row_groups": 2}
 """Of bf16, where reading x from shared memory takes longer than copies do."""
 
 MANY_COLUMNS = 32
-"""From here on it does: raced at 32 and 64."""
+"""From here on it does: measured at 32 and 64."""
 
 LONG_PAIRS: Changes = {**PAIRS, "chunk_bytes": 4096, "slots": 2, "held_refills": 0.0}
 """Slots go back before their weights are multiplied, so two are enough: half as many copies, releases and waits. No
 product holds refills back: all of its parts are one loop then, and the kernel has a seventh less code."""
 
 MOST_COLUMNS = 64
-"""Where that was raced."""
+"""The most columns for which that was measured."""
 
 X_BYTES = 132 * 1024
 """Of an input that is staged as a whole: 16 columns of 4,096 were measured, with rings of 64 KB beside it."""
@@ -146,7 +146,7 @@ BYTES_A_COLUMN = 2 * ROWS_PER_GROUP
 """Of a copy of bf16."""
 
 NARROW_HEAD = 64
-"""What was raced with wider heads gained nothing of these."""
+"""With wider heads none of these was measured to gain."""
 
 LONG_CONTEXT = 8192
 """With more positions attention's loads are what counts, and nothing is to be read ahead of them."""

@@ -13,6 +13,12 @@ CHARACTER = 7
 """Pixels of a character, rather too many."""
 PALETTE = ("#2a7f3f", "#e45756", "#4c78a8", "#f2b134", "#b279a2", "#72b7b2", "#9d755d")
 FLOOR = "#999999"
+STYLE = (
+    "text{fill:#24292f}.paper{fill:#fff}.grid{stroke:#e5e5e5}.axis{stroke:#666}"
+    "@media(prefers-color-scheme:dark){text{fill:#e6edf3}.paper{fill:#0d1117}.grid{stroke:#30363d}"
+    ".axis{stroke:#8d96a0}}"
+)
+"""For light and dark pages; lines of series are told apart on both."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +46,7 @@ def svg(charts: Sequence[Chart]) -> str:
     size = f'width="{WIDTH}" height="{HEIGHT * len(charts)}" viewBox="0 0 {WIDTH} {HEIGHT * len(charts)}"'
     parts = "".join(f'<g transform="translate(0,{HEIGHT * i})">{_group(c)}</g>' for i, c in enumerate(charts))
     style = 'font-family="system-ui,sans-serif" font-size="12"'
-    paper = '<rect width="100%" height="100%" fill="#fff"/>'
+    paper = f'<style>{STYLE}</style><rect class="paper" width="100%" height="100%"/>'
     return f'<svg xmlns="http://www.w3.org/2000/svg" {size} {style}>{paper}{parts}</svg>\n'
 
 
@@ -48,7 +54,8 @@ def html(title: str, charts: Sequence[Chart]) -> str:
     """The charts as a page that needs nothing from outside."""
     policy = "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
     style = (
-        "<style>body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:52rem}svg{max-width:100%}</style>"
+        "<style>:root{color-scheme:light dark}body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:52rem}"
+        "svg{max-width:100%}</style>"
     )
     head = f'<meta charset="utf-8"><title>{escape(title)}</title>{style}'
     body = f"<h1>{escape(title)}</h1>{svg(charts)}"
@@ -104,16 +111,16 @@ def _axes(chart: Chart, across: Scale, up: Scale) -> str:
     top = _round_up(max((y for s in chart.series for _, y in s.points), default=1.0))
     for i in range(6):
         y = top * i / 5
-        parts.append(f'<line x1="{LEFT}" y1="{up(y):.1f}" x2="{right}" y2="{up(y):.1f}" stroke="#e5e5e5"/>')
+        parts.append(f'<line x1="{LEFT}" y1="{up(y):.1f}" x2="{right}" y2="{up(y):.1f}" class="grid"/>')
         parts.append(_text(LEFT - 6, up(y) + 4, f"{y:.3g}", anchor="end"))
     last = -1e9
     for x in xs:
         if across(x) - last < CHARACTER * len(f"{x:,.0f}") + 4:
             continue
         last = across(x)
-        parts.append(f'<line x1="{last:.1f}" y1="{bottom}" x2="{last:.1f}" y2="{bottom + 4}" stroke="#666"/>')
+        parts.append(f'<line x1="{last:.1f}" y1="{bottom}" x2="{last:.1f}" y2="{bottom + 4}" class="axis"/>')
         parts.append(_text(last, bottom + 18, f"{x:,.0f}", anchor="middle"))
-    parts.append(f'<path d="M{LEFT} {TOP}V{bottom}H{right}" fill="none" stroke="#666"/>')
+    parts.append(f'<path d="M{LEFT} {TOP}V{bottom}H{right}" fill="none" class="axis"/>')
     parts.append(_text((LEFT + right) / 2, HEIGHT - 8, chart.x_label, anchor="middle"))
     return "".join(parts)
 

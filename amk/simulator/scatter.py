@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from html import escape
 from math import log
 
+from amk.report.chart import STYLE
 from amk.simulator.agreement import Agreement
 
 SIZE, MARGIN = 640, 60
@@ -47,4 +48,5 @@ def scatter(agreements: Mapping[str, Agreement]) -> str:
         words += [(x - 12, SIZE - MARGIN + 20.0, f"{t:.3g}"), (8.0, y, f"{t:.3g}")]
     texts = "".join(f'<text x="{x:.0f}" y="{y:.0f}" font-size="12">{escape(t)}</text>' for x, y, t in words)
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {SIZE} {SIZE}" role="img" aria-label="agreement">'
-    return f"{head}{''.join(lines)}{''.join(dots)}{texts}</svg>\n"
+    paper = f'<style>{STYLE}</style><rect class="paper" width="100%" height="100%"/>'
+    return f"{head}{paper}{''.join(lines)}{''.join(dots)}{texts}</svg>\n"

@@ -8,10 +8,9 @@ Property: if every count range holds in the system of counters, both systems hav
 run: as long as every count is in its ranges, a wait is met in one system iff it is in the other; the first count
 outside of one would be outside in both.) A wait for the next phase means the phase of the arrival before it, so there
 the arrival has a count range. So has everything that arrives at a barrier that counts bytes, or that some call arrives
-at several times: its phases are then made of the same arrivals in each run, and no arrival reaches over the end of its
-phase.
-A call that expects bytes and does not arrive must come before some arrival of its phase: otherwise the arrivals could
-end the phase before it.
+at several times: its phases then consist of the same arrivals in each run, and no arrival reaches over the end of its
+phase. A call that expects bytes and does not arrive must come before some arrival of its phase: otherwise the arrivals
+could end the phase before it.
 
 The upper end of a count range holds iff the event must happen before a watcher, an agent that waits for the count and
 does nothing else. The lower end holds if the arrivals that must happen before the event are enough.

@@ -43,6 +43,7 @@ from amk.bench.tools.provenance import commit
 from amk.models.model import load_model
 from amk.planner.settings import PHASED, Settings
 from amk.planner.space import Knob, Space
+from amk.report.chart import STYLE
 from amk.simulator.constants import constants_for
 from amk.simulator.predict import Simulator
 from amk.targets.target import load_target
@@ -244,16 +245,16 @@ def curves(found: Sequence[Result]) -> str:
     """Mean curves as SVG."""
     means = {name: [speedups(found, n)[name] for n in range(EVALS + 1)] for name in sorted({r.proposer for r in found})}
     top = max(max(m) for m in means.values()) * 1.01
-    parts = []
+    parts = [f'<style>{STYLE}</style><rect class="paper" width="100%" height="100%"/>']
     for number, (name, mean) in enumerate(means.items()):
         colour = COLOURS[number % len(COLOURS)]
         points = " ".join(f"{50 + 6 * n},{280 - 250 * (v - 1) / (top - 1):.1f}" for n, v in enumerate(mean))
         parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        parts.append(f'<text x="670" y="{40 + 18 * number}" fill="{colour}" font-size="13">{name}</text>')
+        parts.append(f'<text x="670" y="{40 + 18 * number}" style="fill:{colour}" font-size="13">{name}</text>')
     for share in range(5):
         value, y = 1 + (top - 1) * share / 4, 280 - 62.5 * share
         parts.append(f'<text x="4" y="{y + 4:.0f}" font-size="12">{value:.2f}x</text>')
-        parts.append(f'<line x1="50" x2="650" y1="{y:.0f}" y2="{y:.0f}" stroke="#ddd"/>')
+        parts.append(f'<line x1="50" x2="650" y1="{y:.0f}" y2="{y:.0f}" class="grid"/>')
     parts.append(f'<text x="560" y="298" font-size="12">{EVALS} evaluations</text>')
     body = "".join(parts)
     return f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 800 300" font-family="sans-serif">{body}</svg>\n'

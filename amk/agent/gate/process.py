@@ -1,4 +1,4 @@
-"""One judging process of `gate_pool.py`: candidates come in over a socket, judgements go out, in order.
+"""One judging process of `pool.py`: candidates come in over a socket, judgements go out, in order.
 
 It dies with the driver. An error that nobody foresaw is a verdict of UNKNOWN that names it, and ends nothing.
 """

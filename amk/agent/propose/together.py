@@ -6,8 +6,8 @@ combined as soon as the sum is worth it, the greatest sum first; what gained ove
 best that has edits, is made to the best alone, too. What a change is worth is fitted to all trials that have it, drawn
 towards zero: the luckiest of many measurements is no gain, and a combination that lost lowers each of its parts. One
 that gained clearly more than its parts is a change by itself: two knobs gained 2.3% together on an H200, of which one
-gained 0.3% alone and the other lost 0.5%. Where
-the simulator measures and may be asked, what it calls no faster than the best is left out.
+gained 0.3% alone and the other lost 0.5%. Where the simulator measures, a combination that it predicts to be no faster
+than the best is left out.
 """
 
 from __future__ import annotations

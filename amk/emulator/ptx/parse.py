@@ -1,8 +1,7 @@
 """PTX text -> functions, variables, instructions with their lines.
 
 Property: every statement of a function is either an instruction of the result, a label, or a directive without effect
-on
-    what is computed (`.loc`, `.pragma`, `.file`, `.section`); anything else is refused with its line.
+on what is computed (`.loc`, `.pragma`, `.file`, `.section`); anything else is refused with its line.
 Source: PTX ISA 9.0, chapters 4 (syntax), 5 (state spaces and variables), 6 (operands).
 Cost: linear in the text; 20,000 lines take about 0.1 s.
 """

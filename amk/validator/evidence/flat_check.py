@@ -1,5 +1,4 @@
-"""The check event by event, where the composed check cannot take a schedule apart or finds what no run
-    confirms.
+"""The check event by event, where the composed check cannot decompose a schedule or no run confirms its finding.
 
 The composed check takes a step that touches flag words as one, whichever warps run it, and wants the writes of one
 buffer wholly one after the other. Here every warp is an agent of its own, and the questions of `compose` are put to

@@ -1,7 +1,7 @@
 """Flag words between single events: which writes a reading event looks for.
 
 Property: event r reads words with tag v, so it finishes only when every one of them has been written with tag v. It
-waits for exactly the events that write those words with that tag, not for the whole steps of other warps; `words`
+waits for exactly the events that write those words with that tag, not for the whole steps of other warps; `two_levels`
 does the same for whole steps of whole workers, which is what the composed check can afford.
 
 Readers with the same writers share one *join node*: an agent of one event that waits for all of them and lets all

@@ -2,9 +2,10 @@
 
 Property: what `certify_schedule` returns was accepted by the checker's own code (unless checked=False).
 
-Algorithm: item times by running whole warp groups as soon as all of them may run; claimed vectors as the greatest
-fixpoint of the order statistic (section 3 of the theory), taken on prefixes of warp_classes: start from the join of
-the producers that come first in the run and lower until nothing changes.
+Algorithm: item times by running whole warp groups as soon as all of them may run. Claimed vectors are the greatest
+fixpoint of the rule that a wait is ordered behind those increments without which its threshold cannot be reached.
+They are prefixes of warp_classes: start from the join of the producers that come first in the run and lower until
+nothing changes.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ tokens are the business of `tokens`). Dependences therefore never lead from an i
   - an order between an event of iteration l and one of l' >= l uses only iterations l..l'. By L3 all iterations touch
     the same bytes, or bytes of their own layer, so in the order of one run two neighbouring touches of a byte are at
     most one iteration apart, or lie between the first or last iteration and the rest of the token. Pairs (l, l+1) are
-    equal up to renaming for all l, so two iterations show every neighbourhood: what precedes with the first, first with
+    equal up to renaming for all l, so two iterations cover every adjacency: what precedes with the first, first with
     second, last with what follows. Bytes of one layer have their neighbours in the next token, behind the layers after.
 Race freedom of neighbouring touches is race freedom of all (must-happen-before is transitive).
 

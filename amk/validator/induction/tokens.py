@@ -2,8 +2,7 @@
 
 Property: for every counter instance c that something waits for, with D = increments of c per token:
   (E1) every wait's threshold grows by D from each occurrence of that wait to its next, and lies in (-D, D] relative
-  to
-       the token's start (init counted out);
+       to the token's start (init counted out);
   (E2) the instance is signalled, and waited for, inside the token loop only: a threshold that is the same in every
        launch falls behind, orders nothing in later ones, and from 2^31 on the comparison says no;
   (E3) if an order rests on a wait for c: every increment of token n+1 must-happen-after all increments of token n, by

@@ -2,15 +2,15 @@
 
 Property: liveness, race freedom and reads-from of the schedule for any number of tokens, all positions included.
 
-Two tokens show every neighbourhood but one: in a launch of one token what stands before the loop meets what stands
-behind it (`begin` loads the state that `finish` stores). Where that does not follow (`induction.tokens.one_follows`),
-`verify` composes a launch of one token too.
+Two tokens cover every adjacency except prologue to epilogue, so launches of one token are checked separately: there
+`finish` stores the state right after `begin` has loaded it. Where the one follows from the other
+(`induction.tokens.one_follows`), `verify` composes no launch of one token.
 
 Assumptions: structure, positions and streams are checked elsewhere (barriers are joined by exactly their role, cache
 rows never cross workers, weight rings are private). Tokens beyond the second follow from `induction.tokens`;
-layers beyond the third from `induction.layers`.
+layers beyond the second from `induction.layers`.
 
-Algorithm (section 11 of the theory): one clock pass over one worker per program (`two_levels`), one over the
+Algorithm: one clock pass over one worker per program (`two_levels`), one over the
 interface nodes of all workers, intervals for everything between; then the race and reads-from passes
 of the flat check on the rows of the `position_abstraction`. Kinds of edges (see `two_levels`) answer questions:
     block   does every agent finish?

@@ -1,13 +1,12 @@
 """Rules of the memory model that attributes of the schedule decide.
 
-    M2/M3  on a fenced counter a signal releases and a wait acquires; weaker ones are reported here and order nothing
-    in
-           the race check, so they are only harmful where that finds something (AMK502, AMK503)
+    M2/M3  on a fenced counter a signal releases and a wait acquires; weaker ones are reported here and order
+           nothing in the race check, so they are only harmful where that finds something (AMK502, AMK503)
     M5     a counter that several workers touch has gpu or sys scope (AMK505)
     M6     every operation on a counter is strong and of 32 bits (AMK506)
-    M8, M10, M11, M12  results by bulk stores that are not waited for, mixed reductions, a barrier that is only
-    arrived
-           at, changed tensor maps: a schedule can say so, to be refused by name (AMK508, AMK510, AMK511, AMK512)
+    M8, M10, M11, M12  results by bulk stores that are not waited for, mixed reductions, a barrier that is
+           only arrived at, changed tensor maps: a schedule can say so, to be refused by name (AMK508, AMK510, AMK511,
+           AMK512)
     M9     nothing writes a buffer that is declared constant, because it is read by non-coherent loads (AMK509)
     M13    flag words: see `handoffs`
 M1 and M4 (all writers before the release, all readers after the acquire) follow from the clocks over warps and

@@ -425,8 +425,8 @@ def _overlapping(rows: I64, agent: I64, place: I64) -> bool:
 @dataclass(frozen=True, eq=False)
 class Touched:
     """rows, tagged, classes, by_counters: see `PositionAbstraction`. boundary: initial and final content, of the same
-    parts. most, always: those on flag words as `words` wants them, with all reads, and with those alone that happen
-    at every position whatever the data say."""
+    parts. most, always: those on flag words, for `two_levels`: with all reads, and with those alone that
+    happen at every position whatever the data say."""
 
     rows: I64
     most: I64

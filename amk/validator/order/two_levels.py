@@ -2,7 +2,7 @@
 
 Within a CTA. What one worker guarantees by itself: clocks over its warps with every global wait taken as granted.
 
-Property (section 11 of the theory): with C1 (a barrier belongs to one worker), C2 (every local wait is conjunctive:
+Property: with C1 (a barrier belongs to one worker), C2 (every local wait is conjunctive:
 all agents of the barrier's role arrive once per round) and C3 (the worker alone runs to completion), the local
 prefixes of interface nodes together with the global counters decide must-happen-before between interface nodes
 exactly.
@@ -32,7 +32,8 @@ Join nodes of one set run in tag order; as every writer's steps do too, that add
 
 Kinds of edges:
     block   everything that can block, hints included: decides liveness. A warp group counts as one blocking unit
-    (`pre`). wait    the same as an order: what cannot exist before what else is over.
+            (`pre`).
+    wait    the same as an order: what cannot exist before what else is over.
     word    what orders flag words and whatever is read before it is overwritten: fenced counters and flag words.
     fence   what orders all memory: acquire waits on release signals.
     A step that reads flag words comes, in `block`, after the steps that write them. As an order a word says less: lanes

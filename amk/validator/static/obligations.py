@@ -15,7 +15,7 @@ for the copy, drains it, then issues the next one into the slot; slots do not in
 Static side conditions: one copy per phase with all its bytes expected on it, slots of all warps disjoint and inside the
 ring, and the copy's alignment; nothing else is in those bytes (`owners`).
 
-The stream lemma (section 5 of the theory) then says that rings add no edges between agents.
+So rings add no edges between agents: a slot is filled, awaited and drained by one warp.
 
 Positions. Proved for all of the context. H counts the KV heads of all sequences of a batch. `pos` is the position of
 any one of them: they stand at the same, or each at its own (`sequences`).

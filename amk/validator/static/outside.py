@@ -1,8 +1,8 @@
 """Synchronisation outside the class that is decided: each kind with its own code, never ignored.
 
 Property: in a schedule without findings every wait is `counter >= threshold` with a threshold that program text fixes,
-every signal adds a positive amount, and no agent blocks on anything else. Only then is enabledness monotone, and one
-run speaks for all (section 4 of the theory).
+every signal adds a positive amount, and no agent blocks on anything else. Only then is enabledness monotone: what may
+run stays allowed until it runs, so one run decides liveness for all.
 
     AMK208  a wait compares by ==, != or <           AMK211  a threshold or a branch depends on data
     AMK209  a signal decrements                      AMK212  a lock: compare-and-swap
