@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from amk.agent.gate.isolation import python_module, worker_environment
 from amk.agent.run.runs import runs_directory
+from amk.processes import python_module, worker_environment
 from amk.simulator.constants import FILE_BYTES, Constants, as_text, save_constants
 
 RUNNING: Final = 1
