@@ -25,11 +25,16 @@ from mcp_types import INVALID_PARAMS
 
 from amk.agent.gate.candidate import Workshop, workshop_of
 from amk.agent.gate.design import in_words
+from amk.agent.journal.events import Noted, Proposed
+from amk.agent.journal.inbox import Suggestion
 from amk.agent.journal.state import State
 from amk.agent.remote import limits, mcp_server
 from amk.agent.remote.limits import Searches
 from amk.agent.remote.mcp_server import Server
+from amk.agent.run.suggestions import Queue
 from amk.agent.tools import calls
+from amk.agent.tools.desk import Desk
+from amk.agent.tools.refused import RefusedError
 from amk.agent.tools.trial import DesignRequest, Trial
 from amk.schedule_ir.schedule import Schedule
 from amk.simulator.constants import FILE_BYTES, constants_for, load_constants
@@ -233,6 +238,28 @@ def test_a_client_can_neither_flood_a_search_nor_end_it(finished: Run, monkeypat
     monkeypatch.setattr(inbox_module, "MOST_WAITING", 32)
     monkeypatch.setattr(inbox_module, "MOST_SUBMITTED", 1)
     assert "which is the limit" in refused(submit({"warps": 4}))
+    inbox = inbox_module.Inbox(finished.folder / inbox_module.INBOX)
+    model = Desk(inbox_module.MODEL, inbox, lambda: finished.state, note=lambda text: None)
+    assert model.submit_proposal({"warps": 4}, parent=-1).handle, "what clients submit does not silence the model"
+    assert [each.proposer for each in inbox.take({"of a client": "mcp", "another": "mcp"})] == ["llm"]
+    monkeypatch.setattr(inbox_module, "MOST_NOTES", 1)
+    notes = [Noted(author="mcp", text="a")]
+    monkeypatch.setattr(finished.state, "notes", notes)
+    assert model.write_note("b") == "written down"
+    with pytest.raises(RefusedError, match="which is the limit"):
+        Desk("mcp", inbox, lambda: finished.state).write_note("c")
+
+
+def test_a_client_has_every_second_turn_while_a_proposer_has_something() -> None:
+    state, queue, used = State(), Queue(), []
+    files = [Suggestion("mcp", {"warps": n}, handle=f"m{n}") for n in range(6)]
+    files.insert(3, Suggestion("llm", {"warps": 9}, handle="l"))
+    own = iter([[Suggestion("local", {})], [Suggestion("local", {}), Suggestion("local", {})]])
+    while (found := queue.next(state, lambda: files, lambda: next(own, ()))) is not None:
+        index = len(state.trials)
+        state.apply(Proposed(index=index, proposer=found.proposer, settings={}, handle=found.handle), 0.0)
+        used.append(found.proposer)
+    assert used == ["mcp", "llm", "mcp", "local", "mcp", "local", "mcp", "local", "mcp", "mcp"]
 
 
 @pytest.mark.turns(4)
@@ -347,7 +374,8 @@ def test_looks_of_a_client_are_limited(finished: Run, monkeypatch: pytest.Monkey
     server = Server(look=lambda asked: Trial(verdict="SAFE"))
     arguments = {"run": "run", "changes": {"run_ahead": True}}
     assert not call("try_design", server, **arguments).is_error
-    assert "limit of a client" in refused(call("try_design", server, **arguments))
+    for tool, more in (("try_design", arguments), ("read_times", {}), ("read_timeline", {}), ("export_best", {})):
+        assert "limit of a client" in refused(call(tool, server, **({"run": "run"} | more))), tool
 
 
 def test_a_run_is_followed_with_notifications(finished: Run) -> None:

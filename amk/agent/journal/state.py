@@ -94,7 +94,8 @@ class State:
     references: list[Measured] = field(default_factory=list)
     trials: list[Trial] = field(default_factory=list)
     by_key: dict[str, int] = field(default_factory=dict)
-    handles: set[str] = field(default_factory=set)
+    handles: dict[str, str] = field(default_factory=dict)
+    """Who left it, by the handle of each suggestion from outside."""
     best: int = START
     curve: list[Mark] = field(default_factory=list)
     evals: int = 0
@@ -245,7 +246,7 @@ class State:
         if isinstance(event, Proposed):
             self.trials.append(Trial(event.index, event, self.elapsed))
             if event.handle is not None:
-                self.handles.add(event.handle)
+                self.handles[event.handle] = event.proposer
             if event.key is not None:
                 self.by_key.setdefault(event.key, event.index)
             return

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from math import exp
 from pathlib import Path
@@ -159,7 +160,8 @@ class Server:
     def export_best(self, run: str) -> Exported:
         """Certify the best schedule of a run again, and write it and its certificate beside the run's journal."""
         folder, state = run_of(run)
-        schedule, certificate = export.export(state, folder / export.BEST)
+        with self.searches.looking():
+            schedule, certificate = export.export(state, folder / export.BEST)
         return Exported(
             schedule=str(schedule), certificate=str(certificate),
             schedule_resource=f"amk://runs/{folder.name}/best.schedule.json",
@@ -197,6 +199,10 @@ class Strict(MCPServer[Any]):
             if tool.name == name and (unknown := sorted(arguments.keys() - known)):
                 raise ToolError(f"{name} has no argument {', '.join(unknown)[:200]}; it has {', '.join(known)}")
         return await super().call_tool(name, arguments, context)
+
+
+SIMULATING: Final = (Desk.read_times, Desk.read_timeline)
+"""Tools that cost as much as a look at a design."""
 
 
 def server(client: Server | None = None) -> MCPServer[Any]:
@@ -252,7 +258,8 @@ def _of_run(client: Server, method: Callable[..., Any]) -> Callable[..., Any]:
     """A tool of the desk with the run's name before its arguments."""
 
     def called(run: str, **arguments: Any) -> Any:
-        return method(client.desk(run), **arguments)
+        with client.searches.looking() if method in SIMULATING else nullcontext():
+            return method(client.desk(run), **arguments)
 
     known = signature(method)
     first = inspect.Parameter("run", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=str)
