@@ -1,5 +1,6 @@
 """The MCP server through the SDK's own client: reads everything, suggests, decides nothing."""
 
+import argparse
 import asyncio
 import json
 import os
@@ -36,6 +37,7 @@ from amk.agent.tools import calls
 from amk.agent.tools.desk import Desk
 from amk.agent.tools.refused import RefusedError
 from amk.agent.tools.trial import DesignRequest, Trial
+from amk.commands import autoresearch
 from amk.schedule_ir.schedule import Schedule
 from amk.simulator.constants import FILE_BYTES, constants_for, load_constants
 from amk.targets.target import load_target
@@ -206,6 +208,32 @@ def test_settings_are_judged_as_they_are_asked_for(finished: Run) -> None:
     for more in ({"dtype": "int8"}, {"batch": 2, "start": "naive"}):
         call("check_settings", server, model="smollm2-135m", gpu="h200", changes={}, **more)
     assert "int8" in planned(asked[-2]).model_dump_json() and planned(asked[-1]).batch == 2
+
+
+def test_settings_are_judged_with_the_context_that_a_run_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of the command, up to the model's own, or one that is asked for: a cache of 131,072 positions is another."""
+    asked: list[DesignRequest] = []
+    started: list[list[str]] = []
+
+    def look(one: DesignRequest) -> Trial:
+        asked.append(one)
+        return Trial(verdict="SAFE")
+
+    def start(searches: Searches, words: list[str], *rest: Any) -> str:
+        started.append(words)
+        raise limits.LimitError("not here")
+
+    monkeypatch.setattr(Searches, "start", start)
+    server, parser = Server(look=look), argparse.ArgumentParser()
+    autoresearch.add_arguments(parser)
+    for model, context, more in (("llama3.2-1b", 8192, {}), ("smollm2-135m", 2048, {"context": 2048})):
+        call("check_settings", server, model=model, gpu="h200", changes={}, **more)
+        assert asked[-1].run.context == context and asked[-1].run.positions[-1] < context
+        call("start_run", server, model=model, gpu="h200", **more)
+        chosen = parser.parse_args(started[-1])
+        assert chosen.max_context == context
+    assert parser.get_default("max_context") == mcp_server.CONTEXT
+    assert "2 positions" in refused(call("start_run", server, model="smollm2-135m", gpu="h200", context=1))
 
 
 @pytest.mark.turns(8)
