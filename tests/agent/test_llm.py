@@ -20,6 +20,7 @@ from amk.agent.decide.feedback import fate
 from amk.agent.device.measure import Job
 from amk.agent.gate.certify import Judgement
 from amk.agent.gate.gate import Ready
+from amk.agent.journal.events import Asked
 from amk.agent.journal.inbox import INBOX, Inbox
 from amk.agent.journal.state import State
 from amk.agent.propose.arms import Arms
@@ -29,7 +30,7 @@ from amk.agent.propose.local import Local
 from amk.agent.propose.prices import PRICES
 from amk.agent.propose.random_draw import RandomDraw
 from amk.agent.propose.replay import Replay
-from amk.agent.propose.talk import Bounds, Cassette
+from amk.agent.propose.talk import Bounds, Cassette, Talk
 from amk.agent.propose.transport import Transport
 from amk.agent.report.html import render
 from amk.agent.report.live import View
@@ -227,6 +228,29 @@ def test_a_failure_is_told_everywhere_and_waited_for(
     with contextlib.redirect_stdout(printed):
         assert cli.main(["runs", "run"]) == 0
     assert outcome in printed.getvalue() and "0 of" not in printed.getvalue()
+
+
+def test_waits_outlast_a_kill(make_loop: MakeLoop) -> None:
+    """Another process, which knows the journal alone, waits as long, and longer after the next failure; what a session
+    does not ask again, the next may; what its end cut short is no failure."""
+    loop = make_loop(evals=6, dollars=0.5)
+    for wait in (15.0, 30.0):
+        loop.note(Asked(proposer="llm", outcome="InternalServerError", wait=wait))
+    loop.journal.close()
+    loop = make_loop(evals=6, dollars=0.5)
+    llm, state = prepared(loop, "http://localhost:9"), loop.state
+    assert len(state.asked) == 2 and not llm._due(loop.context())
+    state.not_before["llm"] = 0.0
+    assert llm._due(loop.context())
+    llm._ended(Talk(kind="stopped"), 0)
+    assert state.asked[-1].wait == 0 and llm._due(loop.context())
+    llm._ended(Talk(kind="InternalServerError"), 0)
+    assert state.asked[-1].wait == 60 and not llm._due(loop.context())
+    llm._ended(Talk(kind="no_key"), 0)
+    assert state.not_before["llm"] == math.inf
+    assert state.session is not None
+    loop.note(state.session.model_copy(update={"session": 2}))
+    assert llm._due(loop.context())
 
 
 @pytest.mark.turns(8)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from math import inf
 
 from amk.agent.journal.events import (
     AnyEvent,
@@ -104,6 +105,8 @@ class State:
     llm_open: dict[tuple[int, int], LlmReserved] = field(default_factory=dict)
     llm_settled: list[LlmSettled] = field(default_factory=list)
     asked: list[Asked] = field(default_factory=list)
+    not_before: dict[str, float] = field(default_factory=dict)
+    """Seconds of work until which a proposer that failed is not asked."""
     notes: list[Noted] = field(default_factory=list)
     """The lab book."""
     dollars: float = 0.0
@@ -181,6 +184,7 @@ class State:
             case SessionStarted():
                 self.sessions.append(event)
                 self.calibrated, self.finished = {}, None
+                self.not_before = {name: until for name, until in self.not_before.items() if until < inf}
             case Calibrated():
                 self.calibrated[event.device] = event
                 self.calibrations.append(event)
@@ -214,6 +218,8 @@ class State:
     def _money(self, event: LlmReserved | LlmSettled | Asked) -> None:
         if isinstance(event, Asked):
             self.asked.append(event)
+            until = inf if event.wait is None else self.elapsed + event.wait
+            self.not_before[event.proposer] = max(until, self.not_before.get(event.proposer, 0.0))
             return
         if isinstance(event, LlmReserved):
             self.llm_open[event.call, event.attempt] = event
