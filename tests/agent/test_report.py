@@ -233,8 +233,12 @@ def test_the_live_view_shows_how_far_the_search_is(make_loop: MakeLoop) -> None:
 
 def test_what_was_measured_says_how_the_simulator_ranked(make_loop: MakeLoop) -> None:
     state = make_loop(evals=1).state
+    assert state.run is not None
+    state.run = state.run.model_copy(update={"simulated": False})
     for i, (score, ms) in enumerate([(-0.1, 1.0), (0.2, 1.3), (0.1, 1.2), (0.3, 1.25)]):
         assert not any("rank" in line for line in metrics(state)) or i > 2
+        few = f"<td>{i} design{'s' * (i != 1)}, too few"
+        assert (few in render(state, None, None)) == (i < 3)
         state.apply(Proposed(index=i, proposer="p", settings={}), float(i))
         state.apply(Gated(index=i, verdict="passed", key=str(i), simulated_ms=ms), float(i))
         state.apply(Decided(index=i, outcome="rejected", reason="r", log_gain=-score, score=score), float(i))
