@@ -214,7 +214,7 @@ def _session(arguments: argparse.Namespace, journal: Journal, plan: Plan, limits
             loop.watch = partial(_watch, view, Results(journal.folder / FILE))
             loop.run()
         reports.write_report(journal.folder, journal.state, whole=False)
-        reports.write_report(journal.folder, journal.state, workshop=loop.gate.workshop)
+        reports.write_report(journal.folder, journal.state, workshop=loop.gate.workshop, note=journal.append)
 
 
 def _watch(view: View, results: Results, state: State) -> None:

@@ -30,6 +30,7 @@ from amk.agent.report.kept import kept_report
 from amk.agent.report.live import BLOCKS, View, board, curve, line
 from amk.agent.report.result import ablated
 from amk.agent.report.results import metrics
+from amk.agent.run import reports
 from amk.agent.run.reports import candidate_of, report_of, write_report
 from amk.report.diagnostic import AmkError
 from amk.simulator.predict import Prepared, predict, step_ms
@@ -145,6 +146,29 @@ def test_changes_are_taken_out_of_the_best_one_by_one(make_loop: MakeLoop) -> No
     times = [workshop.make(design) for design in (best, Design(replace(best.settings, run_ahead=start.run_ahead)))]
     ms = [step_ms(made.schedule, 128) for made in times if isinstance(made, Candidate)]
     assert found["run_ahead"] == pytest.approx(log(ms[1] / ms[0]))
+
+
+def test_what_changes_are_worth_is_written_down_once(make_loop: MakeLoop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So a report that is made again in a hurry says as much as the session's own."""
+    loop = make_loop(evals=1)
+    start = loop.space.start
+    best = loop.space.point(replace(start, run_ahead=not start.run_ahead, wide_epilogue=32))
+    loop.note(Proposed(index=0, proposer="p", settings=best))
+    loop.note(Gated(index=0, verdict="passed", key="0"))
+    loop.note(Decided(index=0, outcome="kept", reason="r", log_gain=0.1, score=-0.1))
+
+    def section(text: str) -> str:
+        return text[text.index("What matters") : text.index('aria-label="timeline"')]
+
+    whole = section(report_of(loop.state, note=loop.journal.append))
+    assert loop.state.ablation is not None and len(loop.state.ablation.worth) == loop.state.ablation.every == 2
+    events = loop.state.events
+    loop.journal.close()
+    state = read_state(loop.journal.folder)
+    monkeypatch.setattr(reports, "ablated", None)
+    assert section(report_of(state, until=0.0, note=pytest.fail)) == whole and state.events == events
+    state.apply(Decided(index=0, outcome="kept", reason="r", log_gain=0.2, score=-0.2), 9.0)
+    assert state.ablation is None, "of another best"
 
 
 def test_a_schedule_cannot_leave_the_frame_of_its_timeline(make_loop: MakeLoop) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from amk.agent.journal.events import (
+    Ablation,
     AnyEvent,
     Asked,
     Calibrated,
@@ -115,6 +116,8 @@ class State:
     quarantined: dict[str, str] = field(default_factory=dict)
     surveyed: Surveyed | None = None
     """The latest of the present best."""
+    ablation: Ablation | None = None
+    """Of the present best."""
     exhaustions: list[tuple[int, Surveyed]] = field(default_factory=list)
     """Every time that nothing near the best was open, with the evaluations until then."""
     repairs: list[str] = field(default_factory=list)
@@ -188,7 +191,7 @@ class State:
             case Calibrated():
                 self.calibrated[event.device] = event
                 self.calibrations.append(event)
-            case Quarantined() | Surveyed() | Repaired() | Finished():
+            case Quarantined() | Surveyed() | Ablation() | Repaired() | Finished():
                 self._remark(event)
             case LlmReserved() | LlmSettled() | Asked():
                 self._money(event)
@@ -199,12 +202,14 @@ class State:
             case Proposed() | Gated() | Decided():
                 self._trial(event)
 
-    def _remark(self, event: Quarantined | Surveyed | Repaired | Finished) -> None:
+    def _remark(self, event: Quarantined | Surveyed | Ablation | Repaired | Finished) -> None:
         match event:
             case Quarantined():
                 self.quarantined[event.device] = event.reason
             case Surveyed():
                 self._survey(event)
+            case Ablation():
+                self.ablation = event
             case Repaired():
                 self.repairs.append(event.what)
             case Finished():
@@ -265,7 +270,7 @@ class State:
             return
         trial.decided = event
         if event.outcome == "kept" and event.score is not None:
-            self.best, self.surveyed = event.index, None
+            self.best, self.surveyed, self.ablation = event.index, None, None
             self.curve.append(Mark(event.index, self.evals, self.elapsed, event.score))
 
 
