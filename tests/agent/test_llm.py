@@ -36,7 +36,7 @@ from amk.agent.report.html import render
 from amk.agent.report.live import View
 from amk.agent.report.standing import doing, standings
 from amk.agent.run.loop import Loop
-from amk.agent.tools.trial import DesignRequest, Trial
+from amk.agent.tools.trial import DesignRequest, Trial, look
 from tests.agent.conftest import MakeLoop
 from tests.agent.llm_stub import Answer, Script, error, ok, serving, turn, uses
 
@@ -61,7 +61,7 @@ def prepared(loop: Loop, url: str | None, rest: Proposer | None = None, **more: 
     seconds, tape = more.pop("timeout", 5.0), more.pop("cassette", None)
     way = Transport(loop.journal, PRICE, KEY if url else None, url, seconds, pause=lambda _: None, cassette=tape)
     rest = rest or RandomDraw()
-    llm = Llm(way, "claude-haiku-4-5", Arms((rest,), nested=rest.name), look=seen, **more)
+    llm = Llm(way, "claude-haiku-4-5", Arms((rest,), nested=rest.name), **{"look": seen, **more})
     inbox = Inbox(loop.journal.folder / INBOX)
     loop.inbox = llm.arrived = lambda: inbox.take(loop.state.handles)
     loop.proposer = llm
@@ -284,6 +284,43 @@ def test_a_slow_answer_never_holds_up_the_device(make_loop: MakeLoop) -> None:
     assert len(openings) == 3, "those at once do not look for the same"
     sent = script.requests[0]
     assert "Prefer few registers." in sent["messages"][0]["content"] and "Prefer" not in json.dumps(sent["system"])
+
+
+def answer_of(request: dict[str, Any]) -> dict[str, Any]:
+    """What the only tool of the turn before answered."""
+    (block,) = request["messages"][-1]["content"]
+    content = block["content"]
+    return dict(json.loads(content if isinstance(content, str) else content[0]["text"]))
+
+
+@pytest.mark.turns(8)
+def test_a_typed_edit_is_tried_submitted_and_measured_beside_its_parent(make_loop: MakeLoop) -> None:
+    """Tried in the process that proves it, over HTTP; the second conversation edits what the first one submitted."""
+    tried: list[dict[str, Any]] = []
+    handles: list[str] = []
+
+    def slots(count: int) -> dict[str, Any]:
+        return {"do": "set", "of": "stream", "name": "weights", "field": "slots", "value": count}
+
+    def editing(request: dict[str, Any]) -> Answer:
+        second = "Conversation 1 of" not in json.dumps(request["messages"][0])
+        arguments = {"edits": [slots(2 if second else 3)], "parent": 0 if second else -1}
+        if turn(request) == 1:
+            return uses(("try_design", arguments))
+        if turn(request) == 2:
+            tried.append(answer_of(request))
+            return uses(("submit_proposal", arguments | {"why": "fewer slots"}))
+        handles.append(answer_of(request)["handle"])
+        return ok("done")
+
+    loop, _, _ = search(make_loop, editing, 2, Replay(()), look=look)
+    assert [(each["verdict"], len(each["simulated_ms"])) for each in tried] == [("SAFE", 3)] * 2
+    assert all(abs(each["simulated_gain"]) < 0.5 for each in tried)
+    parent, child = loop.state.trials
+    assert [t.proposed.handle for t in (parent, child)] == handles
+    assert (parent.proposed.parent, child.proposed.parent) == (-1, 0) and parent.measured and child.measured
+    assert [len(t.proposed.edits) for t in (parent, child)] == [1, 2] and len(child.proposed.edit) == 1
+    assert fate(loop.state, child).gain is not None, "what it gained over its parent is known"
 
 
 @pytest.mark.turns(3)
