@@ -53,7 +53,7 @@ class _Process(SpawnProcess):
     @staticmethod
     def _Popen(process_obj: BaseProcess) -> Any:
         with _environment_of_children():
-            return SpawnProcess._Popen(process_obj)  # type: ignore[attr-defined]
+            return SpawnProcess._Popen(process_obj)
 
 
 class _Context(SpawnContext):
