@@ -11,9 +11,7 @@ import gc
 import json
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from multiprocessing import get_context
 
 import torch
 from torch import Tensor
@@ -32,6 +30,7 @@ from amk.lowering.kernel import build
 from amk.lowering.launch import Device
 from amk.models.matrices import MATRICES, matrix
 from amk.prefill.views import view
+from amk.processes import process_pool
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.schedule import Schedule
 
@@ -171,7 +170,7 @@ def compared(arguments: argparse.Namespace, kernels: Sequence[AdmittedKernel | s
 def main(argv: Sequence[str]) -> int:
     arguments = parse(argv, __doc__)
     every = [arguments.base, *arguments.changes]
-    with ProcessPoolExecutor(arguments.processes, mp_context=get_context("spawn")) as pool:
+    with process_pool(arguments.processes) as pool:
         kernels = list(pool.map(kernel_of, [arguments] * len(every), every))
     return compared(arguments, kernels)
 

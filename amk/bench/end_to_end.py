@@ -19,11 +19,9 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import takewhile
-from multiprocessing import get_context
 from pathlib import Path
 from queue import Queue
 from statistics import median
@@ -35,6 +33,7 @@ from amk.engine.backends.schedule_backend import PromptReader, ScheduleBackend
 from amk.lowering.launch import Device
 from amk.models.model_spec import ModelSpec
 from amk.models.rope import rope_frequencies
+from amk.processes import process_pool
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.sampling import GREEDY
 from amk.schedule_ir.schedule import Schedule
@@ -267,7 +266,7 @@ def measured(arguments: argparse.Namespace) -> list[Timed]:
 
 def seal(schedules: Sequence[Schedule]) -> None:
     """Prove and compile them at once, each in a process: a start finds what they sealed."""
-    with ProcessPoolExecutor(len(schedules), mp_context=get_context("spawn")) as pool:
+    with process_pool(len(schedules)) as pool:
         list(pool.map(started, schedules))
 
 

@@ -14,15 +14,15 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from math import prod
-from multiprocessing import get_context
 from pathlib import Path
 
 from amk.engine.admission.admission import why_not_admitted
 from amk.models.model import load_model, shipped_models
 from amk.planner.decisions import SHIPPED, Decisions, decisions_of, ready_key, shipped
 from amk.planner.search import Problem, search
+from amk.processes import process_pool
 from amk.report.diagnostic import AmkError
 from amk.simulator.kinds import errors_on
 from amk.targets.target import load_target, targets
@@ -82,7 +82,7 @@ def results(
 ) -> Iterator[tuple[tuple[str, str], Decisions | str | None]]:
     """Each pair with its decisions, why there are none, or None for want of time, as they come."""
     limit = None if arguments.time_limit is None else time.time() + arguments.time_limit
-    with ProcessPoolExecutor(arguments.jobs, mp_context=get_context("spawn")) as pool:
+    with process_pool(arguments.jobs) as pool:
         futures = {pool.submit(searched, *pair, arguments.expansions, limit): pair for pair in pairs}
         for future in as_completed(futures):
             yield futures[future], future.result()

@@ -4,8 +4,6 @@ import argparse
 import gc
 import os
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
 
 from amk.adversary.classes.table import CLASSES
@@ -13,6 +11,7 @@ from amk.adversary.confusion import Outcome, Table, decide_all, share
 from amk.adversary.suite import run_suite
 from amk.commands.format_arguments import natural
 from amk.commands.output import add_format, print_json, print_table
+from amk.processes import process_pool
 from amk.report.diagnostic import Exit
 
 DEFAULT_MUTANTS = 5_000
@@ -84,7 +83,7 @@ def _outcomes(wanted: list[tuple[int, str]], jobs: int) -> Iterator[Outcome]:
         for batch in batches:
             yield from _batch(batch)
         return
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+    with process_pool(jobs) as pool:
         for outcomes in pool.map(_batch, batches):
             yield from outcomes
 

@@ -141,8 +141,11 @@ def _run(arguments: argparse.Namespace, interrupts: Interrupts) -> int:
                 _go_on(arguments, journal, plan, limits)
         except KeyboardInterrupt:
             words = ["--model", arguments.model, "--gpu", arguments.gpu, "--resume", journal.folder.name]
-            with contextlib.suppress(OSError):  # a terminal that has gone
+            with interrupts.hold(), contextlib.suppress(OSError):  # a terminal that has gone
                 print(f"interrupted; go on with: amk autoresearch {printable(shlex.join(words))}", file=sys.stderr)
+                if journal.state.calibrations:
+                    _say_best(journal)
+                    sys.stdout.flush()
             return interrupts.code
         _say_best(journal)
     return int(Exit.SAFE)
@@ -211,7 +214,7 @@ def _session(arguments: argparse.Namespace, journal: Journal, plan: Plan, limits
             loop.watch = partial(_watch, view, Results(journal.folder / FILE))
             loop.run()
         reports.write_report(journal.folder, journal.state, whole=False)
-        reports.write_report(journal.folder, journal.state, workshop=loop.gate.workshop)
+        reports.write_report(journal.folder, journal.state, workshop=loop.gate.workshop, note=journal.append)
 
 
 def _watch(view: View, results: Results, state: State) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ from amk.bench.table.row import Row
 from amk.bench.table.table import HEADER, OTHERS, Case, Table, as_json, cells, judge, load_table, others
 from amk.commands.bench_output import draw
 from amk.commands.output import print_json, print_table
+from amk.processes import python_module, worker_environment
 from amk.report.diagnostic import AmkError, Diagnostic, Exit
 
 PUBLISHED = ("program", "what", "figure", "source")
@@ -98,8 +100,9 @@ def separate_runs(arguments: argparse.Namespace, began: float) -> int:
             break
         limit = [] if left is None else ["--time-limit", str(int(left))]
         own = bare if arguments.baselines_once and number > 1 else words
-        command = [sys.executable, "-m", "amk", *own, "--run", str(number), *limit]
-        codes.append(subprocess.run(command, check=False, stdout=subprocess.DEVNULL).returncode)
+        command = [*python_module("amk"), *own, "--run", str(number), *limit]
+        done = subprocess.run(command, check=False, stdout=subprocess.DEVNULL, env=worker_environment(os.environ))
+        codes.append(done.returncode)
         if codes[-1] not in (Exit.SAFE, Exit.UNSAFE):
             return codes[-1]
     rows = Record.open(Path(arguments.record)).rows()

@@ -20,6 +20,9 @@ from amk.targets.target import Target
 def learn(arguments: argparse.Namespace, target: Target, say: Callable[[str], None]) -> None:
     """Fit the constants of `target` to the files and write them. AMK005 for a file, or a row, that is not believed."""
     runs = [run for path in arguments.learn for run in believed(path, target, arguments.signers)]
+    for path in arguments.learn if arguments.signers is None else ():
+        name = printable(path.name, 80)
+        say(f"warning: {name}: who sent it was not checked, and a seal is no signature; --signers FILE asks for one")
     if arguments.output is None:
         raise AmkError(Diagnostic("AMK005", "--learn needs -o FILE, where the constants are written"))
     fitted = fit_few(runs, constants_for(target), told=say)

@@ -7,14 +7,14 @@ import shlex
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
+from concurrent.futures import as_completed
 from pathlib import Path
 
 from amk.bench.table.matrix import Cell, Matrix, examine, render
 from amk.bench.tools.provenance import software
 from amk.commands.format_arguments import positive
 from amk.models.model import load_model, shipped_models
+from amk.processes import process_pool
 from amk.report.diagnostic import AmkError, Diagnostic, Exit, Where
 from amk.targets.target import load_target, targets
 from amk.weights.weight_format import FORMATS, FormatName
@@ -70,7 +70,7 @@ def _examined(wanted: list[Wanted], jobs: int, deadline: float) -> Iterator[tupl
                 return
             yield one[-1], examine(*one)
         return
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+    with process_pool(jobs) as pool:
         futures = {pool.submit(examine, *one): one for one in wanted}
         for future in as_completed(futures):
             if future.cancelled():

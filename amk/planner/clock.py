@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import AbstractContextManager
-from multiprocessing import get_context
 from types import TracebackType
 from typing import Self
 
 from amk.planner.search import Problem
+from amk.processes import process_pool
 from amk.schedule_ir.schedule import Schedule
 from amk.simulator.predict import step_ms
 
@@ -43,7 +43,7 @@ class Clock(AbstractContextManager["Clock"]):
         if self.helpers < 1 or self.alone >= 0:
             return self.problem.times(schedule)
         if self.pool is None:
-            self.pool = ProcessPoolExecutor(self.helpers, mp_context=get_context("spawn"))
+            self.pool = process_pool(self.helpers)
         first, *others = self.problem.places(schedule)
         constants = self.problem.constants
         awaited = [self.pool.submit(step_ms, schedule, pos, constants) for pos in others]

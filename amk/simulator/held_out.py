@@ -9,14 +9,13 @@ not by its square: one kernel that the mechanisms do not describe should not mov
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing import get_context
 
 import numpy as np
 from numpy.typing import NDArray
 
+from amk.processes import process_pool
 from amk.schedule_ir.codec import schedule_hash
 from amk.simulator.calibrate import F64, FITTED, NUDGE, PRIOR, SPREAD, TIGHT, Run, moved
 from amk.simulator.constants import Constants
@@ -81,7 +80,7 @@ def _predictor(runs: Sequence[Run], jobs: int) -> Iterator[Callable[[Sequence[Co
     if jobs == 1:
         yield lambda sets: np.array([[r.prepared.step_ms(constants) for r in runs] for constants in sets])
         return
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+    with process_pool(jobs) as pool:
         yield lambda sets: np.array(list(pool.map(_times, runs, [sets] * len(runs)))).T
 
 

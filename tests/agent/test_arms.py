@@ -10,6 +10,7 @@ from amk.agent.journal.inbox import Suggestion
 from amk.agent.journal.state import State
 from amk.agent.propose.arms import Arms
 from amk.agent.propose.base import Context, Proposer
+from amk.agent.propose.portfolio import Portfolio
 from amk.agent.propose.replay import Replay
 from tests.agent.conftest import MakeLoop
 
@@ -97,16 +98,46 @@ def test_a_language_model_is_asked_by_what_it_gained_as_arms_are() -> None:
     assert asked() and first(state) == "structure", "they cost no arm anything"
 
 
-@pytest.mark.parametrize(("limits", "rest"), [(Limits(evals=24), "structure"), (Limits(evals=24, minutes=5), "knobs")])
-def test_what_is_tested_is_not_held_against_an_arm_where_evaluations_count(limits: Limits, rest: str) -> None:
+@pytest.mark.parametrize(
+    ("limits", "simulated", "rest"),
+    [
+        (Limits(evals=24), True, "structure"),
+        (Limits(evals=24, minutes=5), True, "knobs"),
+        (Limits(evals=24), False, "knobs"),
+    ],
+    ids=["no GPU, evaluations count", "minutes count", "a GPU's seconds count"],
+)
+def test_credit_is_gain_per_second_of_the_gpu(limits: Limits, simulated: bool, rest: str) -> None:
     """Two arms gain alike by what is tested at length; then one proposes only what its pilot ends at once."""
-    session = SessionStarted(session=1, device="d", backend="d", simulated=False, limits=limits)
+    session = SessionStarted(session=1, device="d", backend="d", simulated=simulated, limits=limits)
     state = State(sessions=[session])
     for _ in range(3):
         evaluated(state, "structure", state.best_score - 0.02, rounds=60)
         evaluated(state, "local", state.best_score + 0.3, rounds=1)
         evaluated(state, "local", state.best_score - 0.009, rounds=1)
     assert first(state) == rest
+
+
+@pytest.mark.parametrize(("simulated", "rest"), [(True, "leap"), (False, "local")])
+def test_searches_of_the_knobs_are_credited_per_second_of_the_gpu(simulated: bool, rest: str) -> None:
+    """As many proposals of each, which gain alike; those of one take the GPU for thirty times as long."""
+    knobs = Portfolio((Arm("leap"), Arm("local")))
+    session = SessionStarted(session=1, device="d", backend="d", simulated=simulated, limits=Limits(evals=99))
+    state = State(sessions=[session])
+    for _ in range(6):
+        evaluated(state, "local", state.best_score - 0.009, rounds=2)
+        evaluated(state, "leap", state.best_score - 0.01, rounds=60)
+    assert knobs.order(state)[0].name == rest
+
+
+def test_what_gains_is_worth_more_than_what_comes_near() -> None:
+    """Although its paired test and confirmation take nine times as long as a pilot."""
+    knobs = Portfolio((Arm("near"), Arm("gains")))
+    state = State(sessions=[SessionStarted(session=1, device="d", backend="d", simulated=False, limits=Limits())])
+    for _ in range(6):
+        evaluated(state, "near", state.best_score + 0.001, rounds=6)
+        evaluated(state, "gains", state.best_score - 0.02, rounds=54)
+    assert knobs.order(state)[0].name == "gains"
 
 
 def test_arms_that_find_nothing_take_turns() -> None:

@@ -25,7 +25,6 @@ from amk.agent.gate.admitting import packed, unpacked
 from amk.agent.gate.candidate import Candidate, Impossible, Workshop
 from amk.agent.gate.certify import Certifier, Judgement
 from amk.agent.gate.gate import Gate, Judged
-from amk.agent.gate.isolation import python_module, worker_environment
 from amk.agent.gate.pipeline import Pipeline
 from amk.agent.gate.pool import PROCESS, GatePool
 from amk.agent.journal.events import Gated
@@ -34,6 +33,7 @@ from amk.lowering import bound
 from amk.lowering import kernel as kernels
 from amk.models.model import load_model
 from amk.planner.settings import FAST, NAIVE
+from amk.processes import python_module, worker_environment
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.schedule import Schedule
 from amk.simulator.predict import Simulator

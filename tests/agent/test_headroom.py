@@ -9,6 +9,7 @@ import pytest
 from amk import cli
 from amk.agent.decide import headroom
 from amk.agent.decide.headroom import CANDIDATES, candidates, expected, foretold
+from amk.agent.decide.keep import paired_test
 from amk.agent.device.measure import Job
 from amk.agent.device.simulated import SimulatedBackend
 from amk.agent.gate.gate import Gate, not_compiled
@@ -52,8 +53,11 @@ def test_a_simulated_search_near_the_floor_stops_with_candidates(make_loop: Make
     assert len(listed) >= CANDIDATES and [w.value for w in listed] == sorted((w.value for w in listed), reverse=True)
     (percent,) = re.findall(r"^headroom: ([\d.]+)% ", said[0])
     assert float(percent) == pytest.approx(100 * (1 - share), abs=0.2) and len(said) == 2 + near
-    score = results.metrics(loop.state)[-1]
-    assert score.startswith("METRIC speed_of_light=")
+    assert any(line.startswith("METRIC speed_of_light=") for line in results.metrics(loop.state))
+    for device, calibrated in loop.state.calibrated.items():
+        loop.state.calibrated[device] = calibrated.model_copy(update={"mad": 0.00342})
+    ruling = paired_test([-0.008] * 24, loop.state.noise, 24, 0)
+    assert "+1.03% that a keep needs" in ruling.reason and "a keep needs +1.03%" in foretold(loop.state)[0]
 
 
 class Card(SimulatedBackend):

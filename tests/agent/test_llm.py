@@ -20,6 +20,7 @@ from amk.agent.decide.feedback import fate
 from amk.agent.device.measure import Job
 from amk.agent.gate.certify import Judgement
 from amk.agent.gate.gate import Ready
+from amk.agent.journal.events import Asked
 from amk.agent.journal.inbox import INBOX, Inbox
 from amk.agent.journal.state import State
 from amk.agent.propose.arms import Arms
@@ -29,13 +30,13 @@ from amk.agent.propose.local import Local
 from amk.agent.propose.prices import PRICES
 from amk.agent.propose.random_draw import RandomDraw
 from amk.agent.propose.replay import Replay
-from amk.agent.propose.talk import Bounds, Cassette
+from amk.agent.propose.talk import Bounds, Cassette, Talk
 from amk.agent.propose.transport import Transport
 from amk.agent.report.html import render
 from amk.agent.report.live import View
 from amk.agent.report.standing import doing, standings
 from amk.agent.run.loop import Loop
-from amk.agent.tools.trial import DesignRequest, Trial
+from amk.agent.tools.trial import DesignRequest, Trial, look
 from tests.agent.conftest import MakeLoop
 from tests.agent.llm_stub import Answer, Script, error, ok, serving, turn, uses
 
@@ -60,7 +61,7 @@ def prepared(loop: Loop, url: str | None, rest: Proposer | None = None, **more: 
     seconds, tape = more.pop("timeout", 5.0), more.pop("cassette", None)
     way = Transport(loop.journal, PRICE, KEY if url else None, url, seconds, pause=lambda _: None, cassette=tape)
     rest = rest or RandomDraw()
-    llm = Llm(way, "claude-haiku-4-5", Arms((rest,), nested=rest.name), look=seen, **more)
+    llm = Llm(way, "claude-haiku-4-5", Arms((rest,), nested=rest.name), **{"look": seen, **more})
     inbox = Inbox(loop.journal.folder / INBOX)
     loop.inbox = llm.arrived = lambda: inbox.take(loop.state.handles)
     loop.proposer = llm
@@ -230,6 +231,29 @@ def test_a_failure_is_told_everywhere_and_waited_for(
     assert outcome in printed.getvalue() and "0 of" not in printed.getvalue()
 
 
+def test_waits_outlast_a_kill(make_loop: MakeLoop) -> None:
+    """Another process, which knows the journal alone, waits as long, and longer after the next failure; what a session
+    does not ask again, the next may; what its end cut short is no failure."""
+    loop = make_loop(evals=6, dollars=0.5)
+    for wait in (15.0, 30.0):
+        loop.note(Asked(proposer="llm", outcome="InternalServerError", wait=wait))
+    loop.journal.close()
+    loop = make_loop(evals=6, dollars=0.5)
+    llm, state = prepared(loop, "http://localhost:9"), loop.state
+    assert len(state.conversations) == 2 and not llm._due(loop.context())
+    state.not_before["llm"] = 0.0
+    assert llm._due(loop.context())
+    llm._ended(Talk(kind="stopped"), 0)
+    assert state.conversations[-1].wait == 0 and llm._due(loop.context())
+    llm._ended(Talk(kind="InternalServerError"), 0)
+    assert state.conversations[-1].wait == 60 and not llm._due(loop.context())
+    llm._ended(Talk(kind="no_key"), 0)
+    assert state.not_before["llm"] == math.inf
+    assert state.session is not None
+    loop.note(state.session.model_copy(update={"session": 2}))
+    assert llm._due(loop.context())
+
+
 @pytest.mark.turns(16)
 def test_a_model_that_earns_nothing_is_asked_less(make_loop: MakeLoop) -> None:
     """What it submits is in form and leads nowhere."""
@@ -261,6 +285,43 @@ def test_a_slow_answer_never_holds_up_the_device(make_loop: MakeLoop) -> None:
     assert len(openings) == 3, "those at once do not look for the same"
     sent = script.requests[0]
     assert "Prefer few registers." in sent["messages"][0]["content"] and "Prefer" not in json.dumps(sent["system"])
+
+
+def answer_of(request: dict[str, Any]) -> dict[str, Any]:
+    """What the only tool of the turn before answered."""
+    (block,) = request["messages"][-1]["content"]
+    content = block["content"]
+    return dict(json.loads(content if isinstance(content, str) else content[0]["text"]))
+
+
+@pytest.mark.turns(16)
+def test_a_typed_edit_is_tried_submitted_and_measured_beside_its_parent(make_loop: MakeLoop) -> None:
+    """Tried in the process that proves it, over HTTP; the second conversation edits what the first one submitted."""
+    tried: list[dict[str, Any]] = []
+    handles: list[str] = []
+
+    def slots(count: int) -> dict[str, Any]:
+        return {"do": "set", "of": "stream", "name": "weights", "field": "slots", "value": count}
+
+    def editing(request: dict[str, Any]) -> Answer:
+        second = "Conversation 1 of" not in json.dumps(request["messages"][0])
+        arguments = {"edits": [slots(2 if second else 3)], "parent": 0 if second else -1}
+        if turn(request) == 1:
+            return uses(("try_design", arguments))
+        if turn(request) == 2:
+            tried.append(answer_of(request))
+            return uses(("submit_proposal", arguments | {"why": "fewer slots"}))
+        handles.append(answer_of(request)["handle"])
+        return ok("done")
+
+    loop, _, _ = search(make_loop, editing, 2, Replay(()), look=look)
+    assert [(each["verdict"], len(each["simulated_ms"])) for each in tried] == [("SAFE", 3)] * 2
+    assert all(abs(each["simulated_gain"]) < 0.5 for each in tried)
+    parent, child = loop.state.trials
+    assert [t.proposed.handle for t in (parent, child)] == handles
+    assert (parent.proposed.parent, child.proposed.parent) == (-1, 0) and parent.measured and child.measured
+    assert [len(t.proposed.edits) for t in (parent, child)] == [1, 2] and len(child.proposed.edit) == 1
+    assert fate(loop.state, child).gain is not None, "what it gained over its parent is known"
 
 
 @pytest.mark.turns(4)

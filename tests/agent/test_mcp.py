@@ -1,5 +1,6 @@
 """The MCP server through the SDK's own client: reads everything, suggests, decides nothing."""
 
+import argparse
 import asyncio
 import json
 import os
@@ -25,12 +26,18 @@ from mcp_types import INVALID_PARAMS
 
 from amk.agent.gate.candidate import Workshop, workshop_of
 from amk.agent.gate.design import in_words
+from amk.agent.journal.events import Noted, Proposed
+from amk.agent.journal.inbox import Suggestion
 from amk.agent.journal.state import State
 from amk.agent.remote import limits, mcp_server
 from amk.agent.remote.limits import Searches
 from amk.agent.remote.mcp_server import Server
+from amk.agent.run.suggestions import Queue
 from amk.agent.tools import calls
+from amk.agent.tools.desk import Desk
+from amk.agent.tools.refused import RefusedError
 from amk.agent.tools.trial import DesignRequest, Trial
+from amk.commands import autoresearch
 from amk.schedule_ir.schedule import Schedule
 from amk.simulator.constants import FILE_BYTES, constants_for, load_constants
 from amk.targets.target import load_target
@@ -203,6 +210,32 @@ def test_settings_are_judged_as_they_are_asked_for(finished: Run) -> None:
     assert "int8" in planned(asked[-2]).model_dump_json() and planned(asked[-1]).batch == 2
 
 
+def test_settings_are_judged_with_the_context_that_a_run_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of the command, up to the model's own, or one that is asked for: a cache of 131,072 positions is another."""
+    asked: list[DesignRequest] = []
+    started: list[list[str]] = []
+
+    def look(one: DesignRequest) -> Trial:
+        asked.append(one)
+        return Trial(verdict="SAFE")
+
+    def start(searches: Searches, words: list[str], *rest: Any) -> str:
+        started.append(words)
+        raise limits.LimitError("not here")
+
+    monkeypatch.setattr(Searches, "start", start)
+    server, parser = Server(look=look), argparse.ArgumentParser()
+    autoresearch.add_arguments(parser)
+    for model, context, more in (("llama3.2-1b", 8192, {}), ("smollm2-135m", 2048, {"context": 2048})):
+        call("check_settings", server, model=model, gpu="h200", changes={}, **more)
+        assert asked[-1].run.context == context and asked[-1].run.positions[-1] < context
+        call("start_run", server, model=model, gpu="h200", **more)
+        chosen = parser.parse_args(started[-1])
+        assert chosen.max_context == context
+    assert parser.get_default("max_context") == mcp_server.CONTEXT
+    assert "2 positions" in refused(call("start_run", server, model="smollm2-135m", gpu="h200", context=1))
+
+
 @pytest.mark.turns(16)
 def test_a_design_is_looked_at_in_a_process_of_its_own(finished: Run) -> None:
     """A verdict and a simulated time; of several edits those that the refusal is about; what is no schedule."""
@@ -233,6 +266,28 @@ def test_a_client_can_neither_flood_a_search_nor_end_it(finished: Run, monkeypat
     monkeypatch.setattr(inbox_module, "MOST_WAITING", 32)
     monkeypatch.setattr(inbox_module, "MOST_SUBMITTED", 1)
     assert "which is the limit" in refused(submit({"warps": 4}))
+    inbox = inbox_module.Inbox(finished.folder / inbox_module.INBOX)
+    model = Desk(inbox_module.MODEL, inbox, lambda: finished.state, note=lambda text: None)
+    assert model.submit_proposal({"warps": 4}, parent=-1).handle, "what clients submit does not silence the model"
+    assert [each.proposer for each in inbox.take({"of a client": "mcp", "another": "mcp"})] == ["llm"]
+    monkeypatch.setattr(inbox_module, "MOST_NOTES", 1)
+    notes = [Noted(author="mcp", text="a")]
+    monkeypatch.setattr(finished.state, "notes", notes)
+    assert model.write_note("b") == "written down"
+    with pytest.raises(RefusedError, match="which is the limit"):
+        Desk("mcp", inbox, lambda: finished.state).write_note("c")
+
+
+def test_a_client_has_every_second_turn_while_a_proposer_has_something() -> None:
+    state, queue, used = State(), Queue(), []
+    files = [Suggestion("mcp", {"warps": n}, handle=f"m{n}") for n in range(6)]
+    files.insert(3, Suggestion("llm", {"warps": 9}, handle="l"))
+    own = iter([[Suggestion("local", {})], [Suggestion("local", {}), Suggestion("local", {})]])
+    while (found := queue.next(state, lambda: files, lambda: next(own, ()))) is not None:
+        index = len(state.trials)
+        state.apply(Proposed(index=index, proposer=found.proposer, settings={}, handle=found.handle), 0.0)
+        used.append(found.proposer)
+    assert used == ["mcp", "llm", "mcp", "local", "mcp", "local", "mcp", "local", "mcp", "mcp"]
 
 
 @pytest.mark.turns(4)
@@ -347,7 +402,8 @@ def test_looks_of_a_client_are_limited(finished: Run, monkeypatch: pytest.Monkey
     server = Server(look=lambda asked: Trial(verdict="SAFE"))
     arguments = {"run": "run", "changes": {"run_ahead": True}}
     assert not call("try_design", server, **arguments).is_error
-    assert "limit of a client" in refused(call("try_design", server, **arguments))
+    for tool, more in (("try_design", arguments), ("read_times", {}), ("read_timeline", {}), ("export_best", {})):
+        assert "limit of a client" in refused(call(tool, server, **({"run": "run"} | more))), tool
 
 
 def test_a_run_is_followed_with_notifications(finished: Run) -> None:

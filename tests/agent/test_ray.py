@@ -1,5 +1,6 @@
 """A local Ray cluster with two device servers whose workers are real processes; one of them is killed."""
 
+import contextlib
 import functools
 import os
 import signal
@@ -35,10 +36,17 @@ def fake_server(folder: str, way: str) -> Backend:
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[None]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Started where somebody left a folder called amk."""
     before = dict(os.environ)
     os.environ.update({"PYTHONPATH": ":".join(sys.path), "ANTHROPIC_API_KEY": SECRET, "RAY_USAGE_STATS_ENABLED": "0"})
-    with ray_backend.cluster(ray_backend.LOCAL):
+    hostile = tmp_path_factory.mktemp("hostile")
+    (hostile / "amk").mkdir()
+    (hostile / "amk" / "__init__.py").write_text("raise RuntimeError('the amk of the working directory')")
+    with contextlib.ExitStack() as stack:
+        with contextlib.chdir(hostile):
+            stack.enter_context(ray_backend.cluster(ray_backend.LOCAL))
+            assert Path.cwd() == hostile
         assert os.environ["ANTHROPIC_API_KEY"] == SECRET, "the driver keeps its key"
         yield
     os.environ.clear()
@@ -84,6 +92,28 @@ def test_a_stopped_search_leaves_its_server(cluster: None, tmp_path: Path, make_
     with pytest.raises(AmkError, match="AMK707"):
         loop.run()
     assert time.monotonic() - began < 30
+    server.close()
+
+
+@pytest.mark.turns(4)
+def test_a_server_that_stands_still_is_ended_and_started_again(
+    cluster: None, tmp_path: Path, make_loop: MakeLoop
+) -> None:
+    (server,) = ray_backend.device_servers(functools.partial(fake_server, str(tmp_path), "honest"), 1, gpus=0)
+    server.open_seconds, server.round_seconds = 20.0, 0.1
+    loop = make_loop(RandomDraw(), server, evals=2)
+    victims: list[int] = []
+
+    def watch(state: object) -> None:
+        if not victims and loop.state.evals >= 1:
+            victims.append(pids(tmp_path)[0])
+            os.kill(victims[0], signal.SIGSTOP)
+
+    loop.watch = watch
+    loop.run()
+    faults = [fault for trial in loop.state.trials for fault in trial.faults]
+    assert [fault.fault for fault in faults] == ["crashed"] and "did not answer in" in faults[0].detail
+    assert victims and len(pids(tmp_path)) == 2
     server.close()
 
 

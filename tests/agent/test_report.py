@@ -30,6 +30,7 @@ from amk.agent.report.live import BLOCKS, View, board, curve, line
 from amk.agent.report.result import ablated
 from amk.agent.report.results import metrics
 from amk.agent.report.stored_report import kept_report
+from amk.agent.run import reports
 from amk.agent.run.reports import candidate_of, report_of, write_report
 from amk.report.diagnostic import AmkError
 from amk.simulator.predict import Prepared, predict, step_ms
@@ -147,6 +148,29 @@ def test_changes_are_taken_out_of_the_best_one_by_one(make_loop: MakeLoop) -> No
     assert found["run_ahead"] == pytest.approx(log(ms[1] / ms[0]))
 
 
+def test_what_changes_are_worth_is_written_down_once(make_loop: MakeLoop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So a report that is made again in a hurry says as much as the session's own."""
+    loop = make_loop(evals=1)
+    start = loop.space.start
+    best = loop.space.point(replace(start, run_ahead=not start.run_ahead, wide_epilogue=32))
+    loop.note(Proposed(index=0, proposer="p", settings=best))
+    loop.note(Gated(index=0, verdict="passed", key="0"))
+    loop.note(Decided(index=0, outcome="kept", reason="r", log_gain=0.1, score=-0.1))
+
+    def section(text: str) -> str:
+        return text[text.index("What matters") : text.index('aria-label="timeline"')]
+
+    whole = section(report_of(loop.state, note=loop.journal.append))
+    assert loop.state.ablation is not None and len(loop.state.ablation.worth) == loop.state.ablation.every == 2
+    events = loop.state.events
+    loop.journal.close()
+    state = read_state(loop.journal.folder)
+    monkeypatch.setattr(reports, "ablated", None)
+    assert section(report_of(state, until=0.0, note=pytest.fail)) == whole and state.events == events
+    state.apply(Decided(index=0, outcome="kept", reason="r", log_gain=0.2, score=-0.2), 9.0)
+    assert state.ablation is None, "of another best"
+
+
 def test_a_schedule_cannot_leave_the_frame_of_its_timeline(make_loop: MakeLoop) -> None:
     """Names of a schedule are in the frame's document only, escaped twice, and elements of neither."""
     loop = make_loop(evals=1)
@@ -233,8 +257,12 @@ def test_the_live_view_shows_how_far_the_search_is(make_loop: MakeLoop) -> None:
 
 def test_what_was_measured_says_how_the_simulator_ranked(make_loop: MakeLoop) -> None:
     state = make_loop(evals=1).state
+    assert state.run is not None
+    state.run = state.run.model_copy(update={"simulated": False})
     for i, (score, ms) in enumerate([(-0.1, 1.0), (0.2, 1.3), (0.1, 1.2), (0.3, 1.25)]):
         assert not any("rank" in line for line in metrics(state)) or i > 2
+        few = f"<td>{i} design{'s' * (i != 1)}, too few"
+        assert (few in render(state, None, None)) == (i < 3)
         state.apply(Proposed(index=i, proposer="p", settings={}), float(i))
         state.apply(Gated(index=i, verdict="passed", key=str(i), simulated_ms=ms), float(i))
         state.apply(Decided(index=i, outcome="rejected", reason="r", log_gain=-score, score=score), float(i))

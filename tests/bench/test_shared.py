@@ -128,7 +128,8 @@ def test_the_simulator_learns_from_a_card_that_is_not_here(
     monkeypatch.setattr(learned_of, "fit_few", fit_two)
     found = tmp_path / "constants.json"
     assert cli.main(["calibrate", "--gpu", "l4", "--learn", str(sent), "-o", str(found)]) == 0
-    assert "2 measurements" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "2 measurements" in told and "a seal is no signature" in told
     learned, known = load_constants(found), constants_for(load_target("l4"))
     times = [entry.row.times.ms for entry in read(sent).rows]
     errors = {
@@ -208,6 +209,11 @@ def test_a_signature_names_its_sender(sent: Path, tmp_path: Path) -> None:
         read(sent, signers)
     write(sent, content, mine)
     assert read(sent, signers).seal == content.seal
+    for asked, warned in ((signers, False), (None, True)):
+        said: list[str] = []
+        with pytest.raises(AmkError, match="needs -o"):
+            learned_of.learn(Namespace(learn=[sent], signers=asked, output=None), load_target("l4"), said.append)
+        assert any("a seal is no signature" in line for line in said) is warned
     with pytest.raises(AmkError, match="none of the signers"):
         read(sent, strangers)
     forged = resealed(changed(json.loads(sent.read_text()), ms=9.0))

@@ -136,11 +136,13 @@ def test_separate_runs_are_separate_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked: list[list[str]] = []
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-secret")
 
     class Done:
         returncode = 0
 
-    def start(command: list[str], **options: object) -> Done:
+    def start(command: list[str], env: dict[str, str], **options: object) -> Done:
+        assert "-P" in command and "ANTHROPIC_API_KEY" not in env
         asked.append(command)
         return Done()
 

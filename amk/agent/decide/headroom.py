@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from math import erf, exp, pi, sqrt
 
 from amk.agent.decide.feedback import fate
-from amk.agent.decide.keep import MIN_GAIN
+from amk.agent.decide.keep import least_gain, percent
 from amk.agent.decide.rulings import promised
 from amk.agent.journal.state import START, State, Trial
 from amk.simulator.constants import REFERENCE
@@ -87,7 +87,7 @@ def foretold(state: State) -> list[str]:
         known = f"; its constants were given ({run.constants.origin}), how far it is off on other plans is not known"
     lines = [
         f"headroom: {100 * share:.1f}% of the simulated time is above the floor, bytes over bandwidth; "
-        f"a keep needs {100 * MIN_GAIN:.1f}%",
+        f"a keep needs {percent(least_gain(state.noise))}",
         f"the simulator errs by 1.3% to {100 * ERROR:.1f}% (medians){known}: it ranks plans that differ by more, "
         f"not those that differ by less",
     ]

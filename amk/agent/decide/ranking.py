@@ -17,7 +17,7 @@ int8."""
 def ranking(state: State) -> float | None:
     """Rank correlation of what a device measured with what the simulator had said; None of fewer than RANKED designs.
     Measured is the time relative to the start, so that neither drift nor another card moves it."""
-    pairs = _pairs(state)
+    pairs = designs(state)
     if len(pairs) < RANKED:
         return None
     measured, predicted = (np.array(column) for column in zip(*pairs, strict=True))
@@ -26,11 +26,12 @@ def ranking(state: State) -> float | None:
 
 def misleads(state: State) -> bool:
     """Whether the simulator ranks the designs of this run so badly that its advice costs more than it brings."""
-    known = ranking(state) if len(_pairs(state)) >= TOLD else None
+    known = ranking(state) if len(designs(state)) >= TOLD else None
     return known is not None and known < USEFUL
 
 
-def _pairs(state: State) -> list[tuple[float, float]]:
+def designs(state: State) -> list[tuple[float, float]]:
+    """What a device measured, and what the simulator had said, of each design of which both are known."""
     return [
         (trial.score, trial.gated.simulated_ms) for trial in state.trials
         if trial.score is not None and trial.gated is not None and trial.gated.simulated_ms is not None

@@ -25,7 +25,8 @@ from amk.agent.device.gpu_backend import GpuBackend
 from amk.agent.device.measure import Fault, Job, Samples
 from amk.agent.device.supervisor import WORKER, Supervisor
 from amk.agent.gate.gate import Ready
-from amk.agent.gate.isolation import die_with, is_stopped, python_module, worker_environment
+from amk.agent.gate.isolation import die_with, is_stopped
+from amk.processes import python_module, worker_environment
 
 LOOK = 0.5
 """Seconds between two looks at a supervisor."""

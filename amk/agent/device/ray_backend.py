@@ -7,12 +7,12 @@ device server that dies is restarted by Ray; the measurement it had is lost and 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,12 +23,14 @@ from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayActorError
 from amk.agent.device.devices import local_gpus, same_model
 from amk.agent.device.measure import Backend, Fault, Job, Samples
 from amk.agent.gate.gate import Ready
-from amk.agent.gate.isolation import worker_environment
+from amk.processes import worker_environment
 from amk.report.diagnostic import AmkError, Diagnostic, Exit
 from amk.targets.target import Target
 
 RESTARTS = 3
 OPEN_SECONDS = 300.0
+ROUND_SECONDS = 40.0
+"""Of a round, beside what opening takes. The server's own deadlines are tighter: this is for one that keeps none."""
 POLL_SECONDS = 0.5
 CONNECT_SECONDS = 10.0
 LOCAL = "local"
@@ -81,17 +83,25 @@ class RayBackend:
     device: str
     card: str
     simulated: bool
+    open_seconds: float = OPEN_SECONDS
+    round_seconds: float = ROUND_SECONDS
     _stopped: bool = field(default=False)
 
     def measure(self, job: Job, incumbent: Ready, candidate: Ready) -> Samples | Fault:
-        """What the server measured; `crashed` if it died and is restarted, `device_lost` if it is gone for good."""
+        """What the server measured; `crashed` if it died, or was ended because it did not answer in time, and is
+        restarted; `device_lost` if it is gone for good."""
         answer = self.actor.measure.remote(job, incumbent, candidate)
+        seconds = self.open_seconds + job.rounds * self.round_seconds
+        until = time.monotonic() + seconds
         while not self._stopped:
             try:
                 found: Samples | Fault = ray.get(answer, timeout=POLL_SECONDS)
                 return found
             except GetTimeoutError:
-                continue
+                if time.monotonic() < until:
+                    continue
+                ray.kill(self.actor, no_restart=False)
+                return self._after_death(GetTimeoutError(f"it did not answer in {seconds:.0f} s"))
             except RayActorError as error:
                 return self._after_death(error)
             except RayError as error:
@@ -100,7 +110,7 @@ class RayBackend:
 
     def _after_death(self, error: RayError) -> Fault:
         """Whether Ray brings the device server back, waited for: until then it fails whatever it is asked."""
-        until = time.monotonic() + OPEN_SECONDS
+        until = time.monotonic() + self.open_seconds
         while not self._stopped and (left := until - time.monotonic()) > 0:
             try:
                 ray.get(self.actor.describe.remote(), timeout=left)
@@ -126,16 +136,18 @@ def first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
 
 
-@contextmanager
+@contextlib.contextmanager
 def cluster(address: str) -> Iterator[None]:
-    """Connect to `address`, or start a local cluster; AMK708 if there is none. Secrets stay in this process."""
+    """Connect to `address`, or start a local cluster; AMK708 if there is none. Secrets stay in this process, and an
+    empty folder is the working directory meanwhile: Ray lets its actors import what lies there."""
     secret = {name: value for name, value in os.environ.items() if name not in worker_environment(os.environ)}
     kept = {name for name in secret if name.startswith("RAY_")}
     for name in secret.keys() - kept:
         del os.environ[name]
     try:
         _answers(address)
-        ray.init(None if address == LOCAL else address, log_to_driver=False, include_dashboard=False)
+        with tempfile.TemporaryDirectory() as empty, contextlib.chdir(empty):
+            ray.init(None if address == LOCAL else address, log_to_driver=False, include_dashboard=False)
     except (RayError, ConnectionError, OSError, RuntimeError, ValueError) as error:
         message = f"no Ray cluster at {address}: {first_line(error)}"
         raise AmkError(

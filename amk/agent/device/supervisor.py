@@ -23,7 +23,8 @@ from pydantic import ValidationError
 
 from amk.agent.device.measure import Fault
 from amk.agent.device.wire import MAX_ANSWER, Answer, Canary, Open, Question
-from amk.agent.gate.isolation import python_module, resident_bytes, worker_environment
+from amk.agent.gate.isolation import resident_bytes
+from amk.processes import python_module, worker_environment
 
 WORKER = python_module("amk.agent.device.worker")
 GRACE = 2.0

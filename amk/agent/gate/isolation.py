@@ -1,5 +1,4 @@
-"""What a child of the driver may not have or outlive: keys, the driver's terminal, the working directory's modules, and
-the driver itself."""
+"""What a child of the driver may not outlive or use up: the driver itself, the disk, the memory of the machine."""
 
 from __future__ import annotations
 
@@ -8,37 +7,10 @@ import ctypes
 import os
 import resource
 import signal
-import sys
-from collections.abc import Mapping
 from pathlib import Path
-
-ALLOWED = (
-    "PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHASHSEED", "VIRTUAL_ENV",
-    "XDG_CACHE_HOME", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_HOME", "CUDA_PATH", "NVIDIA_VISIBLE_DEVICES",
-    "NVIDIA_DRIVER_CAPABILITIES", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS",
-)  # fmt: skip
-"""A list of what is passed on, because a list of secrets is never complete."""
 
 PR_SET_PDEATHSIG = 1
 LOG_BYTES = 64 * 2**20
-
-
-def python_module(name: str) -> tuple[str, ...]:
-    """The command that runs a module of this package in a child: with -P, so that nothing is imported from the working
-    directory, where anybody may have left a folder called amk."""
-    return (sys.executable, "-P", "-m", name)
-
-
-def worker_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables a child gets: no API key, no token, nothing that was not named. It imports this same package, and
-    an empty part of PYTHONPATH, which means the working directory, is left out."""
-    found = {name: environment[name] for name in ALLOWED if name in environment}
-    root = Path(__file__).resolve().parents[3]
-    installed = root.name in ("site-packages", "dist-packages")
-    parts = [each for each in found.pop("PYTHONPATH", "").split(os.pathsep) if each]
-    if paths := [*([] if installed else [str(root)]), *parts]:
-        found["PYTHONPATH"] = os.pathsep.join(paths)
-    return found
 
 
 def is_stopped(pid: int) -> bool:

@@ -23,8 +23,9 @@ from multiprocessing.connection import Connection
 from amk.agent.gate.candidate import Candidate, Workshop
 from amk.agent.gate.certify import Judgement
 from amk.agent.gate.gate import Gate, Judged
-from amk.agent.gate.isolation import is_stopped, python_module, worker_environment
+from amk.agent.gate.isolation import is_stopped
 from amk.agent.journal.events import Gated
+from amk.processes import python_module, worker_environment
 from amk.schedule_ir.schedule import Schedule
 
 AHEAD = 14

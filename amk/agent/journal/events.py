@@ -260,6 +260,16 @@ class Surveyed(Event):
     interactions: int
 
 
+class Ablation(Event):
+    """What changes of the proposal `best` are worth: the simulated log gain that it loses without each, None where
+    nothing runs without it. every: how many changes it consists of."""
+
+    kind: Literal["ablation"] = "ablation"
+    best: int
+    worth: tuple[tuple[Text, float | None], ...]
+    every: int
+
+
 class Repaired(Event):
     """A copy of the journal had lost events, which were read back from the other."""
 
@@ -288,6 +298,7 @@ AnyEvent = (
     | Noted
     | Quarantined
     | Surveyed
+    | Ablation
     | Repaired
     | Finished
 )

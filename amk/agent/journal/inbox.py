@@ -11,7 +11,8 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -25,10 +26,11 @@ INBOX: Final = "inbox"
 INBOX_BYTES = 256 * 1024
 MCP, MODEL, SIMULATED = SOURCES = ("mcp", "llm", "simulated")
 MOST_WAITING = 32
+"""Suggestions of a source."""
 MOST_SUBMITTED = 2000
-"""Suggestions from outside, in all sessions of a run."""
+"""Suggestions of a source, in all sessions of a run."""
 MOST_NOTES = 200
-"""Notes of a run."""
+"""Notes of a source, in a run."""
 _JOURNALED: TypeAdapter[Any] = TypeAdapter(Any)
 
 
@@ -81,32 +83,37 @@ class Inbox:
         write_whole(self.folder / f"{handle}{suffix}", json.dumps(record))
         return handle
 
-    def waiting(self, done: set[str]) -> list[Suggestion]:
+    def waiting(self, done: Collection[str]) -> list[Suggestion]:
         """Suggestions that were not journaled yet, oldest first."""
         return [s for path in self._files("*.json") if path.stem not in done and (s := _suggestion(path)) is not None]
 
-    def take(self, done: set[str]) -> list[Suggestion]:
-        """The suggestions that wait, oldest first; the others, and those in `done`, are removed."""
+    def take(self, done: Mapping[str, str]) -> list[Suggestion]:
+        """The suggestions that wait, oldest first; the others, and those in `done` (source by handle), are removed."""
         found: list[Suggestion] = []
+        waiting, submitted = Counter[str](), Counter(done.values())
         for path in self._files("*.json"):
             suggestion = None if path.stem in done else _suggestion(path)
             same = suggestion is not None and any(s.asks_the_same(suggestion) for s in found)
-            room = len(found) < MOST_WAITING and len(found) + len(done) < MOST_SUBMITTED
+            source = "" if suggestion is None else suggestion.proposer
+            room = waiting[source] < MOST_WAITING and waiting[source] + submitted[source] < MOST_SUBMITTED
             if suggestion is None or same or not room:
                 _remove(path)
             else:
                 found.append(suggestion)
+                waiting[source] += 1
         return found
 
-    def notes(self, done: set[str]) -> list[Letter]:
-        """The notes that wait, oldest first; the others, and those in `done`, are removed."""
+    def notes(self, done: Mapping[str, str]) -> list[Letter]:
+        """The notes that wait, oldest first; the others, and those in `done` (source by handle), are removed."""
         found: list[Letter] = []
+        count = Counter(done.values())
         for path in self._files("*.note"):
-            letter = None if path.stem in done or len(done) + len(found) >= MOST_NOTES else _letter(path)
-            if letter is None:
+            letter = None if path.stem in done else _letter(path)
+            if letter is None or count[letter.author] >= MOST_NOTES:
                 _remove(path)
             else:
                 found.append(letter)
+                count[letter.author] += 1
         return found
 
     def _files(self, pattern: str) -> list[Path]:

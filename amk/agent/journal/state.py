@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from math import inf
 
 from amk.agent.journal.events import (
+    Ablation,
     AnyEvent,
     Asked,
     Calibrated,
@@ -94,7 +96,8 @@ class State:
     references: list[Measured] = field(default_factory=list)
     trials: list[Trial] = field(default_factory=list)
     by_key: dict[str, int] = field(default_factory=dict)
-    handles: set[str] = field(default_factory=set)
+    handles: dict[str, str] = field(default_factory=dict)
+    """Who left it, by the handle of each suggestion from outside."""
     best: int = START
     curve: list[Mark] = field(default_factory=list)
     evals: int = 0
@@ -103,6 +106,8 @@ class State:
     llm_open: dict[tuple[int, int], LlmReserved] = field(default_factory=dict)
     llm_settled: list[LlmSettled] = field(default_factory=list)
     conversations: list[Asked] = field(default_factory=list)
+    not_before: dict[str, float] = field(default_factory=dict)
+    """Seconds of work until which a proposer that failed is not asked."""
     notes: list[Noted] = field(default_factory=list)
     """The lab book."""
     dollars: float = 0.0
@@ -111,6 +116,8 @@ class State:
     quarantined: dict[str, str] = field(default_factory=dict)
     surveyed: Surveyed | None = None
     """The latest of the present best."""
+    ablation: Ablation | None = None
+    """Of the present best."""
     exhaustions: list[tuple[int, Surveyed]] = field(default_factory=list)
     """Every time that nothing near the best was open, with the evaluations until then."""
     repairs: list[str] = field(default_factory=list)
@@ -180,10 +187,11 @@ class State:
             case SessionStarted():
                 self.sessions.append(event)
                 self.calibrated, self.finished = {}, None
+                self.not_before = {name: until for name, until in self.not_before.items() if until < inf}
             case Calibrated():
                 self.calibrated[event.device] = event
                 self.calibrations.append(event)
-            case Quarantined() | Surveyed() | Repaired() | Finished():
+            case Quarantined() | Surveyed() | Ablation() | Repaired() | Finished():
                 self._remark(event)
             case LlmReserved() | LlmSettled() | Asked():
                 self._money(event)
@@ -194,12 +202,14 @@ class State:
             case Proposed() | Gated() | Decided():
                 self._trial(event)
 
-    def _remark(self, event: Quarantined | Surveyed | Repaired | Finished) -> None:
+    def _remark(self, event: Quarantined | Surveyed | Ablation | Repaired | Finished) -> None:
         match event:
             case Quarantined():
                 self.quarantined[event.device] = event.reason
             case Surveyed():
                 self._survey(event)
+            case Ablation():
+                self.ablation = event
             case Repaired():
                 self.repairs.append(event.what)
             case Finished():
@@ -213,6 +223,8 @@ class State:
     def _money(self, event: LlmReserved | LlmSettled | Asked) -> None:
         if isinstance(event, Asked):
             self.conversations.append(event)
+            until = inf if event.wait is None else self.elapsed + event.wait
+            self.not_before[event.proposer] = max(until, self.not_before.get(event.proposer, 0.0))
             return
         if isinstance(event, LlmReserved):
             self.llm_open[event.call, event.attempt] = event
@@ -245,7 +257,7 @@ class State:
         if isinstance(event, Proposed):
             self.trials.append(Trial(event.index, event, self.elapsed))
             if event.handle is not None:
-                self.handles.add(event.handle)
+                self.handles[event.handle] = event.proposer
             if event.key is not None:
                 self.by_key.setdefault(event.key, event.index)
             return
@@ -258,7 +270,7 @@ class State:
             return
         trial.decided = event
         if event.outcome == "kept" and event.score is not None:
-            self.best, self.surveyed = event.index, None
+            self.best, self.surveyed, self.ablation = event.index, None, None
             self.curve.append(Mark(event.index, self.evals, self.elapsed, event.score))
 
 

@@ -3,10 +3,9 @@
 An arm is a proposer that may have proposers of its own: the portfolio of those that turn knobs, structural search, what
 earlier runs found, a language model. Credit is gain per cost, chosen by a discounted upper confidence bound (Garivier
 and Moulines, 2011): what an arm's proposals were faster than everything before them, over the seconds of their timed
-steps. Where evaluations are all that limits a run they are the cost: a paired test takes a device ten times
-as long as a hopeless one, and would be held against the arm that made it. The discount is strong, because gains are not
-stationary: an arm that found much hands over once its latest evaluations found nothing, and gets its turn again when
-the others find nothing either.
+steps. On a simulator, which takes no GPU, evaluations are the cost where they alone limit a run. The discount is
+strong, because gains are not stationary: an arm that found much hands over once its latest evaluations found nothing,
+and gets its turn again when the others find nothing either.
 
 Knobs come first as long as they gain: edits refine a plan, and go with it when knobs replace it. They open a run until
 OPENING evaluations kept nothing, or until they only settle what is near the best. From a naive plan on the simulator
@@ -30,10 +29,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import log, sqrt
 
-from amk.agent.device.measure import steps_of
 from amk.agent.journal.inbox import Suggestion
-from amk.agent.journal.state import State, Trial
+from amk.agent.journal.state import State
 from amk.agent.propose.base import Context, Proposer, Settling
+from amk.agent.propose.costs import JUDGEMENT, Costs
 from amk.agent.propose.portfolio import STALLED, gains
 
 DISCOUNT = 0.88
@@ -41,7 +40,6 @@ DISCOUNT = 0.88
 EXPLORE = 0.05
 REWARD = 20.0
 """Of a log gain over everything before: 5% earns all."""
-JUDGEMENT = 0.1
 OPENING = 7
 """Evaluations behind the latest keep, the open one counted, after which a plan is edited: each of the six searches of
 the knobs had a turn that kept nothing."""
@@ -92,8 +90,7 @@ class Arms:
     def _bounds(self, state: State, names: Sequence[str], settling: Collection[str] = ()) -> list[float]:
         """Upper confidence bounds of those so named, `nested` among them."""
         cost, reward = ([0.0] * len(names) for _ in range(2))
-        typical, factor = _typical(state), 1.0
-        timed = state.limits.evals is None or state.limits.minutes is not None
+        costs, factor = Costs.of(state), 1.0
         for trial, gain in reversed(gains(state)):
             who = trial.proposed.proposer
             if trial.proposed.handle is not None and who not in names:
@@ -102,7 +99,7 @@ class Arms:
             if gain is None and not trial.closed:
                 cost[arm] += factor
                 continue
-            share = max(JUDGEMENT, _seconds(trial) / typical if timed else float(trial.evaluated))
+            share = costs.share(trial)
             cost[arm] += factor * share
             reward[arm] += factor * min(1.0, max(0.0, REWARD * (gain or 0.0)))
             factor *= DISCOUNT if trial.evaluated else DISCOUNT**JUDGEMENT
@@ -120,18 +117,3 @@ def _opens(state: State, editing: Collection[str]) -> bool:
     """Whether none of those that edit had a turn, and one of the latest evaluations was kept or may be."""
     since = [trial for trial in state.trials[state.best + 1 :] if trial.evaluated or not trial.closed]
     return len(since) < OPENING and not any(trial.proposed.proposer in editing for trial in state.trials)
-
-
-def _seconds(trial: Trial) -> float:
-    """What the timed steps of the measurements took, from their medians; a fault counts as nothing."""
-    return sum(
-        2 * len(m.log_ratios) * (sum(m.candidate_ms) + sum(m.incumbent_ms))
-        * steps_of(phase, sum(m.incumbent_ms) / len(m.incumbent_ms)) / 1e3
-        for phase, m in trial.measured.items()
-    )  # fmt: skip
-
-
-def _typical(state: State) -> float:
-    """Mean device seconds of an evaluation."""
-    measured = [seconds for trial in state.trials if (seconds := _seconds(trial)) > 0]
-    return sum(measured) / len(measured) if measured else 1.0

@@ -21,7 +21,7 @@ from amk.agent.journal import budget
 from amk.agent.journal.events import LlmReserved, LlmSettled
 from amk.agent.journal.store import Journal
 from amk.agent.propose.prices import Price
-from amk.agent.propose.talk import Bounds, Cassette, Opening, Talk
+from amk.agent.propose.talk import STOPPED, Bounds, Cassette, Opening, Talk
 
 ATTEMPTS: Final = 3
 TIMEOUT: Final = 120.0
@@ -81,7 +81,7 @@ class Ledger:
     def _look(self) -> None:
         """OverError once the conversation has had its share."""
         if self.stopped.is_set():
-            raise OverError("stopped", "the search ended")
+            raise OverError(STOPPED, "the search ended")
         spent = (("seconds", self.clock() - self._begun), ("tokens", self.tokens), ("dollars", self.dollars))
         for kind, used in spent:
             limit = getattr(self.bounds, kind)

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import takewhile
 from math import exp, inf
 from typing import Any, Final
 
@@ -27,7 +28,7 @@ from amk.agent.journal.inbox import INBOX, MODEL, Inbox, Suggestion
 from amk.agent.journal.state import START, State
 from amk.agent.propose.arms import Arms
 from amk.agent.propose.base import Context
-from amk.agent.propose.talk import Bounds, Opening, Skill, Talk
+from amk.agent.propose.talk import HEARD_OUT, STOPPED, Bounds, Opening, Skill, Talk
 from amk.agent.propose.transport import Transport
 from amk.agent.tools import calls
 from amk.agent.tools.desk import Desk
@@ -100,12 +101,9 @@ class Llm:
     """What lies in the inbox, if anything."""
     _threads: list[threading.Thread] = field(default_factory=list)
     _stopped: threading.Event = field(default_factory=threading.Event)
-    _streak: int = 0
-    _not_before: float = 0.0
-    """Seconds of work of the run."""
     _begun: int = 0
     _asked_at: int | None = None
-    """Evaluations when it was asked last."""
+    """Evaluations when it was asked last in this session."""
 
     def ask(self, context: Context) -> Sequence[Suggestion]:
         if self.transport.replays or self.arms.first(self.name, context.state):
@@ -144,14 +142,16 @@ class Llm:
         """Whether the wait after a failure is over, what was submitted is nearly measured, and the pause that follows
         from proposals that earned nothing is over. A replay begins what was recorded, one at a time."""
         state = context.state
-        if self._stopped.is_set() or self.transport.journal.elapsed < self._not_before:
+        if self._stopped.is_set() or self.transport.journal.elapsed < state.not_before.get(self.name, 0.0):
             return False
         if self.transport.replays:
             return not self._talking() and self._next_number(state) <= self._recorded
         waiting = sum(t.proposed.proposer == self.name and not t.closed for t in state.trials)
         if waiting >= OPEN:
             return False
-        return self._asked_at is None or state.evals - self._asked_at >= pause(state, self.name)
+        earlier = (asked.evals for asked in reversed(state.conversations) if asked.proposer == self.name)
+        last = next(earlier, None) if self._asked_at is None else self._asked_at
+        return last is None or state.evals - last >= pause(state, self.name)
 
     @property
     def _recorded(self) -> int:
@@ -209,20 +209,25 @@ class Llm:
         journal = self.transport.journal
         kind, useless = talk.kind, talk.heard_out and not talk.submitted
         with journal.locked():
-            failed = useless or not talk.heard_out
-            self._streak = self._streak + 1 if failed else 0
+            failed = useless or not (talk.heard_out or kind == STOPPED)
             wait: float | None = 0.0
             if kind in PERMANENT:
                 wait = None
             elif failed:
-                wait = min(LONGEST_WAIT, FIRST_WAIT * 2 ** (self._streak - 1))
-            self._not_before = inf if wait is None else max(self._not_before, journal.elapsed + wait)
+                wait = min(LONGEST_WAIT, FIRST_WAIT * 2 ** failures(journal.state, self.name))
             detail = talk.detail or ("nothing was submitted" if useless else "")
             journal.append(
                 Asked(proposer=self.name, outcome="no_proposals" if useless and kind == "answered" else kind,
                       proposals=talk.submitted, detail=detail[:500], wait=wait, evals=evals, turns=talk.turns,
                       tools=dict(talk.tools), faults=tuple(talk.faults))
             )  # fmt: skip
+
+
+def failures(state: State, proposer: str) -> int:
+    """Conversations at the end of those of a run that failed, or led to no submission; what a session's end cut short
+    is neither."""
+    mine = (asked for asked in reversed(state.conversations) if asked.proposer == proposer and asked.outcome != STOPPED)
+    return sum(1 for _ in takewhile(lambda asked: asked.outcome not in HEARD_OUT or not asked.proposals, mine))
 
 
 def within(bounds: Bounds, limits: Limits, elapsed: float) -> Bounds:

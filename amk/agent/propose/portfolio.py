@@ -1,11 +1,12 @@
 """A bandit over proposers: the default. Credit is read from the journal, so that a resumed run deals as before.
 
-Each arm's worth is the discounted mean of its rewards, as much as a proposal was faster than all before it, a share if
-it came near, chosen by an upper confidence bound. What was proposed and not measured yet counts as drawn, so that the
-two dozen proposals that are open at once are not all of one arm. An arm that has nothing new is passed over, and when
-all are, `last` is asked: blind draws, which hardly ever pay for what they cost. When nothing was kept for STALLED
-evaluations, `sweep` settles what is near the best before the arms go on; from the hand-tuned plan it does so from the
-first proposal. Every TURNS-th proposal of a sweep is three and more changes at once, of those that pay.
+Each arm's worth is its rewards over their costs, both discounted, chosen by an upper confidence bound. A reward is as
+much as a proposal was faster than all before it, or a share if it came near; a cost is seconds of the GPU (`costs.py`).
+What was proposed and not measured yet counts as drawn, so that the two dozen proposals that are open at once are not
+all of one arm. An arm that has nothing new is passed over, and when all are, `last` is asked: blind draws, which hardly
+ever pay for what they cost. When nothing was kept for STALLED evaluations, `sweep` settles what is near the best before
+the arms go on; from the hand-tuned plan it does so from the first proposal. Every TURNS-th proposal of a sweep is three
+and more changes at once, of those that pay.
 """
 
 from __future__ import annotations
@@ -19,12 +20,15 @@ from amk.agent.journal.inbox import Suggestion
 from amk.agent.journal.state import State, Trial
 from amk.agent.propose.base import Context, Proposer, Settling
 from amk.agent.propose.combine import Paid
+from amk.agent.propose.costs import Costs
 
 DISCOUNT = 0.97
 EXPLORE = 0.15
 NEAR = 0.02
 SHARE = 0.2
 """A candidate within 2% of the best earns part of a reward, at most this."""
+SHARE_OF_SECONDS = 0.02
+"""The same where seconds are the cost: what comes near takes a pilot, what gains takes tests of ten times as long."""
 
 STALLED = 24
 """Evaluations in a row that kept nothing, after which what is near the best is settled."""
@@ -62,15 +66,15 @@ class Portfolio:
     def order(self, state: State) -> list[Proposer]:
         """Arms by upper confidence bound, best first; an arm that was never used comes before all."""
         drawn, weight, reward = ({arm.name: 0.0 for arm in self.arms} for _ in range(3))
-        factor = 1.0
+        costs, factor = Costs.of(state), 1.0
         for trial, gain in reversed(gains(state)):
             name = trial.proposed.proposer
             if name not in drawn:
                 continue
             drawn[name] += factor
             if gain is not None or trial.closed:
-                weight[name] += factor
-                reward[name] += factor * earned(gain)
+                weight[name] += factor * (1.0 if costs.typical is None else costs.share(trial))
+                reward[name] += factor * earned(gain, SHARE if costs.typical is None else SHARE_OF_SECONDS)
                 factor *= DISCOUNT
         total = 1.0 + sum(drawn.values())
 
@@ -92,11 +96,11 @@ def gains(state: State) -> list[tuple[Trial, float | None]]:
     return found
 
 
-def earned(gain: float | None) -> float:
-    """Reward in [0, 1] of a trial; what was not measured earns nothing."""
+def earned(gain: float | None, share: float = SHARE) -> float:
+    """Reward in [0, 1] of a trial, up to `share` if it only came near; what was not measured earns nothing."""
     if gain is None:
         return 0.0
-    return min(1.0, SHARE + 10 * gain) if gain > 0 else max(0.0, SHARE * (1 + gain / NEAR))
+    return min(1.0, share + 10 * gain) if gain > 0 else max(0.0, share * (1 + gain / NEAR))
 
 
 def stalled(state: State) -> bool:

@@ -13,6 +13,8 @@ FAULTS: Final = 20
 """Of a conversation that are written down."""
 HEARD_OUT: Final = frozenset({"answered", "turns", "seconds", "tokens", "dollars"})
 """Ends that are no failure: the model had said all, or the conversation had its share."""
+STOPPED: Final = "stopped"
+"""The session ended."""
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from amk.agent.gate.isolation import python_module, worker_environment
 from amk.agent.run.runs import runs_directory
+from amk.processes import python_module, worker_environment
 from amk.simulator.constants import FILE_BYTES, Constants, as_text, save_constants
 
 RUNNING: Final = 1
@@ -33,7 +33,7 @@ STARTED: Final = 16
 EVALUATIONS: Final = 1000
 MINUTES: Final = 240.0
 LOOKING: Final = 2
-"""Designs that are looked at at once; more wait."""
+"""Designs that are looked at, simulated or exported at once; more wait."""
 LOOKS: Final = 2000
 BEGIN_SECONDS: Final = 120.0
 """For a search to say its name."""
@@ -63,7 +63,9 @@ class Searches:
         """Room for one look at a design."""
         with self._lock:
             if self._looks >= LOOKS:
-                raise LimitError(f"{LOOKS} designs were looked at, which is the limit of a client")
+                raise LimitError(
+                    f"{LOOKS} designs were looked at, simulated or exported, which is the limit of a client"
+                )
             self._looks += 1
         with self._room:
             yield

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from math import exp
 from pathlib import Path
@@ -23,6 +24,7 @@ from mcp.server.mcpserver.exceptions import ResourceNotFoundError, ToolError
 from mcp_types import Resource, Tool, ToolAnnotations
 from pydantic import BaseModel
 
+from amk.agent.device.measure import positions_within
 from amk.agent.gate.candidate import Workshop
 from amk.agent.journal.events import Limits, RunStarted
 from amk.agent.journal.inbox import INBOX, MCP, Inbox
@@ -36,6 +38,7 @@ from amk.agent.tools.desk import READING, WRITING, Desk
 from amk.agent.tools.refused import RefusedError
 from amk.agent.tools.trial import DesignRequest, Look, Trial, look
 from amk.models.model import load_model
+from amk.models.model_spec import ModelSpec
 from amk.planner.formats import formats
 from amk.planner.space import OutsideSpaceError
 from amk.report.diagnostic import AmkError
@@ -47,6 +50,8 @@ from amk.weights.weight_format import FormatName
 READ = ToolAnnotations(read_only_hint=True)
 SUGGEST = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=False)
 STOP = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True)
+CONTEXT: Final = 8192
+"""Cache positions, as of `amk autoresearch`."""
 LONGEST_FOLLOW: Final = 300.0
 LOOKS: Final = 1.0
 """Seconds between two looks at a run that is followed."""
@@ -95,19 +100,20 @@ class Server:
 
     def check_settings(
         self, changes: dict[str, Any], model: str, gpu: str, dtype: FormatName = "bf16", batch: int = 1,
-        start: Start = "fast", constants: Constants | None = None,
+        start: Start = "fast", constants: Constants | None = None, context: int = CONTEXT,
     ) -> Trial:  # fmt: skip
-        """Plan and validate a plan with `changes` for a model and a GPU, without a run. Nothing is run or recorded.
-        constants: as of `start_run`."""
-        target = load_target(gpu)
-        workshop = Workshop(load_model(model), target, None, formats(dtype), batch)
+        """Plan and validate a plan with `changes` for a model and a GPU, as a run with these arguments would, without
+        one. Nothing is run or recorded. constants, context: as of `start_run`."""
+        target, known = load_target(gpu), load_model(model)
+        context = _positions(context, known)
+        workshop = Workshop(known, target, context, formats(dtype), batch)
         space = workshop.space(start)
         settings = space.parse(changes)
-        context = workshop.context or workshop.model.max_context
         asked = RunStarted(
-            run="-", model=model, target=workshop.target.name, dtype=dtype, context=context, positions=(context // 2,),
-            start=start, settings={}, seed=0, proposer="mcp", backend="none", simulated=True, limits=Limits(),
-            manifest="", version=__version__, batch=batch, constants=constants and constants_of(constants, target),
+            run="-", model=model, target=workshop.target.name, dtype=dtype, context=context,
+            positions=positions_within(context), start=start, settings={}, seed=0, proposer="mcp", backend="none",
+            simulated=True, limits=Limits(), manifest="", version=__version__, batch=batch,
+            constants=constants and constants_of(constants, target),
         )  # fmt: skip
         return self._limited_look(
             DesignRequest(run=asked, settings=dict(space.point(settings)), edits=(), compile=False)
@@ -124,16 +130,18 @@ class Server:
     def start_run(
         self, model: str, gpu: str, dtype: FormatName = "bf16", batch: int = 1, start: Start = "fast",
         evaluations: int = 100, minutes: float = 30.0, seed: int = 0, constants: Constants | None = None,
+        context: int = CONTEXT,
     ) -> RunSummary:  # fmt: skip
         """Start a search in a process of its own, which outlives this server; on a machine without the GPU it is
         simulated. It calls no language model and spends no money. How many may run, and how long, is limited.
-        constants: the simulator's of the GPU, as in a file of `amk calibrate --learn`; without them the GPU's own."""
-        load_model(model)
+        constants: the simulator's of the GPU, as in a file of `amk calibrate --learn`; without them the GPU's own.
+        context: cache positions, up to those of the model."""
+        context = _positions(context, load_model(model))
         target = load_target(gpu)
-        name = self.searches.start(
-            ["--model", model, "--gpu", gpu, "--dtype", dtype, "--batch", str(batch), "--start", start, "--seed",
-             str(seed)], evaluations, minutes, constants and constants_of(constants, target),
-        )  # fmt: skip
+        words = ["--model", model, "--gpu", gpu, "--dtype", dtype, "--batch", str(batch), "--start", start]
+        words += ["--seed", str(seed), "--max-context", str(context)]
+        given = constants and constants_of(constants, target)
+        name = self.searches.start(words, evaluations, minutes, given)
         return self._summary(name)
 
     def stop_run(self, run: str) -> RunSummary:
@@ -159,7 +167,8 @@ class Server:
     def export_best(self, run: str) -> Exported:
         """Certify the best schedule of a run again, and write it and its certificate beside the run's journal."""
         folder, state = run_of(run)
-        schedule, certificate = export.export(state, folder / export.BEST)
+        with self.searches.looking():
+            schedule, certificate = export.export(state, folder / export.BEST)
         return Exported(
             schedule=str(schedule), certificate=str(certificate),
             schedule_resource=f"amk://runs/{folder.name}/best.schedule.json",
@@ -172,6 +181,12 @@ class Server:
         if answer.state != "interrupted":
             return answer
         return answer.model_copy(update={"ended": self.searches.last_words(folder.name)})
+
+
+def _positions(context: int, model: ModelSpec) -> int:
+    if context < 2:
+        raise LimitError("context: 2 positions or more")
+    return min(context, model.max_context)
 
 
 class Strict(MCPServer[Any]):
@@ -197,6 +212,10 @@ class Strict(MCPServer[Any]):
             if tool.name == name and (unknown := sorted(arguments.keys() - known)):
                 raise ToolError(f"{name} has no argument {', '.join(unknown)[:200]}; it has {', '.join(known)}")
         return await super().call_tool(name, arguments, context)
+
+
+SIMULATING: Final = (Desk.read_times, Desk.read_timeline)
+"""Tools that cost as much as a look at a design."""
 
 
 def server(client: Server | None = None) -> MCPServer[Any]:
@@ -252,7 +271,8 @@ def _of_run(client: Server, method: Callable[..., Any]) -> Callable[..., Any]:
     """A tool of the desk with the run's name before its arguments."""
 
     def called(run: str, **arguments: Any) -> Any:
-        return method(client.desk(run), **arguments)
+        with client.searches.looking() if method in SIMULATING else nullcontext():
+            return method(client.desk(run), **arguments)
 
     known = signature(method)
     first = inspect.Parameter("run", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=str)

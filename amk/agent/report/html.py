@@ -15,6 +15,7 @@ from amk.agent.decide.feedback import fate, name
 from amk.agent.decide.feedback import outcome as verdict
 from amk.agent.decide.headroom import candidates, foretold
 from amk.agent.decide.neighbourhood import Survey, sentence
+from amk.agent.decide.ranking import designs, ranking
 from amk.agent.gate.candidate import Candidate
 from amk.agent.journal.events import Asked
 from amk.agent.journal.state import START, State, Trial
@@ -116,6 +117,8 @@ def _facts(state: State) -> str:
     assert run is not None
     mads = ", ".join(f"{100 * c.mad:.3f}%" for c in state.calibrations[-5:])
     live = sum(s.live for s in state.llm_settled)
+    known = len(designs(state))
+    unranked = f"{known} design{'' if known == 1 else 's'}, too few"
     rows = [
         ("run", run.run), ("back end", run.backend), ("weights", run.dtype), ("sequences at a time", str(run.batch)),
         ("cache positions", str(run.context)), ("started from", run.start), ("seed", str(run.seed)),
@@ -129,6 +132,7 @@ def _facts(state: State) -> str:
         ("work", f"{state.elapsed / 60:.1f} minutes"),
         ("device time" + (" (simulated)" if run.simulated else ""), f"{state.gpu_seconds / 60:.1f} minutes"),
         *(tuple(line.removeprefix("METRIC ").split("=")) for line in metrics(state)),
+        *(() if run.simulated or ranking(state) is not None else (("simulator_rank_correlation", unranked),)),
         ("proposals", str(len(state.trials))), ("evaluations", str(state.evals)),
         ("A/A spread", mads or "not measured"),
         ("language model", f"{run.llm_model}, {live} live attempts" if live else "no live model was called"),

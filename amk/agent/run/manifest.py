@@ -15,7 +15,7 @@ from amk.report.diagnostic import AmkError, Diagnostic, because
 FROZEN = (
     "validator", "checker", "models", "weights", "targets", "schedule_ir", "interpreter", "planner", "lowering",
     "simulator", "bench", "engine/admission", "engine/backends", "prefill/views.py", "report/diagnostic.py",
-    "report/json_file.py", "report/schema.py", "version.py", "agent",
+    "report/json_file.py", "report/schema.py", "processes.py", "version.py", "agent",
 )  # fmt: skip
 SUFFIXES = (".py", ".cuh", ".json", ".cu")
 OPEN = ("agent/propose", "agent/tools", "agent/remote", "agent/report", "agent/README.md")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import inf
 from pathlib import Path
 
@@ -10,6 +10,7 @@ from amk.agent.decide.history import History
 from amk.agent.gate.candidate import Candidate, Impossible, Workshop
 from amk.agent.gate.candidate import workshop_of as made_of
 from amk.agent.gate.design import Design
+from amk.agent.journal.events import Ablation
 from amk.agent.journal.inbox import write_whole
 from amk.agent.journal.state import START, State
 from amk.agent.propose.base import Context
@@ -17,10 +18,11 @@ from amk.agent.propose.singles import Singles
 from amk.agent.propose.together import combined, gained
 from amk.agent.report.edits_table import Remaining, what_is_left
 from amk.agent.report.html import middle, render
-from amk.agent.report.result import Ablated, ablated
+from amk.agent.report.result import LINE, Ablated, ablated
 from amk.agent.report.stored_report import REPORT
 from amk.planner.space import OutsideSpaceError
 
+Note = Callable[[Ablation], None]
 HURRY = 1.0
 """Seconds of a processor since the process began after which no further change is taken out of the best, where somebody
 waits for the report. The session's own takes out as many as it shows."""
@@ -48,10 +50,12 @@ def candidate_of(state: State, index: int) -> Candidate | None:
     return None if isinstance(candidate, Impossible) else candidate
 
 
-def write_report(folder: Path, state: State, whole: bool = True, workshop: Workshop | None = None) -> Path:
-    """The report of a run beside its journal; `whole` and `workshop` as in `report_of`."""
+def write_report(
+    folder: Path, state: State, whole: bool = True, workshop: Workshop | None = None, note: Note | None = None
+) -> Path:
+    """The report of a run beside its journal; `whole`, `workshop` and `note` as in `report_of`."""
     path = folder / REPORT
-    write_whole(path, report_of(state, whole, workshop))
+    write_whole(path, report_of(state, whole, workshop, note=note))
     return path
 
 
@@ -75,12 +79,13 @@ def left_of(state: State, context: Context, bounds: Sequence[str] = ()) -> Remai
 
 
 def report_of(
-    state: State, whole: bool = True, workshop: Workshop | None = None, until: float = inf, bounds: Sequence[str] = ()
-) -> str:
+    state: State, whole: bool = True, workshop: Workshop | None = None, until: float = inf, bounds: Sequence[str] = (),
+    note: Note | None = None,
+) -> str:  # fmt: skip
     """The report of a run that was begun, as HTML. Without `whole` nothing is planned for it, which takes seconds: no
     timeline, no difference of the schedules, nothing of what is left near the best. workshop: the run's own, if there
-    is one that remembers programs. until: processor time of this process, for taking changes out of the best. bounds:
-    as of `Left`."""
+    is one that remembers programs. until: processor time of this process, for taking changes out of the best, which is
+    read where it was written down. note: writes it down, once for every best. bounds: as of `Left`."""
     if not whole:
         return render(state, None, None)
     context = context_of(state, workshop)
@@ -88,9 +93,13 @@ def report_of(
     best, start = candidate_of(state, state.best), candidate_of(state, START)
     edits = what_is_left(state, left_of(state, context, bounds))
     foreseen = None if best is None else context.workshop.simulator.predict(best.schedule, middle(state))
-    changes: tuple[list[Ablated], int] = [], 0
-    if best is not None and foreseen is not None and state.best != START:
+    found = state.ablation
+    if found is None and best is not None and foreseen is not None and state.best != START:
         space = context.space
         every = len(best.design.edits) + len(space.changes(best.settings, space.start))
-        changes = ablated(space, context.workshop, best.design, foreseen, until), every
+        taken = ablated(space, context.workshop, best.design, foreseen, until)
+        found = Ablation(best=state.best, worth=tuple((each.change[:LINE], each.worth) for each in taken), every=every)
+        if note is not None:
+            note(found)
+    changes = ([Ablated(*each) for each in found.worth], found.every) if found is not None else ([], 0)
     return render(state, best, start, survey, changes, edits, foreseen)

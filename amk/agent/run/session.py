@@ -190,7 +190,7 @@ def loop_of(journal: Journal, backends: Sequence[Backend], proposer: Proposer, j
 
     def arrived() -> Sequence[Suggestion]:
         """Notes are written down, suggestions handed on."""
-        known = {note.handle for note in journal.state.notes if note.handle is not None}
+        known = {note.handle: note.author for note in journal.state.notes if note.handle is not None}
         for letter in inbox.notes(known):
             journal.append(
                 Noted(author=letter.author, text=letter.text, evals=journal.state.evals, handle=letter.handle)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from amk.agent.gate.candidate import Candidate, Impossible
 from amk.agent.gate.design import Design, difference, read_edits
 from amk.agent.journal.events import Proposed
-from amk.agent.journal.inbox import Suggestion
+from amk.agent.journal.inbox import MCP, Suggestion
 from amk.agent.journal.state import State
 from amk.planner.settings import Settings
 from amk.planner.space import OutsideSpaceError, Space
@@ -16,7 +16,8 @@ from amk.planner.space import OutsideSpaceError, Space
 
 @dataclass
 class Queue:
-    """What is proposed next: what came from outside goes first. A proposer that had nothing is asked again once more is
+    """What is proposed next. What came from outside goes first; clients, who have no other limit to their evaluations,
+    have every second turn while a proposer has something. A proposer that had nothing is asked again once more is
     decided."""
 
     waiting: list[Suggestion] = field(default_factory=list)
@@ -28,13 +29,23 @@ class Queue:
         inbox: Callable[[], Sequence[Suggestion]],
         ask: Callable[[], Sequence[Suggestion]],
     ) -> Suggestion | None:
-        if not self.waiting:
-            self.waiting = [s for s in inbox() if s.handle not in state.handles]
+        outside = _new(inbox(), state)
+        turn = not state.trials or state.trials[-1].proposed.proposer != MCP
+        if first := next((s for s in outside if turn or s.proposer != MCP), None):
+            return first
+        self.waiting = _new(self.waiting, state)
         closed = sum(trial.closed for trial in state.trials)
         if not self.waiting and self.silent_at != closed:
             self.waiting = list(ask())
             self.silent_at = None if self.waiting else closed
-        return self.waiting.pop(0) if self.waiting else None
+        if self.waiting:
+            return self.waiting.pop(0)
+        return outside[0] if outside else None
+
+
+def _new(suggestions: Sequence[Suggestion], state: State) -> list[Suggestion]:
+    """Those that were not proposed yet."""
+    return [each for each in suggestions if each.handle is None or each.handle not in state.handles]
 
 
 def parsed(space: Space, suggestion: Suggestion) -> tuple[Design, str]:

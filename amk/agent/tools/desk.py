@@ -172,8 +172,8 @@ class Desk:
         _unicode(text)
         if not text.strip() or len(text) > NOTE_CHARACTERS:
             raise RefusedError(f"a note has 1 to {NOTE_CHARACTERS} characters")
-        if len(self.state_of().notes) >= letters.MOST_NOTES:
-            raise RefusedError(f"the lab book has {letters.MOST_NOTES} notes, which is the limit")
+        if sum(note.author == self.source for note in self.state_of().notes) >= letters.MOST_NOTES:
+            raise RefusedError(f"{letters.MOST_NOTES} notes of yours are in the lab book, which is the limit")
         if self.note is not None:
             self.note(text)
         else:
@@ -269,10 +269,11 @@ class Desk:
         """Why a submission is not taken, or None."""
         state = self.state_of()
         waiting = self.inbox.waiting(state.handles)
-        if len(waiting) >= letters.MOST_WAITING:
-            return f"{len(waiting)} submissions wait already: go on when some of them are judged"
-        if len(waiting) + len(state.handles) >= letters.MOST_SUBMITTED:
-            return f"{letters.MOST_SUBMITTED} submissions were made to this run, which is the limit"
+        mine = sum(each.proposer == self.source for each in waiting)
+        if mine >= letters.MOST_WAITING:
+            return f"{mine} submissions of yours wait already: go on when some of them are judged"
+        if mine + sum(source == self.source for source in state.handles.values()) >= letters.MOST_SUBMITTED:
+            return f"you made {letters.MOST_SUBMITTED} submissions to this run, which is the limit"
         if any(each.settings == point and list(each.edits) == edits for each in waiting):
             return "the same submission waits already"
         workshop = self._made_by()

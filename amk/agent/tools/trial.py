@@ -18,8 +18,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from amk.agent.gate.candidate import Candidate, Workshop
 from amk.agent.gate.design import Design, edit_of, read_edits
-from amk.agent.gate.isolation import die_with, first_to_be_killed, python_module, worker_environment
+from amk.agent.gate.isolation import die_with, first_to_be_killed
 from amk.agent.journal.events import RunStarted
+from amk.processes import python_module, worker_environment
 from amk.report.diagnostic import TITLES, AmkError, explanation, printable
 from amk.report.render import render
 from amk.schedule_ir.edits.apply import edit_text

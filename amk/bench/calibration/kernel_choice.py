@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from math import log
-from multiprocessing import get_context
 from pathlib import Path
 
 from amk.engine.admission.admission import AdmittedKernel, admitted
@@ -17,6 +15,7 @@ from amk.lowering.kernel import build
 from amk.planner.search import Problem, Search, State
 from amk.planner.settings import FAST, Settings
 from amk.planner.space import OutsideSpaceError, Space
+from amk.processes import process_pool
 from amk.report.diagnostic import AmkError, Diagnostic, Where
 from amk.report.json_file import read_json
 
@@ -172,7 +171,7 @@ def read_plans(path: Path, problem: Problem) -> list[Settings]:
 
 def kernels(problem: Problem, plans: Sequence[Settings], count: int, workers: int) -> Iterator[Kernel]:
     """The first `count` of the plans that are SAFE and compile, built by `workers` processes."""
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+    with process_pool(workers) as pool:
         futures = [pool.submit(_built, problem, s) for s in plans]
         found = 0
         try:

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from multiprocessing import get_context
 
 import torch
 
@@ -26,6 +24,7 @@ from amk.bench.tools.timing import Contestant, take_turns
 from amk.engine.backends.cuda_engine import CudaEngine
 from amk.lowering.compile import compile_cuda
 from amk.lowering.launch import CooperativeLaunch, Module
+from amk.processes import process_pool
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.schedule import Schedule
 
@@ -33,7 +32,7 @@ from amk.schedule_ir.schedule import Schedule
 def ablated_cubins(schedule: Schedule, wanted: Sequence[Parts], processes: int) -> dict[str, bytes]:
     """Machine code by `named` parts, compiled by so many processes, from the compiler's cache where it is there."""
     names = [named(parts) for parts in wanted]
-    with ProcessPoolExecutor(min(processes, max(1, len(names))), mp_context=get_context("spawn")) as pool:
+    with process_pool(min(processes, max(1, len(names)))) as pool:
         return dict(zip(names, pool.map(_cubin, [schedule] * len(names), wanted), strict=True))
 
 

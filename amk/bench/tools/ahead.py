@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, field
-from multiprocessing import get_context
 from types import TracebackType
 
 from amk.engine.admission.admission import AdmittedKernel, admitted
 from amk.lowering.kernel import build
+from amk.processes import process_pool
 from amk.report.diagnostic import AmkError, Diagnostic, Exit
 from amk.schedule_ir.schedule import Schedule
 
@@ -42,7 +42,7 @@ class Ahead:
     def __enter__(self) -> Ahead:
         if len(self.schedules) > 1:
             count = min(PROCESSES, len(self.schedules))
-            self.pool = ProcessPoolExecutor(count, mp_context=get_context("spawn"))
+            self.pool = process_pool(count)
             self.futures = {id(each): self.pool.submit(kernel_or_refusal, each) for each in self.schedules}
         return self
 
