@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 Change = tuple[ast.expr | ast.stmt, str]
 """A node, and the text in its place."""
@@ -82,24 +83,22 @@ def _compared(scope: Scope, node: ast.AST, other: dict[str, str]) -> Iterator[Ch
 
 def _conditions(node: ast.AST) -> Iterator[ast.expr]:
     """What is true or false of this node."""
-    if (
-        isinstance(node, ast.Compare | ast.BoolOp)
-        or isinstance(node, ast.Call)
-        and _called(node) in ("bool", "all", "any")
-    ):
+    if isinstance(node, ast.Compare) or (isinstance(node, ast.Call) and _called(node) in ("bool", "all", "any")):
         yield node
     if isinstance(node, ast.If | ast.While | ast.IfExp | ast.Assert):
         yield node.test
     elif isinstance(node, ast.comprehension):
         yield from node.ifs
     elif isinstance(node, ast.BoolOp):
-        yield from node.values
+        yield from (node, *node.values)
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
         yield from (node, node.operand)
 
 
-def _called(call: ast.Call) -> str:
-    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+def _called(node: ast.AST) -> str:
+    """The name of what a call calls."""
+    called = node.func if isinstance(node, ast.Call) else None
+    return called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""
 
 
 def _numbers(node: ast.AST) -> Iterator[ast.expr]:
@@ -180,7 +179,7 @@ def _one_less(scope: Scope, node: ast.AST) -> Iterator[Change]:
 def _zero(scope: Scope, node: ast.AST) -> Iterator[Change]:
     yield from ((number, "0") for number in _numbers(node))
     if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Attribute):
-        yield node.value, f"(0 * {scope.of(node.value)})"  # an array
+        yield node.value, f"(0 * {scope.of(node.value)})"  # what is asked for an attribute stays an array
 
 
 def _one(_: Scope, node: ast.AST) -> Iterator[Change]:
@@ -212,7 +211,7 @@ def _element_left_out(scope: Scope, node: ast.AST) -> Iterator[Change]:
     if isinstance(node, ast.Tuple | ast.List):
         parts, brackets = [scope.of(part) for part in node.elts], "()" if isinstance(node, ast.Tuple) else "[]"
     elif isinstance(node, ast.Call):
-        parts, brackets = [scope.of(part) for part in (*node.args, *node.keywords)], f"{scope.of(node.func)}()"
+        parts, brackets = [*map(scope.of, node.args), *map(scope.of, node.keywords)], f"{scope.of(node.func)}()"
     else:
         return
     for k in range(len(parts)):
@@ -224,7 +223,7 @@ def _element_left_out(scope: Scope, node: ast.AST) -> Iterator[Change]:
 def _neighbour(scope: Scope, node: ast.AST) -> Iterator[Change]:
     """An element or an argument stands in the place of the next or of the one before."""
     parts = node.elts if isinstance(node, ast.Tuple) else node.args if isinstance(node, ast.Call) else []
-    for left, right in zip(parts, parts[1:], strict=False):
+    for left, right in pairwise(parts):
         yield left, scope.of(right)
         yield right, scope.of(left)
 
@@ -245,6 +244,7 @@ def _nothing(scope: Scope, node: ast.AST) -> Iterator[Change]:
 
 
 def _none_of(scope: Scope, sequence: ast.expr) -> Iterator[Change]:
+    """A selection by bounds or by a comparison is replaced, another one is followed by that of nothing."""
     if isinstance(sequence, ast.Subscript) and isinstance(sequence.slice, ast.Slice | ast.Compare):
         yield sequence, f"{scope.of(sequence.value)}[:0]"
     elif not isinstance(sequence, ast.Starred):
