@@ -154,6 +154,13 @@ def _operand_left_out(scope: Scope, node: ast.AST) -> Iterator[Change]:
         yield from ((node, word.join(values[:k] + values[k + 1 :])) for k in range(len(values)))
 
 
+def _operand_negated(scope: Scope, node: ast.AST) -> Iterator[Change]:
+    if isinstance(node, ast.BinOp) and isinstance(node.op, BITS):
+        yield from ((side, f"~{scope.of(side)}") for side in (node.left, node.right))
+    elif isinstance(node, ast.BoolOp):
+        yield from ((value, f"(not {scope.of(value)})") for value in node.values)
+
+
 def _and_for_or(scope: Scope, node: ast.AST) -> Iterator[Change]:
     if isinstance(node, ast.BoolOp):
         yield node, (" or " if isinstance(node.op, ast.And) else " and ").join(map(scope.of, node.values))
@@ -257,6 +264,7 @@ RULES: dict[str, Operator] = {
     "condition never true": _condition_never,
     "condition always true": _condition_always,
     "operand left out": _operand_left_out,
+    "operand negated": _operand_negated,
     "and for or": _and_for_or,
     "other extreme": _other_extreme,
     "one more": _one_more,

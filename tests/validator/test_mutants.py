@@ -53,6 +53,7 @@ def test_a_place_that_is_gone_is_told_with_the_edit_and_the_places_there_are() -
         ("condition never true", "over", "row < self.need and not self.over", "False"),
         ("condition always true", "need", "row < self.need and", "True and"),
         ("operand left out", "need", "row < self.need and not self.over", "(row < self.need)"),
+        ("operand negated", "other", "self.other | row", "~self.other | row"),
         ("and for or", "other", "self.other | row", "self.other & row"),
         ("other extreme", "", "max(", "min("),
         ("one more", "other", "else self.other | row", "else (self.other + 1) | row"),
