@@ -1,7 +1,8 @@
 """Mutants of the validator itself and of the checker: each edit of their source must be noticed by a test.
 
-By hand, resumable: `python -m tests.validator.long_checks edits --record FILE`. The edits are in mutants.json. Every
-mutant runs in a copy of the package, against the narrowest tests that should notice it.
+By hand, resumable: `python -m tests.validator.long_checks edits --record FILE`. The edits are in mutants.json: each is
+a rule of `tests.validator.mutation_operators` and where it applies. Every mutant runs in a copy of the package, against
+the narrowest tests that should notice it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.validator.mutation_operators import Scope, places
+
 ROOT = Path(__file__).parents[2]
 SEVERAL = 400.0
 """Seconds a mutant gets, many times what its tests take; one that does not end is noticed too, but tried again."""
@@ -23,13 +26,18 @@ SEVERAL = 400.0
 
 @dataclass(frozen=True)
 class Mutant:
-    """`old` occurs exactly once in amk/`package`/`module`.py; `tests` are arguments of pytest."""
+    """The edit that `rule` makes in `function` of amk/`package`/`module`.py; `tests` are arguments of pytest.
+
+    of: only places that mention this name count; place: which of them, and of how many.
+    """
 
     name: str
     module: str
-    old: str
-    new: str
+    function: str
+    rule: str
     tests: tuple[str, ...]
+    of: str = ""
+    place: str = "1 of 1"
     package: str = "validator"
 
     @property
@@ -44,11 +52,18 @@ def mutants() -> list[Mutant]:
 
 
 def source(mutant: Mutant) -> str:
-    """The module with the edit made; ValueError unless the old text occurs exactly once."""
-    text = (ROOT / mutant.path).read_text()
-    if text.count(mutant.old) != 1:
-        raise ValueError(f"{mutant.name}: {text.count(mutant.old)} places in {mutant.path}, expected 1")
-    return text.replace(mutant.old, mutant.new)
+    """The module with the edit made; ValueError if the place is no longer there, or no longer sure."""
+    try:
+        scope = Scope.named((ROOT / mutant.path).read_text(), mutant.function)
+    except ValueError as error:
+        raise ValueError(f"{mutant.name}: {mutant.path}: {error}") from None
+    found = places(scope, mutant.rule, mutant.of)
+    number, count = map(int, mutant.place.split(" of "))
+    if len(found) != count:
+        listed = "".join(f"\n  {k}: {place.told(scope.text)}" for k, place in enumerate(found, 1))
+        where = f"{mutant.path}, {mutant.function}: {mutant.rule}{mutant.of and f', of {mutant.of}'}"
+        raise ValueError(f"{mutant.name}: {where}: {len(found)} places, expected {count}{listed}")
+    return found[number - 1].edited(scope.text)
 
 
 def outcome(mutant: Mutant) -> str:
