@@ -159,6 +159,14 @@ def test_terms_of_a_threshold_fit_a_word(factor: int, entry: int, wide: bool) ->
     assert [d.code for d in check_widths(parsed(found))] == ["AMK204"] * (wide or factor == 2**30)
 
 
+@pytest.mark.parametrize(("step", "codes"), [(2**31 - 1, []), (2**31, ["AMK204"])])
+def test_a_threshold_grows_by_less_than_half_of_the_words_per_token(step: int, codes: list[str]) -> None:
+    base = small("fenced")
+    path = (*waiting(base, "best"), "waits", 0, "at_least")
+    found = edited(base, Edit("replace", path, at(base, path) | {"t": step}))
+    assert [d.code for d in check_widths(parsed(found))] == codes
+
+
 def test_what_does_not_fit_is_refused_before_anything_else_is_looked_at() -> None:
     base = parsed(small("fenced"))
     buffers = tuple(b.model_copy(update={"shape": (2**31,)}) if b.name == "act" else b for b in base.buffers)
