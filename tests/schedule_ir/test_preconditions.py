@@ -14,7 +14,7 @@ import pytest
 
 from amk.adversary.edits import at, steps
 from amk.lowering.emit import emit
-from amk.models.matrices import MATRICES
+from amk.models.matrices import K_SPLIT, MATRICES
 from amk.models.model_spec import LayerSlice, ModelSpec
 from amk.planner import decode
 from amk.planner.decode import plan
@@ -50,6 +50,9 @@ BASES: dict[str, Callable[[], Schedule]] = {
     "headless": lambda: made(settings=replace(FAST, rows=4, headless=True)),
     "parts": lambda: made(
         settings=replace(FAST, warps=2, rows=8, handoff="mixed", chunk_bytes=512, x_parts=2, k_parts=2)
+    ),
+    "divided": lambda: made(
+        settings=replace(FAST, warps=2, rows=3, handoff="mixed", chunk_bytes=512, kv_block=8, k_splits=2)
     ),
     "int8": lambda: made(settings=replace(FAST, scales_apart=True), wanted=formats("int8")),
     "refilled": lambda: made(tiny(hidden=512, ffn=4096, heads=8)),
@@ -140,7 +143,8 @@ def other_ops(op: Op, geo: Geometry) -> Iterator[Op]:
     """The op with one field changed."""
     for key, value in vars(op).items():
         if isinstance(value, int):
-            yield from (op.model_copy(update={key: n}) for n in (int(key == "k_parts"), value + 1, 3, 8, 1000))
+            least = int(key in ("k_parts", "k_splits"))
+            yield from (op.model_copy(update={key: n}) for n in (least, value + 1, 3, 8, 1000))
         elif key in NAMED:
             names = [name for name in ("h_out", "norm") if name in geo.buffers]
             yield from (op.model_copy(update={key: name}) for name in (None, *names))
@@ -148,7 +152,9 @@ def other_ops(op: Op, geo: Geometry) -> Iterator[Op]:
 
 def refused(schedule: Schedule) -> Iterator[str]:
     """The needs of ops that some change refuses."""
-    geo, tables = schedule.geometry(), {name: np.array(column) for name, column in schedule.tables.items()}
+    geo, plain = schedule.geometry(), {name: np.array(column) for name, column in schedule.tables.items()}
+    # an op may be changed to one whose columns are divided
+    tables = dict.fromkeys((f"{K_SPLIT}.first", f"{K_SPLIT}.count", f"{K_SPLIT}.index"), plain["hidden.count"]) | plain
     few = Env({"t": 0, "n": 0, "l": 0}, np.arange(schedule.launch.workers), tables=tables)
     many = replace(few, tables={name: column + 2**18 for name, column in tables.items()})
     for op in {step.op.op: step.op for program in schedule.programs for step in steps_of(program.body)}.values():
@@ -309,7 +315,7 @@ OF_THE_GRAPH = ("text", "slice", "norm-kind", "taken")
 """Needs that say which models have the op."""
 ALIKE = (
     {"embed", "embed_rows", "embed_hidden"}, {"embed", "stage_norm"}, {"take_hidden", "stage_norm"},
-    {"combine", "stage_attention"}, {"argmax_rows", "give_logits"},
+    {"combine", "stage_attention"}, {"argmax_rows", "give_logits"}, {"add_residual", "add_sums"},
 )  # fmt: skip
 """Ops that leave the same under one name, in models that have both. `peak` and `narrow`, `select` and `select_draw` are
 told apart by how the schedule chooses tokens (below)."""
