@@ -52,8 +52,10 @@ kinds of edits. Where a device measures a knob is a way like others: of 109 unde
 the best on an H200, and knobs have their own arm."""
 ADDS = 0.0005
 """Simulated log gain of such a change at which it stays."""
+CLIMBED = 0.0001
+"""The same of a climb, where what the simulator says of a child is exact: many small changes come to a keep."""
 CLIMBS = 24
-"""Children that the simulator is asked about while others wait for a proposal that is climbed to."""
+"""Children that the simulator calls no faster, one after the other, at which a climb lets others propose."""
 DRAWS = 4
 """Times as many that are drawn: the climb knows many of them already."""
 ENOUGH = 1.25
@@ -136,8 +138,9 @@ class Structure:
         self._climb = climb
         parents = [Elite(leader, lead, 0.0, ("", ""))]
         parents += [each for each in elites if (self._ahead(context, each.design, lead) or 0.0) > 0.0]
-        looks = 0
-        for _ in range(DRAWS * CLIMBS):
+        looks = draws = 0
+        while looks < CLIMBS and draws < DRAWS * CLIMBS:
+            draws += 1
             on = parents if climb.best is None else [_so_far(climb.best[1])]
             child = self._child(context, on, rng)
             if child is None or child.design in climb.visited:
@@ -148,10 +151,9 @@ class Structure:
                 continue
             looks += 1
             before = climb.best[0] if climb.best else self._ahead(context, context.design(child.parent), lead) or 0.0
-            if gain >= before + ADDS and self._is_safe(context, child.design):
+            if gain >= before + CLIMBED and self._is_safe(context, child.design):
                 climb.best = gain, child if climb.best is None else _on_top(child, climb.best[1])
-            if looks == CLIMBS:
-                break
+                looks = draws = 0
         if climb.best is None or climb.best[0] < ENOUGH * least_gain(context.state.noise):
             return None
         self._climb = None
