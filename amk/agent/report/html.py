@@ -22,6 +22,7 @@ from amk.agent.journal.state import START, State, Trial
 from amk.agent.report.result import Ablated, moved, result, what_matters
 from amk.agent.report.results import known_error_of, metrics
 from amk.agent.report.standing import HEADER, standings
+from amk.agent.report.steps_moved import steps_moved
 from amk.agent.report.stored_report import stamp
 from amk.agent.report.survey_table import near_the_best, table
 from amk.agent.report.svg import best_curve
@@ -66,10 +67,11 @@ body{margin:0;max-width:none}iframe{display:none}h2{break-after:avoid}tr{break-i
 def render(
     state: State, best: Candidate | None, start: Candidate | None, survey: Survey | None = None,
     changes: tuple[Sequence[Ablated], int] = ((), 0), edits: str = "", foreseen: Prediction | None = None,
+    before: Prediction | None = None,
 ) -> str:  # fmt: skip
     """The report of `state`; the candidates give timeline and diff where they can still be planned, the survey and the
     section `edits` what is left near the best; changes: those of the best that were taken out by themselves, and how
-    many there are; foreseen: the best simulated at the position of `middle`, where that is known."""
+    many there are; foreseen, before: the best and the start simulated at the position of `middle`, where known."""
     run = state.run
     assert run is not None
     kind = " (simulated)" if run.simulated else ""
@@ -81,6 +83,7 @@ def render(
         best_curve(state, run.simulated),
         what_matters(*changes),
         _timeline(state, best, foreseen),
+        _steps_moved(state, start, best, before, foreseen),
         moved(start, best),
         _settings(state),
         "<h2>The run</h2>",
@@ -156,10 +159,23 @@ def middle(state: State) -> int:
     return state.run.positions[len(state.run.positions) // 2]
 
 
+def _foreseen(state: State, candidate: Candidate, known: Prediction | None) -> Prediction:
+    assert state.run is not None
+    return known or predict(candidate.schedule, middle(state), state.run.constants)
+
+
+def _steps_moved(
+    state: State, start: Candidate | None, best: Candidate | None, before: Prediction | None, after: Prediction | None
+) -> str:
+    if start is None or best is None or start.key == best.key:
+        return ""
+    return steps_moved(_foreseen(state, start, before), _foreseen(state, best, after))
+
+
 def _timeline(state: State, best: Candidate | None, foreseen: Prediction | None) -> str:
     if best is None or state.run is None:
         return ""
-    page = escape(html(timeline_of(foreseen or predict(best.schedule, middle(state), state.run.constants))))
+    page = escape(html(timeline_of(_foreseen(state, best, foreseen))))
     frame = f'<iframe aria-label="timeline" sandbox="allow-scripts" srcdoc="{page}"></iframe>'
     return f"<h2>Timeline of the best schedule (simulated)</h2>{frame}"
 

@@ -92,7 +92,8 @@ def report_of(
     survey = context.neighbourhood.survey(context, plans=0)
     best, start = candidate_of(state, state.best), candidate_of(state, START)
     edits = what_is_left(state, left_of(state, context, bounds))
-    foreseen = None if best is None else context.workshop.simulator.predict(best.schedule, middle(state))
+    predict, pos = context.workshop.simulator.predict, middle(state)
+    foreseen, before = (None if each is None else predict(each.schedule, pos) for each in (best, start))
     found = state.ablation
     if found is None and best is not None and foreseen is not None and state.best != START:
         space = context.space
@@ -102,4 +103,4 @@ def report_of(
         if note is not None:
             note(found)
     changes = ([Ablated(*each) for each in found.worth], found.every) if found is not None else ([], 0)
-    return render(state, best, start, survey, changes, edits, foreseen)
+    return render(state, best, start, survey, changes, edits, foreseen, before)

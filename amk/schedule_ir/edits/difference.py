@@ -8,9 +8,9 @@ fewest for each body: what is in a longest increasing run stays (Schensted; n lo
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from difflib import SequenceMatcher
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic_core import to_jsonable_python
 
@@ -22,6 +22,7 @@ from amk.schedule_ir.schedule import Loop, Schedule
 
 PROBLEM = ("version", "model", "target", "dtype", "batch", "live", "rows", "accepts", "tree", "headless", "pools")
 """What no edit changes."""
+Name = TypeVar("Name", bound=Hashable)
 
 
 def difference(before: Schedule, after: Schedule) -> tuple[kinds.Edit, ...]:
@@ -72,7 +73,7 @@ def _entries(before: Schedule, after: Schedule) -> Iterator[kinds.Edit]:
     for kind, (key, _) in KINDS.items():
         old, new = ({e.name: e for e in getattr(s, key)} for s in (before, after))
         common = [name for name in old if name in new]
-        keep = set(_longest([name for name in new if name in old], common))
+        keep = set(in_both_orders([name for name in new if name in old], common))
         for name in old:
             if name not in keep:
                 yield kinds.RemoveEntry.model_validate({"of": kind, "name": name})
@@ -87,11 +88,11 @@ def _entries(before: Schedule, after: Schedule) -> Iterator[kinds.Edit]:
             last = name
 
 
-def _longest(wanted: list[str], now: list[str]) -> list[str]:
-    """The longest list of names that are in the order of both."""
+def in_both_orders(wanted: Sequence[Name], now: Sequence[Name]) -> list[Name]:
+    """The longest list of names that are in the order of both; `now` has all of `wanted`."""
     rank = {name: i for i, name in enumerate(now)}
     tails: list[int] = []
-    chains: list[list[str]] = []
+    chains: list[list[Name]] = []
     for name in wanted:
         at = bisect_left(tails, rank[name])
         chain = [*(chains[at - 1] if at else []), name]
@@ -168,7 +169,7 @@ class _Match:
         within = self._name[branch.name]
         here = [self._name[n.name] for n in branch.nodes]
         before = [n for n, (parent, _) in self._old.items() if parent == within and n in here]
-        stay = set(_longest([name for name in here if name in before], before))
+        stay = set(in_both_orders([name for name in here if name in before], before))
         last: kinds.Place = kinds.Place(at="first", of=within)
         for node, name in zip(branch.nodes, here, strict=True):
             if name not in self._old:
