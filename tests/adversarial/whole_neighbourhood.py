@@ -8,7 +8,7 @@ the numpy machine and as a kernel in the emulator (`emulated`), and every other 
 THOROUGH of the edits of each field of each base are, if SAFE, judged by everything, and so is the first SAFE one of
 each field that a run meets. Splits run on the numpy machine alone, and so do the edits of bases in which two layers, or
 one worker of a class, stand for others. A *difference* is a hole, an accepted certificate of what is refused for
-another reason than those in `BEYOND`, or a failure of the tool itself.
+another reason than those of `account.beyond`, or a failure of the tool itself.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from functools import lru_cache
 from random import Random
 from typing import Any
 
-from amk.adversary.neighbourhood.account import BEYOND, account
+from amk.adversary.neighbourhood.account import account, beyond
 from amk.adversary.neighbourhood.bases import STAND_FOR_MORE, WHOLE, base
 from amk.adversary.neighbourhood.ledger import Line, counts, key_of
 from amk.adversary.neighbourhood.mutator import Change, Neighbourhood, schema_of_schedules
@@ -108,7 +108,7 @@ def counted(name: str, lines: list[Line]) -> dict[str, Any]:
     """Of one base."""
     outcomes = [line.outcome for line in lines]
     beside = [line for line in lines if line.outcome.verdict not in ("SAFE", "error") and _accepted(line.outcome)]
-    unknown = [line for line in beside if not BEYOND.keys() >= set(line.outcome.codes)]
+    unknown = [line for line in beside if not beyond(line)]
     told = [line for line in lines if line.outcome.hole or _broken(line.outcome) or line in unknown]
     seconds: Counter[str] = Counter()
     for outcome in outcomes:

@@ -52,12 +52,23 @@ def what_nothing_uses(name: str, change: Change) -> bool:
     return all(any(words in d.message for words in UNUSED) for d in found)
 
 
-KINDS = {"AMK103": same_bytes_or_longer_rows, "AMK106": a_step_again, "AMK405": what_nothing_uses}
+def rows_of_no_head(name: str, change: Change) -> bool:
+    return base(name)["headless"] is True and all(edit.path[1].startswith("lm_head.") for edit in change.edits)
+
+
+KINDS = {
+    "AMK101": rows_of_no_head,
+    "AMK102": rows_of_no_head,
+    "AMK103": same_bytes_or_longer_rows,
+    "AMK106": a_step_again,
+    "AMK405": what_nothing_uses,
+}
 PLACES: dict[str, tuple[tuple[str, ...], int]] = {
     "refills held back": (("Loop.body[]", "Program.body[]", "StageOp.scales"), 80),
     "rows": (("Buffer.shape[]",), 120),
     "LayerNorm, parallel": (("Buffer.shape[]", "LayerNormOp.scales"), 100),
     "int4 with zeros": (("Chunk.format", "StageNormOp.scales"), 80),
+    "rows, columns divided": (("Schedule.tables{}[]",), 60),
     "layers of two kinds": (("Stream.later[]", "LayerChunks.chunks{}"), 80),
 }
 """By base, fields with such edits, and how many are looked at."""

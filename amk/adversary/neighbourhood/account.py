@@ -43,6 +43,8 @@ POLICY: dict[str, str] = {
     "AMK106": "the steps are to be those of the model, each once, even where another list computes the same",
 }
 BEYOND: dict[str, str] = {
+    "AMK101": "rows of lm_head have no worker, in a schedule without output head: no step reads them",
+    "AMK102": "rows of lm_head have two workers, likewise",
     "AMK103": "a buffer has another shape of as many bytes, or longer rows: all find the same in it",
     "AMK106": "a step is there twice and writes the same again, more columns are staged than are read, or the launch "
     "state serves as scratch until it is written",
@@ -50,6 +52,7 @@ BEYOND: dict[str, str] = {
     "there twice, chunks of lm_head in later layers",
 }
 """Codes of schedules that the checker accepts: what they ask changes nothing of what is computed."""
+OF_ROWS = frozenset({"AMK101", "AMK102"})
 EXAMPLES = 5
 
 
@@ -75,6 +78,12 @@ class Row:
         """Numbers that may be added up; of several examples the first."""
         numbers = {"judged": self.judged, "refuted": self.refuted, "unrun": self.unrun}
         return numbers | {"fields": dict(self.fields), "example": (self.examples or [""])[0]}
+
+
+def beyond(line: Line) -> bool:
+    """Whether all that the edit is refused for is of the kinds in BEYOND."""
+    codes = set(line.outcome.codes)
+    return BEYOND.keys() >= codes and (not codes & OF_ROWS or '"tables","lm_head.' in line.edits)
 
 
 def reason_of(code: str) -> str:
