@@ -89,19 +89,22 @@ def begun(
     seed: int,
     evals: int,
     start: str | None = None,
+    simulated: bool = True,
 ) -> Loop:
-    """The loop of a new run on a simulated machine; start: the name of the plan that it starts from, if it has one."""
+    """The loop of a new run on a simulated machine; start: the name of the plan that it starts from, if it has one;
+    simulated: what the run believes of its machine."""
     workshop, limits = problem.workshop, Limits(evals=evals)
     journal.append(
         RunStarted(
             run="compare", model=workshop.model.name, target=workshop.target.name, dtype="bf16",
             context=workshop.context or workshop.model.max_context, positions=problem.positions,
             start=start or problem.space.start.plan, settings=problem.space.point(problem.space.start), seed=seed,
-            proposer=proposer.name, backend=backend.label, simulated=True, limits=limits, manifest="", version="",
+            proposer=proposer.name, backend=backend.label, simulated=simulated, limits=limits, manifest="",
+            version="",
         )
     )  # fmt: skip
     journal.append(
-        SessionStarted(session=1, device=backend.device, backend=backend.label, simulated=True, limits=limits)
+        SessionStarted(session=1, device=backend.device, backend=backend.label, simulated=simulated, limits=limits)
     )
     return Loop(journal, problem.space, Gate(workshop, problem.certify, not_compiled), (backend,), proposer)
 
