@@ -23,6 +23,8 @@ ROOT = Path(__file__).parents[2]
 SEVERAL = 400.0
 """Seconds a mutant gets, many times what its tests take; one that does not end is noticed too, but tried again."""
 
+ASSERTIONS = ("AssertionError", "assert ", "Failed: ")
+
 
 @dataclass(frozen=True)
 class Mutant:
@@ -67,7 +69,8 @@ def source(mutant: Mutant) -> str:
 
 
 def outcome(mutant: Mutant) -> str:
-    """killed, survived, or hung: what the mutant's tests say in a copy of the tree."""
+    """What the mutant's tests say in a copy of the tree: killed, where an assertion fails; crashed, where they end
+    otherwise, in the mutant or in a test that expects something else of it; survived; hung."""
     changed = source(mutant)
     with tempfile.TemporaryDirectory(prefix="amk-mutant-") as name:
         folder = Path(name)
@@ -77,21 +80,31 @@ def outcome(mutant: Mutant) -> str:
             (folder / part).symlink_to(ROOT / part)
         shutil.copy(ROOT / "pyproject.toml", folder)
         (folder / mutant.path).write_text(changed)
-        command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *mutant.tests]
+        command = [sys.executable, "-m", "pytest", "-q", "-x", "-rfE", "--tb=no", "-p", "no:cacheprovider"]
         found = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
-        environment = os.environ | {"PYTHONPATH": found, "PYTHONDONTWRITEBYTECODE": "1"}
+        environment = os.environ | {"PYTHONPATH": found, "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "500"}
         try:
-            done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=SEVERAL)
+            done = subprocess.run(
+                [*command, *mutant.tests], cwd=folder, env=environment, capture_output=True, text=True, timeout=SEVERAL
+            )
         except subprocess.TimeoutExpired:
             return "hung"
         if done.returncode not in (0, 1):
             raise RuntimeError(f"{mutant.name}: pytest ended with {done.returncode}\n{done.stdout[-2000:]}")
-        return "killed" if done.returncode == 1 else "survived"
+        if done.returncode == 0:
+            return "survived"
+        return "killed" if asserted(done.stdout) else "crashed"
+
+
+def asserted(output: str) -> bool:
+    """Whether the test that pytest's summary names failed by an assertion of its own."""
+    reasons = [line.partition(" - ")[2] for line in output.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+    return bool(reasons) and all(reason.startswith(ASSERTIONS) for reason in reasons)
 
 
 def edits_slice(number: int) -> dict[str, Any]:
     """One edit; one that no test notices is a difference."""
     mutant = mutants()[number]
     found = outcome(mutant)
-    told = [] if found == "killed" else [f"slice {number}: {mutant.name} {found}"]
+    told = [] if found in ("killed", "crashed") else [f"slice {number}: {mutant.name} {found}"]
     return {found: 1, "results": {mutant.name: found}, "differences": told}
