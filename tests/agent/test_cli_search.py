@@ -257,7 +257,7 @@ def test_a_signal_while_the_journal_is_opened_is_answered_with_a_report(
         return opened(*given)
 
     with monkeypatch.context() as patch:
-        patch.setattr("amk.commands.autoresearch.read_state", lambda folder: read)
+        patch.setattr("amk.commands.autoresearch_resume.read_state", lambda folder: read)
         patch.setattr(store, "folded", told_to_end)
         assert run([*SEARCH, "--resume", folder.name, "--evals", "2"], capsys)[0] == 128 + signal.SIGTERM
     assert (folder / reports.REPORT).is_file() and read_state(folder).evals == 1

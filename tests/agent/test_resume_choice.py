@@ -15,7 +15,7 @@ from amk.agent.device.simulated import SimulatedBackend
 from amk.agent.journal.events import Finished, Limits, RunStarted
 from amk.agent.journal.store import Journal
 from amk.agent.run import session
-from amk.commands import autoresearch
+from amk.commands import autoresearch, autoresearch_resume
 from amk.report.diagnostic import AmkError
 from tests.agent.conftest import start_run
 
@@ -53,7 +53,7 @@ def begin(folder: Path, kind: str, **changes: Any) -> None:
 
 
 def taken(options: argparse.Namespace, capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:
-    folder = autoresearch._chosen(options)
+    folder = autoresearch_resume.chosen(options)
     assert folder is not None
     return folder.name.partition("-")[2], capsys.readouterr().err
 
@@ -99,4 +99,4 @@ def test_a_run_of_something_else_is_passed_over_and_one_that_is_open_comes_last(
     assert taken(asked("--seed", "5"), capsys)[0] == "other seed"
     assert taken(asked("--dtype", "fp8"), capsys) == ("other seed", ""), "how it differs is said where it is opened"
     with pytest.raises(AmkError, match="AMK701"):
-        autoresearch._chosen(asked("--gpu", "l4"))
+        autoresearch_resume.chosen(asked("--gpu", "l4"))
