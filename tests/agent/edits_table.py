@@ -65,20 +65,26 @@ AFTER = (24, 32, 48)
 SEEDS = 5
 
 
-def closed_set(problem: str, start: str) -> tuple[dict[str, Any], list[str]]:
-    """(knob -> value, edits) that the best plans have most often."""
+def closed_set(problem: tuple[str, ...], start: str) -> tuple[dict[str, Any], list[str]]:
+    """(knob -> value, edits) that the best plans have most often, of edits those that are SAFE alone where all of the
+    knobs are turned."""
     runs = json.loads(SEARCHES.read_text())["runs"]
+    name = " ".join(problem)
     values: Counter[tuple[str, str]] = Counter()
     edits: Counter[str] = Counter()
     for seed in range(SEEDS):
-        knobs, both = (runs[f"{problem} {start} {search} {seed}"]["best"] for search in ("knobs", "portfolio"))
-        values.update((name, json.dumps(value)) for name, value in knobs["settings"].items())
+        knobs, both = (runs[f"{name} {start} {search} {seed}"]["best"] for search in ("knobs", "portfolio"))
+        values.update((knob, json.dumps(value)) for knob, value in knobs["settings"].items())
         edits.update(both["edits"])
     chosen: dict[str, Any] = {}
-    for (name, value), _ in values.most_common():
-        if len(chosen) < KNOBS and name not in chosen:
-            chosen[name] = json.loads(value)
-    return chosen, [text for text, _ in edits.most_common(EDITS)]
+    for (knob, value), _ in values.most_common():
+        if len(chosen) < KNOBS and knob not in chosen:
+            chosen[knob] = json.loads(value)
+    turned = replace(workshop_for(problem).space(start).start, **chosen)
+    holding = (
+        text for text, _ in edits.most_common() if measured(problem, Design(turned, (text,)))["verdict"] == "SAFE"
+    )
+    return chosen, list(itertools.islice(holding, EDITS))
 
 
 def workshop_for(problem: Sequence[str]) -> Workshop:
@@ -118,7 +124,7 @@ def measured(problem: tuple[str, ...], design: Design) -> dict[str, Any]:
 
 def make(options: argparse.Namespace) -> int:
     problem = tuple(options.problem.split(","))
-    knobs, edits = closed_set(" ".join(problem), options.start)
+    knobs, edits = closed_set(problem, options.start)
     start = workshop_for(problem).space(options.start).start
     every = designs(start, knobs, edits)
     with ProcessPoolExecutor(options.jobs) as pool:
