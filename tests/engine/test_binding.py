@@ -175,10 +175,10 @@ def test_the_key_is_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 LOADERS = {
     "engine/backends/cuda_engine.py": ["code"],
-    "bench/phase_graph.py": ["cubin"],
-    "bench/ablated.py": ["self.cubin"],
-    "bench/micro.py": ["compile_cuda(text, device.arch).cubin"] * 2,
-    "bench/ceiling.py": ["compile_cuda(SOURCE, device.arch).cubin"],
+    "bench/baselines/phase_graph.py": ["cubin"],
+    "bench/table/ablated.py": ["self.cubin"],
+    "bench/calibration/micro.py": ["compile_cuda(text, device.arch).cubin"] * 2,
+    "bench/tools/ceiling.py": ["compile_cuda(SOURCE, device.arch).cubin"],
     "prefill/device_matrices.py": ["compiled.cubin"],
 }
 """Who gives code to the driver, and which. All but the first load code of their own, compiled on the spot."""
