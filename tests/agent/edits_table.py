@@ -1,8 +1,9 @@
 """A recorded table with edits: every plan of a closed set of knobs and edits, each measured once, and searches on it.
 
-    python -m tests.agent.edits_table make --record TABLE --problem llama3.2-1b,h200,int8 --start fast --jobs 2
-    python -m tests.agent.edits_table run TABLE... --record search-edits-tables.json --jobs 2   # continues
-    python -m tests.agent.edits_table show --record search-edits-tables.json
+    cd tests/records/search
+    python -m tests.agent.edits_table make --record edits-tables.json --jobs 2   # the tables that the record lacks
+    python -m tests.agent.edits_table run --record edits-tables.json --jobs 2    # the searches that it lacks
+    python -m tests.agent.edits_table show --record edits-tables.json
 
 The set: knobs and edits that the best plans of `structural-search.json` have most often, knobs those of the searches
 of knobs alone, edits those of searches with both; a plan has some of the edits, in the order of the table. So both
@@ -55,9 +56,11 @@ from amk.simulator.constants import constants_for
 from amk.simulator.predict import Simulator
 from amk.targets.target import load_target
 from tests.agent.compare import begun, true_curve
-from tests.agent.structural_search import CONTEXT, POSITIONS
+from tests.agent.structural_search import CONTEXT, POSITIONS, PROBLEMS, SEARCHES, STARTS
 
-SEARCHES = Path(__file__).parents[1] / "records" / "search" / "structural-search.json"
+FOUND = Path(__file__).parents[1] / "records" / "search" / "structural-search.json"
+SHORT = 16
+"""Characters of a content's hash."""
 KNOBS, EDITS = 4, 5
 SEED, PERTURBATION = 1234, 0.1
 """Of the constants of the machine that the table is of. Constants of a GPU that is known are off by less."""
@@ -68,7 +71,7 @@ SEEDS = 5
 def closed_set(problem: tuple[str, ...], start: str) -> tuple[dict[str, Any], list[str]]:
     """(knob -> value, edits) that the best plans have most often, of edits those that are SAFE alone where all of the
     knobs are turned."""
-    runs = json.loads(SEARCHES.read_text())["runs"]
+    runs = json.loads(FOUND.read_text())["runs"]
     name = " ".join(problem)
     values: Counter[tuple[str, str]] = Counter()
     edits: Counter[str] = Counter()
@@ -115,27 +118,43 @@ def measured(problem: tuple[str, ...], design: Design) -> dict[str, Any]:
     made = workshop_for(problem).make(design)
     if isinstance(made, Impossible):
         return {"verdict": " ".join(("impossible", *made.codes))}
-    judgement = installed()(made.schedule)
+    judgement, content = installed()(made.schedule), content_key(made.schedule)[:SHORT]
     if judgement.outcome != "SAFE":
-        return {"content": content_key(made.schedule), "verdict": " ".join((judgement.outcome, *judgement.codes[:1]))}
+        return {"content": content, "verdict": " ".join((judgement.outcome, *judgement.codes[:1]))}
     ms = [round(machine(problem[1]).step_ms(made.schedule, pos), 6) for pos in POSITIONS]
-    return {"content": content_key(made.schedule), "key": made.key, "verdict": "SAFE", "ms": ms}
+    return {"content": content, "key": made.key[:SHORT], "verdict": "SAFE", "ms": ms}
+
+
+def table_of(problem: tuple[str, ...], start: str, pool: ProcessPoolExecutor) -> dict[str, Any]:
+    knobs, edits = closed_set(problem, start)
+    every = designs(workshop_for(problem).space(start).start, knobs, edits)
+    rows = list(pool.map(measured, [problem] * len(every), every, chunksize=8))
+    return {
+        "problem": problem, "start": start, "positions": POSITIONS, "knobs": knobs, "edits": edits, "simulated": True,
+        "constants": f"perturbed by {PERTURBATION}, seed {SEED}", "rows": rows,
+    }  # fmt: skip
 
 
 def make(options: argparse.Namespace) -> int:
-    problem = tuple(options.problem.split(","))
-    knobs, edits = closed_set(problem, options.start)
-    start = workshop_for(problem).space(options.start).start
-    every = designs(start, knobs, edits)
+    """All tables that the record lacks, written down as soon as each is there."""
+    record = read(options.record)
     with ProcessPoolExecutor(options.jobs) as pool:
-        rows = list(pool.map(measured, [problem] * len(every), every, chunksize=8))
-    content = {
-        "format": 1, "problem": problem, "start": options.start, "positions": POSITIONS, "knobs": knobs, "edits": edits,
-        "simulated": True, "constants": f"perturbed by {PERTURBATION}, seed {SEED}", "run": provenance(), "rows": rows,
-    }  # fmt: skip
-    write_whole(options.record, json.dumps(content) + "\n")
-    print(Counter(row["verdict"] for row in rows), min(sum(map(log, row["ms"])) for row in rows if "ms" in row))
+        for problem, start in itertools.product(PROBLEMS, STARTS):
+            if (name := " ".join((*problem, start))) not in record["tables"]:
+                table = record["tables"][name] = table_of(problem, start, pool) | {"run": provenance()}
+                write(options.record, record)
+                print(name, dict(Counter(row["verdict"] for row in table["rows"])), flush=True)
     return 0
+
+
+def read(path: Path) -> dict[str, Any]:
+    empty: dict[str, Any] = {"format": 1, "tables": {}, "runs": {}}
+    return json.loads(path.read_text()) if path.exists() else empty
+
+
+def write(path: Path, record: dict[str, Any]) -> None:
+    record |= {"run": provenance(), "summary": summary(record)}
+    write_whole(path, json.dumps(record) + "\n")
 
 
 class TableWorkshop(Workshop):
@@ -145,7 +164,6 @@ class TableWorkshop(Workshop):
         model, gpu, dtype = table["problem"]
         super().__init__(load_model(model), load_target(gpu), CONTEXT, formats(dtype))
         start = self.space(table["start"]).start
-        self.start_name: str = table["start"]
         self.edits: list[str] = table["edits"]
         knobs = (Knob(name, (getattr(start, name), value)) for name, value in table["knobs"].items())
         self.table = Space(start, tuple(knobs))
@@ -161,7 +179,7 @@ class TableWorkshop(Workshop):
         return super().make(design)
 
     def certify(self, schedule: Schedule) -> Judgement:
-        outcome, *codes = self.verdicts[content_key(schedule)]
+        outcome, *codes = self.verdicts[content_key(schedule)[:SHORT]]
         return Judgement(outcome, tuple(codes))
 
     def drawn(self, hot: Hot, kind: str) -> Edits:
@@ -177,7 +195,7 @@ class Lookup(SimulatedBackend):
 
     def times(self, job: Job, ready: Ready) -> Block:
         assert self.table is not None
-        return self.table.times[ready.candidate.key]
+        return self.table.times[ready.candidate.key[:SHORT]]
 
 
 @dataclass(frozen=True)
@@ -199,14 +217,14 @@ class OnTable:
         return Lookup(self.workshop.target.name, seed, noise=Noise("gaussian"), table=self.workshop)
 
 
-def searched(path: Path, search: str, seed: int) -> dict[str, Any]:
-    """A run on the table of that file: the noise-free log time of its best after each evaluation."""
-    workshop = TableWorkshop(json.loads(path.read_text()))
+def searched(table: dict[str, Any], search: str, seed: int) -> dict[str, Any]:
+    """A run on the table: the noise-free log time of its best after each evaluation."""
+    workshop = TableWorkshop(table)
     problem = OnTable(workshop)
     backend = problem.backend(seed)
     drawn = patch.multiple(structure, directed=workshop.drawn, KINDS={"edit of the table": None})
     with drawn, tempfile.TemporaryDirectory() as folder, Journal(Path(folder)) as journal:
-        loop = begun(journal, offline(search), problem, backend, seed, AFTER[-1], workshop.start_name, simulated=False)
+        loop = begun(journal, offline(search), problem, backend, seed, AFTER[-1], table["start"], simulated=False)
         loop.gate.glance = workshop.certify
         ended = loop.run()
         best = loop.design_of(loop.state.best)
@@ -217,49 +235,40 @@ def searched(path: Path, search: str, seed: int) -> dict[str, Any]:
 
 
 def run(options: argparse.Namespace) -> int:
-    """All that the record lacks, written down as soon as it is there."""
-    record = json.loads(options.record.read_text()) if options.record.exists() else {"format": 1, "runs": {}}
-    cases = [
-        (path, search, seed) for seed in range(SEEDS) for path in options.tables for search in ("knobs", "portfolio")
-    ]
+    """All searches that the record lacks, written down as soon as each is there."""
+    record = read(options.record)
     with ProcessPoolExecutor(options.jobs) as pool:
         started = {
-            pool.submit(searched, *case): name
-            for case in cases
-            if (name := f"{case[0].stem} {case[1]} {case[2]}") not in record["runs"]
+            pool.submit(searched, table, search, seed): f"{name} {search} {seed}"
+            for seed in range(SEEDS)
+            for name, table in record["tables"].items()
+            for search in SEARCHES
+            if f"{name} {search} {seed}" not in record["runs"]
         }
         for done in as_completed(started):
             record["runs"][started[done]] = done.result()
-            record |= {"run": provenance(), "summary": summary(record["runs"], options.tables)}
-            write_whole(options.record, json.dumps(record, indent=1) + "\n")
+            write(options.record, record)
             print(started[done], f"{exp(-done.result()['curve'][-1]):.4f}", flush=True)
     return 0
 
 
-def summary(runs: Mapping[str, Any], tables: Sequence[Path]) -> list[dict[str, Any]]:
+def summary(record: dict[str, Any]) -> list[dict[str, Any]]:
     """Medians over the seeds that both searches have, and the fastest of the table with edits and without."""
-    rows = []
-    for path in tables:
-        both = {
-            search: [
-                runs[f"{path.stem} {search} {seed}"]["curve"]
-                for seed in range(SEEDS)
-                if all(f"{path.stem} {other} {seed}" in runs for other in ("knobs", "portfolio"))
-            ]
-            for search in ("knobs", "portfolio")
+    rows, runs = [], record["runs"]
+    for name, table in record["tables"].items():
+        seeds = [seed for seed in range(SEEDS) if all(f"{name} {search} {seed}" in runs for search in SEARCHES)]
+        curves = {search: [runs[f"{name} {search} {seed}"]["curve"] for seed in seeds] for search in SEARCHES}
+        after = {
+            str(n): {search: round(median(exp(-curve[n]) for curve in found), 5) for search, found in curves.items()}
+            for n in (AFTER if seeds else ())
         }
-        if both["knobs"]:
-            after = {
-                str(n): {name: round(median(exp(-curve[n]) for curve in curves), 5) for name, curves in both.items()}
-                for n in AFTER
-            }
-            rows.append({"table": path.stem, "seeds": len(both["knobs"]), "medians_after": after, **fastest(path)})
+        rows.append({"table": name, "seeds": len(seeds), "medians_after": after, **fastest(table)})
     return rows
 
 
-def fastest(path: Path) -> dict[str, float]:
+def fastest(table: dict[str, Any]) -> dict[str, float]:
     """Speed over the start of the fastest of the table, with edits and without."""
-    workshop = TableWorkshop(json.loads(path.read_text()))
+    workshop = TableWorkshop(table)
     times = {design: sum(map(log, row["ms"])) / len(row["ms"]) for design, row in workshop.rows.items() if "ms" in row}
     start = times[Design(workshop.table.start)]
     plain = min(time for design, time in times.items() if not design.edits)
@@ -277,14 +286,11 @@ def provenance() -> dict[str, str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("make", "run", "show"))
-    parser.add_argument("tables", type=Path, nargs="*")
     parser.add_argument("--record", type=Path, required=True)
-    parser.add_argument("--problem", help="MODEL,GPU,FORMAT of the weights")
-    parser.add_argument("--start", default="fast")
     parser.add_argument("--jobs", type=int, default=1)
     options = parser.parse_args()
     if options.what == "show":
-        print(json.dumps(json.loads(options.record.read_text())["summary"], indent=1))
+        print(json.dumps(read(options.record)["summary"], indent=1))
         return 0
     return make(options) if options.what == "make" else run(options)
 
