@@ -22,6 +22,8 @@ def tokens_told_apart(schedule: Schedule) -> int:
     lasts = [MOST_EPOCHS]
     for buffer in schedule.buffers:
         if buffer.tag is not None and (slope := coefficient(buffer.tag, "t")) > 0:
-            within = coefficient(buffer.tag, "l") * (schedule.model.layers - 1) + coefficient(buffer.tag, CONST)
+            # a loop may have fewer layers than the model, so that a tag which falls from layer to layer is at its most
+            layers = max(0, coefficient(buffer.tag, "l")) * (schedule.model.layers - 1)
+            within = layers + coefficient(buffer.tag, CONST)
             lasts.append((POISON - 1 - within) // slope + 1)
     return min(lasts)
