@@ -116,7 +116,7 @@ def test_a_change_makes_a_record_stale() -> None:
 
 def test_all_commits_of_a_record_are_read() -> None:
     claims = {claim.record: claim for claim in records.claims()}
-    assert records.commits(claims["proof/neighbourhood.json"]) == ("690096c", "94952ae")
+    assert records.commits(claims["proof/neighbourhood-abstractions.json"]) == ("690096c", "94952ae")
     assert records.commits(claims["proof/fuzzed-schedules.json"]) == ("d1b2b13", "1b01e34")
     assert records.commits(claims["speed/h200-refills.json"]) == ("af1c040", "3eef6e6")
     assert records.commits(claims["proof/matrix-bf16.md"]) == records.commits(claims["proof/matrix-bf16.json"])
