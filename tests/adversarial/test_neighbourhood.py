@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from amk.adversary.edits import Json, apply, at, find, steps
-from amk.adversary.neighbourhood.account import account
+from amk.adversary.neighbourhood.account import account, beyond
 from amk.adversary.neighbourhood.bases import MADE, WHOLE, base
 from amk.adversary.neighbourhood.ledger import Ledger, Line, counts, key_of, read
 from amk.adversary.neighbourhood.mutator import Change, Neighbourhood, Site, schema_of_schedules
@@ -351,6 +351,19 @@ def test_the_slices_of_a_base_are_all_of_its_edits() -> None:
     changes = list(neighbourhood("slice of layers").changes())
     parts = [change.key for part in range(PARTS) for change in edits_of("slice of layers")[0][part::PARTS]]
     assert sorted(parts) == sorted(change.key for change in changes) and PARTS * len(WHOLE) == SLICES
+
+
+def test_rows_of_the_output_head_count_where_there_is_one() -> None:
+    """The edit whose accepted certificate is no difference without a head is one with a head, and of other rows too."""
+
+    def line(base: str, table: str, code: str) -> Line:
+        edits = f'[["replace",["tables","{table}",0],1]]'
+        return Line(base, "", "", "", Outcome("UNSAFE", (code,), certificate="accepted"), edits=edits)
+
+    assert beyond(line("rows, columns divided", "lm_head.first", "AMK102"))
+    assert not beyond(line("rows", "lm_head.first", "AMK102"))
+    assert not beyond(line("rows, columns divided", "qkv.first", "AMK101"))
+    assert beyond(line("rows", "qkv.first", "AMK103")) and not beyond(line("rows", "qkv.first", "AMK302"))
 
 
 def test_the_strictness_account_names_what_stands_without_a_reason() -> None:

@@ -51,7 +51,7 @@ def test_a_step_that_is_gone_stands_out_in_the_start_alone(start: Schedule) -> N
     before, after = foreseen(start), foreseen(start, kinds.Remove(node="decode/t/l/merge"))
     moved, gone, new = unlike(*([bar.key for bar in layer_of(each)] for each in (before, after)))
     assert (names(moved), names(gone), names(new)) == (set(), {"merge"}, set())
-    assert len(re.findall('class="single"', steps_moved(before, after))) == 1
+    assert len(re.findall('class="gone"', steps_moved(before, after))) == 1
 
 
 def test_bars_follow_each_other(start: Schedule) -> None:

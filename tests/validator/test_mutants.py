@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.validator.mutants import ROOT, Mutant, mutants, outcome, source
+from tests.validator.mutants import ROOT, Mutant, asserted, mutants, outcome, source
 from tests.validator.mutation_operators import RULES, Scope, places
 
 QUICK = ("K is the meet of producers", "no write after write", "counters start at zero", "relaxed waits order")
@@ -84,3 +84,9 @@ def test_statements_outside_of_functions_have_places() -> None:
 @pytest.mark.parametrize("mutant", [m for m in mutants() if m.name in QUICK], ids=lambda m: m.name)
 def test_mutants_are_killed(mutant: Mutant) -> None:
     assert outcome(mutant) in ("killed", "crashed", "hung")
+
+
+def test_an_assertion_that_fails_is_no_crash() -> None:
+    summary = "FAILED tests/a.py::test_a - {}\n1 failed in 0.10s\n"
+    assert asserted(summary.format("AssertionError: assert 1 == 2")) and asserted(summary.format("assert 1 == 2"))
+    assert not asserted(summary.format("KeyError: 'a'")) and not asserted("1 error in 0.10s\n")

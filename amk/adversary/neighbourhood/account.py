@@ -14,6 +14,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+from amk.adversary.neighbourhood.bases import base
 from amk.adversary.neighbourhood.ledger import Line
 
 RACE = "a race shows in some orders only"
@@ -81,9 +82,11 @@ class Row:
 
 
 def beyond(line: Line) -> bool:
-    """Whether all that the edit is refused for is of the kinds in BEYOND."""
+    """Whether all that the edit is refused for is of the kinds in BEYOND, rows only where there is no output head."""
     codes = set(line.outcome.codes)
-    return BEYOND.keys() >= codes and (not codes & OF_ROWS or '"tables","lm_head.' in line.edits)
+    if codes & OF_ROWS and not ('"tables","lm_head.' in line.edits and base(line.base).get("headless")):
+        return False
+    return BEYOND.keys() >= codes
 
 
 def reason_of(code: str) -> str:

@@ -8,7 +8,7 @@ them, and are compared in the order in which a warp runs them. Times are simulat
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -18,8 +18,9 @@ from amk.schedule_ir.schedule import Step
 from amk.simulator.predict import Prediction
 from amk.simulator.timeline import step_name
 
-WIDTH, MARGIN, LANE, BAR = 900, 60, 26, 120
-"""Pixels: LANE is the height of a lane, BAR the distance of the two."""
+WIDTH, MARGIN, LANE, BETWEEN = 900, 60, 26, 120
+"""Pixels: LANE is the height of a lane, BETWEEN the distance of the two."""
+COLOURS = {"moved": "#e45756", "gone": "#f2b134", "new": "#f2b134", "same": "#8d96a0"}
 LABELS = 6
 """Heights at which lines are named, in turn, so that neighbours do not hide each other."""
 Key = tuple[str, tuple[str, ...], tuple[str, ...], int]
@@ -36,11 +37,13 @@ class Bar:
 
 
 def layer_of(prediction: Prediction) -> list[Bar]:
-    """The last layer of the window in which every group runs, as the first worker's first warp runs it; a step that
-    takes no time stands where the one before it ended."""
+    """The last layer that is simulated, as the first warp of the first worker runs it. A step that takes no time stands
+    where the one before it ended."""
     items = prediction.window.items[prediction.window.groups[0].program]
-    layer = max((item.loops["l"] for item in items if "l" in item.loops), default=0)
-    mine = [number for number, item in enumerate(items) if item.loops.get("l") == layer and item.token == 0]
+    inside = [number for number, item in enumerate(items) if "l" in item.loops and item.token == 0]
+    mine = inside[-1:]
+    while mine and mine[0] - 1 in inside and items[mine[0] - 1].loops["l"] == items[mine[-1]].loops["l"]:
+        mine.insert(0, mine[0] - 1)
     times = {number: (0.0, 0.0) for number in mine}
     spans = [span for span in prediction.spans if span.group == 0 and span.item in times]
     begin = min((span.start for span in spans), default=0.0)
@@ -83,18 +86,20 @@ def steps_moved(start: Prediction, best: Prediction) -> str:
         f"One layer of {worker(start)} from the start (above) to the best (below), simulated, on one axis: of its "
         f"steps {counts}. A step is told apart by what it does, waits for and signals."
     )
-    return f"<h2>Steps that moved</h2><p>{escape(words)}</p>{drawing(lanes, moved, gone | new)}"
+    kinds = dict.fromkeys(moved, "moved") | dict.fromkeys(gone, "gone") | dict.fromkeys(new, "new")
+    return f"<h2>Steps that moved</h2><p>{escape(words)}</p>{drawing(lanes, kinds)}"
 
 
 def worker(prediction: Prediction) -> str:
     return f"worker {prediction.window.groups[0].workers[0]}"
 
 
-def drawing(lanes: tuple[list[Bar], list[Bar]], moved: set[Key], one_sided: set[Key]) -> str:
-    """SVG: lanes of bars, and a line for each step in `moved`."""
+def drawing(lanes: tuple[list[Bar], list[Bar]], kinds: Mapping[Key, str]) -> str:
+    """SVG: lanes of bars in the colour of their kind, and a line for each step that moved. kinds: of steps that are not
+    where they were."""
     most = max((bar.end for lane in lanes for bar in lane), default=0.0) or 1.0
     scale = (WIDTH - MARGIN - 20) / most
-    tops = 20, 20 + LANE + BAR
+    tops = 20, 20 + LANE + BETWEEN
 
     def across(time: float) -> float:
         return MARGIN + time * scale
@@ -103,16 +108,15 @@ def drawing(lanes: tuple[list[Bar], list[Bar]], moved: set[Key], one_sided: set[
     for lane, top, name in zip(lanes, tops, ("start", "best"), strict=True):
         parts.append(f'<text x="4" y="{top + LANE / 2 + 4:.0f}" font-size="12" fill="currentColor">{name}</text>')
         for bar in lane:
-            kind = "moved" if bar.key in moved else "single" if bar.key in one_sided else "same"
-            colour = {"moved": "#e45756", "single": "#f2b134", "same": "#8d96a0"}[kind]
+            kind = kinds.get(bar.key, "same")
             width = max((bar.end - bar.start) * scale - 0.5, 1.5)
             title = f"{named(bar.key)}: {bar.start:.2f} to {bar.end:.2f} us" + ("" if kind == "same" else f", {kind}")
             parts.append(
                 f'<rect class="{kind}" x="{across(bar.start):.1f}" y="{top}" width="{width:.1f}" height="{LANE}" '
-                f'fill="{colour}"><title>{escape(title)}</title></rect>'
+                f'fill="{COLOURS[kind]}"><title>{escape(title)}</title></rect>'
             )
     above, below = ({bar.key: bar for bar in lane} for lane in lanes)
-    for number, key in enumerate(sorted(moved, key=lambda key: above[key].start)):
+    for number, key in enumerate(bar.key for bar in lanes[0] if kinds.get(bar.key) == "moved"):
         x1, x2 = (across((bar.start + bar.end) / 2) for bar in (above[key], below[key]))
         parts.append(
             f'<line x1="{x1:.1f}" y1="{tops[0] + LANE}" x2="{x2:.1f}" y2="{tops[1]}" stroke="#e45756">'
@@ -120,9 +124,8 @@ def drawing(lanes: tuple[list[Bar], list[Bar]], moved: set[Key], one_sided: set[
         )
         share = (number % LABELS + 1) / (LABELS + 1)
         parts.append(
-            f'<text x="{x1 + (x2 - x1) * share + 3:.1f}" y="{tops[0] + LANE + BAR * share:.0f}" font-size="11" '
-            f'fill="currentColor">'
-            f"{escape(named(key))}</text>"
+            f'<text x="{x1 + (x2 - x1) * share + 3:.1f}" y="{tops[0] + LANE + BETWEEN * share:.0f}" font-size="11" '
+            f'fill="currentColor">{escape(named(key))}</text>'
         )
     height = tops[1] + LANE + 24
     parts += [
