@@ -250,14 +250,24 @@ def _require_batch(settings: Settings) -> None:
         raise AmkError(
             Diagnostic("AMK016", message, help="use --rows 2 or more, --sampling greedy, no --accepts or --tree")
         )
-    reasons = {
+    _require_products(settings)
+
+
+def _require_products(settings: Settings) -> None:
+    """AMK016 unless a step of so many tokens can be multiplied with these settings."""
+    of_one = {
+        "the input of one sequence is staged as a whole, not in x_parts": settings.x_parts > 1,
+        "every worker has all columns of one sequence's products, so k_splits is 1": settings.k_splits > 1,
+    }
+    of_several = {
         "attention waits for the rows of its head": settings.head_handoff,
         "parts of down wait for their own columns": settings.act_parts > 1,
     }
-    if settings.x_parts > 1 and settings.vectors == 1:
-        raise AmkError(Diagnostic("AMK016", "the input of one sequence is staged as a whole, not in x_parts"))
-    if settings.vectors > 1 and (found := [reason for reason, holds in reasons.items() if holds]):
-        step = f"a batch of {batch}" if rows == 1 else f"a step of {rows} rows"
+    found = [reason for reason, holds in (of_one if settings.vectors == 1 else of_several).items() if holds]
+    if found and settings.vectors == 1:
+        raise AmkError(Diagnostic("AMK016", found[0]))
+    if found:
+        step = f"a batch of {settings.batch}" if settings.rows == 1 else f"a step of {settings.rows} rows"
         raise AmkError(Diagnostic("AMK016", f"{step} is not decoded where {found[0]}"))
 
 

@@ -47,3 +47,15 @@ def test_a_refusal_names_values_that_are_safe() -> None:
         plan(SMALL, H200, settings=settings, max_context=24)
     repaired = Settings(rows=5, kv_splits=3, kv_block=5)
     assert verify(plan(SMALL, H200, settings=repaired, max_context=24)).safe
+
+
+@pytest.mark.parametrize("several", [{}, {"rows": 2}, {"batch": 2}])
+@pytest.mark.parametrize("workers", [4, 5])
+def test_columns_are_divided_where_that_is_safe(several: dict[str, int], workers: int) -> None:
+    """In a step of several tokens; of one it is refused."""
+    settings = Settings(warps=2, k_splits=2, plan="custom", **several)  # type: ignore[arg-type]
+    if several:
+        assert verify(plan(SMALL, H200, settings=settings, max_context=24, workers=workers)).safe
+        return
+    with pytest.raises(AmkError, match=r"AMK016.*k_splits"):
+        plan(SMALL, H200, settings=settings, max_context=24, workers=workers)

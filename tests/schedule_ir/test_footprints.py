@@ -71,7 +71,7 @@ PLANS = {
     "rows, columns of o and down divided": lambda: tiny_plan(
         tiny_model(ffn=256), workers=5, warps=4, rows=8, kv_block=8, handoff="mixed", x_parts=2, k_parts=2, k_splits=2
     ),
-    "columns divided among four": lambda: tiny_plan(tiny_model(ffn=256), workers=7, k_splits=4, warps=2),
+    "columns divided among four": lambda: tiny_plan(tiny_model(ffn=256), workers=8, batch=2, k_splits=4, warps=2),
     "drawing": lambda: tiny_plan(tiny_model(), sampling="top-k-top-p"),
     "rows that accept guesses, drawn": lambda: tiny_plan(
         tiny_model(layers=1), workers=4, warps=2, rows=3, accepts=True, sampling="top-k-top-p"
