@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from amk.api import devices
 from amk.api.card import Card
 from amk.cli import main
 from amk.engine.backends.choice import choose, log_softmax
+from amk.engine.backends.forward import ForwardPass, Part
 from amk.engine.generation import scoring
 from amk.engine.generation.completion import StopFilter
 from amk.models.model import load_model
@@ -315,6 +317,24 @@ def test_async(model: amk.LanguageModel) -> None:
 
     answer, tokens = asyncio.run(both())
     assert list(answer.tokens) == tokens == list(model.generate(PROMPT, max_tokens=4, ignore_eos=True).tokens)
+
+
+def test_answers_asked_for_at_once_are_read_once(model: amk.LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One seat: without an order each token of one text would evict the other text."""
+    prompts, read, plain = [[40 + at] * 20 for at in range(3)], list[int](), ForwardPass.read
+
+    def counted(forward: ForwardPass, parts: Sequence[Part]) -> Any:
+        read.extend(len(part.tokens) for part in parts)
+        return plain(forward, parts)
+
+    async def together() -> list[amk.Completion]:
+        return await asyncio.gather(*(model.agenerate(each, max_tokens=8, ignore_eos=True) for each in prompts))
+
+    monkeypatch.setattr(ForwardPass, "read", counted)
+    answers = asyncio.run(together())
+    assert sum(read) == 3 * (20 + 7)
+    alone = [model.generate(each, max_tokens=8, ignore_eos=True).tokens for each in prompts]
+    assert [each.tokens for each in answers] == alone
 
 
 @pytest.mark.turns(12)

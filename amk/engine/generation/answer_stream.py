@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 from amk.engine.backends.room import Token
 from amk.engine.generation.completion import Completion, Finish, Options, Piece, StopFilter, TokenLogprob, Usage
@@ -31,6 +32,8 @@ class TokenSource(Protocol):
 
     @property
     def context(self) -> int: ...
+
+    def seat(self) -> AbstractContextManager[Any]: ...
 
     def speculation(self) -> Speculation | None: ...
 
@@ -81,9 +84,11 @@ class Stream:
         return Piece(text, token, logprob)
 
     def run(self) -> Completion:
-        """All pieces, and the completion."""
-        for _ in self:
-            pass
+        """All pieces, and the completion. Waits for a seat before the first, so that no other whole answer takes the
+        cache between two tokens."""
+        with self._model.seat():
+            for _ in self:
+                pass
         return self.completion
 
     def cancel(self) -> None:

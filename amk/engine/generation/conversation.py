@@ -26,9 +26,7 @@ class Chat:
     def say(self, text: str, **options: Any) -> Completion:
         """The answer to what the user says; both become part of the conversation. Raises what `generate` raises."""
         with self.stream(text, **options) as turn:
-            for _ in turn:
-                pass
-            return turn.completion
+            return turn.run()
 
     def stream(self, text: str, **options: Any) -> Turn:
         """As `say`, piece by piece. The answer is part of the conversation once the stream has ended."""
@@ -44,7 +42,13 @@ class Turn:
 
     def __iter__(self) -> Iterator[Piece]:
         yield from self._stream
-        self._chat.messages = [*self._asked, {"role": "assistant", "content": self.completion.text}]
+        self._said()
+
+    def run(self) -> Completion:
+        """The whole answer."""
+        completion = self._stream.run()
+        self._said()
+        return completion
 
     @property
     def completion(self) -> Completion:
@@ -61,3 +65,6 @@ class Turn:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stream.cancel()
+
+    def _said(self) -> None:
+        self._chat.messages = [*self._asked, {"role": "assistant", "content": self.completion.text}]

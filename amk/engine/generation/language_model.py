@@ -39,8 +39,10 @@ its tokens.
 
 
 class LanguageModel:
-    """What `amk.load` returns. One text is computed at a time, or as many as it was loaded for (`batch`); several
-    threads and several streams may take turns.
+    """What `amk.load` returns. One text is computed at a time, or as many as it was loaded for (`batch`).
+
+    Whole answers (`generate`, `agenerate`, `Chat.say`) that several threads or tasks ask for beyond that wait for each
+    other. Streams take turns token by token; beyond as many they read their texts again at every turn.
 
     spec: the model. notes: warnings of loading (rounded weights, what generation_config.json asks for). suggested:
     temperature, top_k and top_p as generation_config.json has them, for `generate(..., **model.suggested)`.
@@ -61,6 +63,7 @@ class LanguageModel:
         self._backend, self._speculating = backend, speculating
         several = getattr(backend, "concurrent", False)
         self._lock: AbstractContextManager[Any] = nullcontext() if several else threading.Lock()
+        self._seats = threading.BoundedSemaphore(self.sequences)
         self._open = True
 
     @property
@@ -208,6 +211,10 @@ class LanguageModel:
                 yield piece
         finally:
             stream.cancel()
+
+    def seat(self) -> AbstractContextManager[Any]:
+        """Held while a whole answer is computed: as many as `sequences` at a time."""
+        return self._seats
 
     def speculation(self) -> Speculation | None:
         """Guesses for a text that begins; None where none are made."""
