@@ -46,6 +46,8 @@ def byte_level(path: Path, pre: str = "gpt-2", **changes: Any) -> Path:
             writer.add_add_bos_token(changes.get("add_bos", True))
         if "template" in changes:
             writer.add_chat_template(changes["template"])
+        if "tool_template" in changes:
+            writer.add_string("tokenizer.chat_template.tool_use", changes["tool_template"])
 
     return write(path, extra)
 
@@ -243,6 +245,18 @@ def test_chat_template_of_the_configuration(template: Any, tmp_path: Path) -> No
     assert tokenizer.encode_chat([])[0] == 0
     (path / "chat_template.jinja").write_text("ab{{ eos_token }}")
     assert open_tokenizer(path).encode_chat([])[-1] == 0
+
+
+def test_a_template_that_knows_no_tools_refuses_them(tmp_path: Path) -> None:
+    said = [{"role": "user", "content": "ab"}]
+    for name in ("alone", "both"):
+        (tmp_path / name).mkdir()
+    alone = open_tokenizer(byte_level(tmp_path / "alone", template="{{ messages[0].content }}"))
+    with pytest.raises(AmkError, match="no place for tools"):
+        alone.chat_text(said, [{"type": "function"}])
+    both = byte_level(tmp_path / "both", template="{{ messages[0].content }}", tool_template="{{ tools | length }}")
+    assert open_tokenizer(both).chat_text(said, [{"type": "function"}]) == "1"
+    assert open_tokenizer(both).chat_text(said, []) == alone.chat_text(said) == "ab"
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[", b"\xff" * 10, b'{"model": null}', b"[" * 100_000])

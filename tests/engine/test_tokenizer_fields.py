@@ -222,3 +222,22 @@ def test_chat_templates(template: str, tmp_path: Path) -> None:
     mine = open_tokenizer(path)
     assert mine.chat_text(MESSAGES) == text
     assert mine.encode_chat(MESSAGES) == theirs(text, add_special_tokens=False)["input_ids"]
+
+
+TOOLS = [{"type": "function", "function": {"name": "now", "parameters": {"type": "object"}}}]
+NAMED = {"default": "{{ messages[0].content }}", "tool_use": "{{ tools | length }}{{ messages[0].content }}"}
+
+
+@pytest.mark.parametrize("stored", ["list", "files"])
+def test_a_template_for_tools_is_taken_where_tools_are_given(stored: str, tmp_path: Path) -> None:
+    listed = [{"name": name, "template": template} for name, template in NAMED.items()]
+    path = directory(tmp_path, **({"chat_template": listed} if stored == "list" else {}))
+    if stored == "files":
+        (path / "chat_template.jinja").write_text(NAMED["default"])
+        (path / "additional_chat_templates").mkdir()
+        (path / "additional_chat_templates" / "tool_use.jinja").write_text(NAMED["tool_use"])
+    theirs, mine = transformers.AutoTokenizer.from_pretrained(path), open_tokenizer(path)
+    for tools in (None, TOOLS):
+        text = theirs.apply_chat_template(MESSAGES, tools=tools, tokenize=False, add_generation_prompt=True)
+        assert mine.chat_text(MESSAGES, tools) == text
+    assert mine.chat_text(MESSAGES, TOOLS) != mine.chat_text(MESSAGES)

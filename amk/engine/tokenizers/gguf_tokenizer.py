@@ -96,7 +96,9 @@ def _assembled(metadata: _Metadata, backend: Backend, tokens: list[str], bos_by_
     bos = named["bos"]
     by_default = bos_by_default or metadata.text("tokenizer.ggml.pre") in _LLAMA3_NAMES
     prefix = (bos,) if bos is not None and metadata.flag("add_bos_token", by_default) else ()
-    return Tokenizer(backend, metadata.path, prefix, metadata.text("tokenizer.chat_template"), special)
+    template = metadata.text("tokenizer.chat_template")
+    for_tools = metadata.text("tokenizer.chat_template.tool_use")
+    return Tokenizer(backend, metadata.path, prefix, template, for_tools, special)
 
 
 def _byte_level(metadata: _Metadata, ids: dict[str, int]) -> Backend:

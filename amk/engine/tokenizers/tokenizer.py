@@ -28,6 +28,8 @@ class Tokenizer:
     path: Path
     prefix: tuple[int, ...] = ()
     chat_template: str | None = None
+    tool_template: str | None = None
+    """For conversations with tools, where a model has one for them."""
     special: Mapping[str, str] = field(default_factory=dict)
     normalizer: Any = None
     """Of a tokenizer.json. `backend` is without it, because it comes with the weights and is not trusted."""
@@ -48,17 +50,22 @@ class Tokenizer:
     ) -> str:
         """The conversation as the template writes it, up to where the assistant answers.
 
-        tools: descriptions of functions, for templates that know them. more: further values for the template. AMK012
-        if there is no usable template.
+        tools: descriptions of functions. more: further values for the template. AMK012 if there is no usable template,
+        or one that says nothing about tools is given some.
         """
-        if self.chat_template is None:
+        template = self.tool_template if tools and self.tool_template is not None else self.chat_template
+        if template is None:
             raise unsupported(
                 self.path,
                 "this model has no chat template",
                 help="give the prompt as plain text (`amk generate --plain`): a base model continues it",
             )
+        if tools and "tools" not in template:
+            raise unsupported(
+                self.path, "the chat template of this model has no place for tools", help="leave the tools out"
+            )
         values = {**self.special, **({"tools": list(tools)} if tools else {})}
-        return render_chat(self.chat_template, messages, {**values, **(more or {})})
+        return render_chat(template, messages, {**values, **(more or {})})
 
     def encode_chat(
         self,

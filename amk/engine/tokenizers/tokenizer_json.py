@@ -36,7 +36,9 @@ def tokenizer_from_directory(path: Path, vocab: int | None) -> Tokenizer:
     special = {key: text for key, token in _named(config).items() if (text := _token_text(token)) is not None}
     _add_tokens(backend, config, vocab)
     backend.encode_special_tokens = config.get("split_special_tokens") is True
-    return Tokenizer(backend, path, (), _template(path, config), special, normalizer)
+    templates = _templates(path, config)
+    default, for_tools = templates.get("default"), templates.get("tool_use")
+    return Tokenizer(backend, path, (), default, for_tools, special, normalizer)
 
 
 def _object(file: Path) -> dict[str, Any]:
@@ -134,13 +136,17 @@ def _token_text(value: Any) -> str | None:
     return text if isinstance(text, str) else None
 
 
-def _template(path: Path, config: dict[str, Any]) -> str | None:
-    """`chat_template.jinja`, else the configuration's template: a text, or a list of named ones with a 'default'."""
-    file = path / "chat_template.jinja"
-    if file.is_file():
-        return read_bytes(file, MAX_CONFIG_BYTES).decode("utf-8", "replace")
+def _templates(path: Path, config: dict[str, Any]) -> dict[str, str]:
+    """Chat templates by name: files of their own, else those of the configuration, a text or a list of named ones."""
+    files = {"default": path / "chat_template.jinja"}
+    files |= {file.stem: file for file in sorted((path / "additional_chat_templates").glob("*.jinja"))}
+    found = {
+        name: read_bytes(file, MAX_CONFIG_BYTES).decode("utf-8", "replace")
+        for name, file in files.items()
+        if file.is_file()
+    }
     given = config.get("chat_template")
-    if isinstance(given, list):
-        named = {each.get("name"): each.get("template") for each in given if isinstance(each, dict)}
-        given = named.get("default")
-    return given if isinstance(given, str) else None
+    named = [{"name": "default", "template": given}] if isinstance(given, str) else given
+    listed = [each for each in named if isinstance(each, dict)] if isinstance(named, list) else []
+    texts = ((each.get("name"), each.get("template")) for each in listed)
+    return found or {name: text for name, text in texts if isinstance(name, str) and isinstance(text, str)}
