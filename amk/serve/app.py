@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -25,7 +26,7 @@ from amk.serve.decoding import Busy, Decoding, Request
 from amk.serve.event_stream import EventStream, client_gone
 from amk.serve.metrics import Metrics
 from amk.serve.prompts import Prompts
-from amk.serve.requests import ChatRequest, CompletionRequest
+from amk.serve.requests import ChatRequest, CompletionRequest, fault
 from amk.serve.settings import Keys, Limits
 
 _LOG = logging.getLogger("amk.serve")
@@ -80,6 +81,8 @@ class Server:
                 status = 503 if busy.stopping else 429
                 body = error_body(str(busy), "busy", status=status)
                 return JSONResponse(body, status, {"retry-after": RETRY_SECONDS})
+            except ClientDisconnect:
+                return Response(status_code=CLOSED_REQUEST)
             except AmkError as error:
                 if status_of(error) == 500:
                     _LOG.error("%s", error)
@@ -116,9 +119,8 @@ class Server:
         try:
             asked = kind.model_validate_json(content)
         except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            param = ".".join(str(part) for part in first["loc"]) or None
-            raise Refused(400, f"{param or 'body'}: {first['msg']}", "invalid_value", param) from None
+            param, message = fault(error)
+            raise Refused(400, f"{param or 'body'}: {message}", "invalid_value", param) from None
         if asked.model != self.name:
             raise Refused(404, f"there is no model {asked.model[:100]!r}, this is {self.name!r}", "model_not_found")
         return asked

@@ -10,10 +10,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from amk.engine.generation.completion import MOST_LOGPROBS, Options
 
+RESERVED = {"messages", "tools", "add_generation_prompt"}
+"""Values of a template that are no business of `chat_template_kwargs`."""
 Off = Literal[0, False] | None
 """A field that may be there with the value that does nothing."""
 _Text = Annotated[str, Field(max_length=1 << 20)]
@@ -142,6 +144,14 @@ class _Request(_Strict, ABC):
         )
 
 
+def fault(error: ValidationError) -> tuple[str | None, str]:
+    """Which field is wrong, and why. Of a value that may be of several kinds, what is wrong in the kind that it has."""
+    found = error.errors(include_url=False, include_input=False)
+    first = next((each for each in found if not each["type"].endswith("_type")), found[0])
+    names = [str(part) for part in first["loc"] if isinstance(part, int) or part.isidentifier()]
+    return ".".join(names) or None, first["msg"]
+
+
 class ChatRequest(_Request):
     """POST /v1/chat/completions."""
 
@@ -156,6 +166,14 @@ class ChatRequest(_Request):
     functions: _Nothing = None
     modalities: list[Literal["text"]] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+
+    @model_validator(mode="after")
+    def _heeded(self) -> Self:
+        if self.top_logprobs is not None and not self.logprobs:
+            raise ValueError("top_logprobs asks for logprobs, which is not true")
+        if taken := sorted(RESERVED & (self.chat_template_kwargs or {}).keys()):
+            raise ValueError(f"chat_template_kwargs has {', '.join(taken)}, which the request says elsewhere")
+        return self
 
     @property
     def asked_tokens(self) -> int | None:

@@ -90,6 +90,38 @@ def test_a_body_that_does_not_arrive(directory: Path) -> None:
             received += part
 
 
+def test_a_client_that_goes_inside_its_body_is_no_fault(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with serving(directory) as running:
+        with socket.create_connection(("127.0.0.1", running.port), timeout=PATIENCE) as client:
+            client.sendall(f"POST {COMPLETE} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n".encode())
+            client.sendall(b"Content-Length: 100\r\n\r\n{")
+        running.wait_for("amk_requests_total", 1, path=COMPLETE, status="499")
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "message"),
+    [
+        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
+         "messages.0.content.0.type", "should be 'text'"),
+        ({"messages": USER, "stop": ["x"] * 17}, "stop", "at most 16 items"),
+        ({"messages": USER, "stop": 3}, "stop", "valid string"),
+        ({"messages": USER, "top_logprobs": 2}, None, "top_logprobs asks for logprobs"),
+        ({"messages": USER, "chat_template_kwargs": {"messages": []}}, None, "chat_template_kwargs has messages"),
+    ],
+)  # fmt: skip
+def test_a_refusal_says_what_is_wrong(running: Running, fields: dict[str, Any], param: str, message: str) -> None:
+    status, found = running.post(CHAT, **fields)
+    assert status == 400 and message in found["error"]["message"] and found["error"]["param"] == param
+
+
+def test_tools_that_no_template_would_tell_are_refused(running: Running) -> None:
+    tools = [{"type": "function", "function": {"name": "now", "parameters": {}}}]
+    status, found = running.post(CHAT, messages=USER, max_tokens=1, tools=tools)
+    assert status == 400 and "no place for tools" in found["error"]["message"]
+    assert running.post(CHAT, messages=USER, max_tokens=1, tools=tools, tool_choice="none")[0] == 200
+
+
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
