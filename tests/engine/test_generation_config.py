@@ -41,6 +41,44 @@ def test_a_greedy_file_asks_for_nothing(fields: dict[str, Any], tmp_path: Path) 
     assert suggested_sampling(generation_config(tmp_path)) == {}
 
 
+def test_the_configuration_of_an_old_checkpoint_is_asked(tmp_path: Path) -> None:
+    path = tiny_model.write_single(tmp_path / "tiny", tiny_model.weights())
+    config = json.loads((path / "config.json").read_text()) | {"repetition_penalty": 1.3, "max_length": 20}
+    (path / "config.json").write_text(json.dumps(config))
+    assert [note.message for note in unheeded(path)] == [
+        "config.json asks for repetition_penalty, which is not applied"
+    ]
+    assert unheeded(directory(path)) == (), "the file of its own counts, and says nothing"
+
+
+@pytest.mark.parametrize(
+    ("keys", "suggested", "named"),
+    [
+        ({}, {}, ""),
+        ({"temp": 0.0}, {}, ""),
+        (
+            {"temp": 0.5, "top_p": 0.75},
+            {"temperature": 0.5, "top_k": 0, "top_p": 0.75},
+            "do_sample, temperature, top_p",
+        ),
+        ({"top_k": 20}, {"temperature": 1.0, "top_k": 20, "top_p": 1.0}, "do_sample, top_k"),
+        ({"penalty_repeat": 1.25}, {}, "repetition_penalty"),
+        ({"penalty_repeat": 1.0, "penalty_last_n": 64}, {}, ""),
+    ],
+)
+def test_the_metadata_of_a_gguf_file_are_asked(
+    keys: dict[str, Any], suggested: dict[str, Any], named: str, tmp_path: Path
+) -> None:
+    def extra(writer: Any) -> None:
+        for key, value in keys.items():
+            (writer.add_int32 if isinstance(value, int) else writer.add_float32)(f"general.sampling.{key}", value)
+
+    path = tiny_model.write_gguf(tmp_path / "m.gguf", tiny_model.weights(), extra=extra)
+    assert suggested_sampling(generation_config(path)) == suggested
+    notes = [f"m.gguf asks for {named}, which is not applied"] if named else []
+    assert [note.message for note in unheeded(path)] == notes
+
+
 def test_without_a_file_nothing_is_asked_for(tmp_path: Path) -> None:
     assert unheeded(tmp_path) == () == unheeded(tmp_path / "m.gguf")
 
@@ -78,7 +116,9 @@ VALUES: dict[str, list[Any]] = {
 
 
 @pytest.mark.turns(12)
-def test_every_field_gives_the_same_text_or_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("file", ["generation_config.json", "config.json"])
+def test_every_field_gives_the_same_text_or_is_named(file: str, tmp_path: Path) -> None:
+    """Old checkpoints have the fields in config.json, and no file of their own."""
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     from tests.engine.against_transformers import PROMPT, changed, checkpoint
@@ -89,7 +129,11 @@ def test_every_field_gives_the_same_text_or_is_named(tmp_path: Path) -> None:
         if name.startswith(("_", "transformers_version")):
             continue
         for number, value in enumerate(VALUES.get(name, [1, 0.5, True, [1]])):
-            path = directory(changed(source, tmp_path / f"{name}{number}"), **{"eos_token_id": 2, name: value})
+            fields = {"eos_token_id": 2, name: value}
+            if file == "config.json":
+                path = changed(source, tmp_path / f"{name}{number}", **fields)
+            else:
+                path = directory(changed(source, tmp_path / f"{name}{number}"), **fields)
             if unheeded(path) or (name == "num_return_sequences" and value == 1):
                 named.append(name)
                 continue

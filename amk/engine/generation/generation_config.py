@@ -1,7 +1,8 @@
 """What `generation_config.json` beside the weights asks of decoding.
 
 Its end-of-text tokens replace those of `config.json`. Decoding is greedy and unfiltered unless the caller says
-otherwise, so `unheeded` names everything else in the file that would choose other tokens.
+otherwise, so `unheeded` names everything else in the file that would choose other tokens. Where the file is missing,
+`config.json` may have its fields, as in transformers; a GGUF file has some of them in its metadata.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from amk.models.gguf_header import read_gguf_header
 from amk.report.diagnostic import AmkError, Diagnostic, Severity, Where, because, shown
 from amk.report.json_file import read_json
 from amk.report.schema import json_pointer, quoted
@@ -44,28 +46,59 @@ _OFF: dict[str, tuple[object, ...]] = {
 
 _DRAWN: dict[str, tuple[object, ...]] = {
     "temperature": (1,),
-    "top_k": (),
+    "top_k": (0,),
     "top_p": (1,),
     "min_p": (0,),
     "top_h": (),
     "typical_p": (1,),
     "epsilon_cutoff": (0,),
     "eta_cutoff": (0,),
+    "mirostat": (0,),
+    "xtc_probability": (0,),
+    "sequence": (),
 }
 """Fields that count where tokens are drawn, so beside `do_sample`."""
+
+_GGUF = {"temp": "temperature", "penalty_repeat": "repetition_penalty"} | {
+    name: name for name in ("top_k", "top_p", "min_p", "mirostat", "xtc_probability", "sequence")
+}
+"""Fields by their names in GGUF metadata, below `general.sampling`."""
 
 LENGTHS = ("max_length", "max_new_tokens")
 """Limits that the caller of amk gives with every request."""
 
 
-def generation_config(directory: Path) -> Mapping[str, Any]:
-    """The object in the file; {} if there is none. AMK001 to 007 for a file that is no JSON object."""
-    file = directory / FILE if directory.is_dir() else directory.parent / FILE
-    if not directory.is_dir() or not file.is_file():
-        return {}
+def generation_config(path: Path) -> Mapping[str, Any]:
+    """What the directory or GGUF file asks for, by the names of generation_config.json; {} if nothing.
+
+    AMK001 to 007 for a file that is no JSON object, AMK001 for a damaged GGUF file.
+    """
+    return _asked(path)[1]
+
+
+def _asked(path: Path) -> tuple[Path, Mapping[str, Any]]:
+    """Which file asks, and for what."""
+    if path.suffix.lower() == ".gguf" and path.is_file():
+        fields = read_gguf_header(path).fields
+        found = {
+            name: fields[f"general.sampling.{key}"]
+            for key, name in _GGUF.items()
+            if f"general.sampling.{key}" in fields
+        }
+        drawn = found.get("temperature") != 0 and found.keys() & {"temperature", "top_k", "top_p", "min_p"}
+        return path, {"top_k": 0, **found, "do_sample": True} if drawn else found
+    file = path / FILE
+    if file.is_file():
+        return file, _object(file)
+    other = path / "config.json"
+    fields_of_both = _object(other) if other.is_file() else {}
+    return other, {key: value for key, value in fields_of_both.items() if key in _OFF or key in _DRAWN}
+
+
+def _object(file: Path) -> Mapping[str, Any]:
     values = read_json(file, MAX_BYTES)
     if not isinstance(values, dict):
-        raise AmkError(Diagnostic("AMK005", f"{FILE} should be an object", where=Where(file=str(file), path="/")))
+        raise AmkError(Diagnostic("AMK005", f"{file.name} should be an object", where=Where(file=str(file), path="/")))
     return values
 
 
@@ -77,9 +110,9 @@ def suggested_sampling(values: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in {**found, "top_p": values.get("top_p", 1.0)}.items() if value is not None}
 
 
-def unheeded(directory: Path) -> tuple[Diagnostic, ...]:
-    """A warning that lists what the file asks for and a greedy, unfiltered text does not do; () if nothing."""
-    values = generation_config(directory)
+def unheeded(path: Path) -> tuple[Diagnostic, ...]:
+    """A warning that lists what the files ask for and a greedy, unfiltered text does not do; () if nothing."""
+    file, values = _asked(path)
     asked = {key: values[key] for key, off in _OFF.items() if _on(values.get(key), off)}
     if values.get("do_sample") is True:
         asked |= {key: values[key] for key, off in _DRAWN.items() if _on(values.get(key), off)}
@@ -90,9 +123,9 @@ def unheeded(directory: Path) -> tuple[Diagnostic, ...]:
     return (
         Diagnostic(
             "AMK015",
-            f"{FILE} asks for {', '.join(asked)}, which is not applied",
+            f"{file.name} asks for {', '.join(asked)}, which is not applied",
             severity=Severity.WARNING,
-            where=Where(file=str(directory / FILE), path=json_pointer((next(iter(asked)),))),
+            where=Where(file=str(file), path=None if file == path else json_pointer((next(iter(asked)),))),
             facts=(
                 *(shown(f"{key} = {quoted(value)}") for key, value in asked.items()),
                 because("decoding takes the most probable token unless the request says otherwise"),
