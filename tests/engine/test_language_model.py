@@ -452,17 +452,27 @@ def test_a_repository_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None
         amk.load("nobody/no-such-model")
 
 
-def test_a_repository_is_fetched_by_its_package(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_repository_is_fetched_by_its_package(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hub = pytest.importorskip("huggingface_hub")
     asked: list[Any] = []
 
     def snapshot_download(repository: str, **options: Any) -> str:
-        asked.append((repository, options["revision"]))
+        names = ["config.json", "model.safetensors", "consolidated.safetensors", "onnx/model.safetensors", "m.gguf"]
+        names += ["chat_template.jinja", "additional_chat_templates/tool_use.jinja"]
+        allowed = options["allow_patterns"], options["ignore_patterns"]
+        kept = hub.utils.filter_repo_objects(names, allow_patterns=allowed[0], ignore_patterns=allowed[1])
+        asked.append((repository, options["revision"], sorted(kept)))
         return str(directory)
 
     monkeypatch.setattr(hub, "snapshot_download", snapshot_download)
     assert amk.load("owner/name@v1", device="cpu").generate(PROMPT, max_tokens=1).tokens
-    assert asked == [("owner/name", "v1")]
+    templates = ["additional_chat_templates/tool_use.jinja", "chat_template.jinja"]
+    assert asked == [("owner/name", "v1", [*templates, "config.json", "model.safetensors"])]
+    monkeypatch.setattr(hub, "snapshot_download", lambda *_, **__: str(tmp_path))
+    with pytest.raises(AmkError, match=r"no config\.json"):
+        amk.load("owner/name", device="cpu")
 
 
 def test_plan_verify_simulate() -> None:

@@ -204,3 +204,12 @@ def test_tensors_that_the_configuration_hides_are_named(tmp_path: Path) -> None:
     assert names and all(name.startswith(f"model.layers.{tiny_model.LAYERS - 1}.") for name in names)
     (told,) = unread(open_checkpoint(fewer))
     assert f"and {len(names) - 4} more" in str(told.facts)
+
+
+def test_an_adapter_beside_the_weights_is_refused(tmp_path: Path) -> None:
+    """transformers would add it to the weights, where peft is installed."""
+    path = tiny_model.write_single(tmp_path / "tiny", tiny_model.weights())
+    (path / "adapter_config.json").write_text('{"peft_type": "LORA"}')
+    with pytest.raises(AmkError, match="AMK012") as caught:
+        open_checkpoint(path)
+    assert "adapter" in caught.value.diagnostics[0].message

@@ -44,6 +44,8 @@ def byte_level(path: Path, pre: str = "gpt-2", **changes: Any) -> Path:
         if "bos" in changes:
             writer.add_bos_token_id(changes["bos"])
             writer.add_add_bos_token(changes.get("add_bos", True))
+        for key in changes.get("flags", ()):
+            writer.add_bool(f"tokenizer.ggml.{key}", True)
         if "template" in changes:
             writer.add_chat_template(changes["template"])
         if "tool_template" in changes:
@@ -245,6 +247,11 @@ def test_chat_template_of_the_configuration(template: Any, tmp_path: Path) -> No
     assert tokenizer.encode_chat([])[0] == 0
     (path / "chat_template.jinja").write_text("ab{{ eos_token }}")
     assert open_tokenizer(path).encode_chat([])[-1] == 0
+
+
+@pytest.mark.parametrize("flag", ["add_eos_token", "add_sep_token"])
+def test_a_token_behind_every_prompt_is_refused(flag: str, tmp_path: Path) -> None:
+    assert flag in refused(byte_level(tmp_path, flags=[flag]), "AMK012")
 
 
 def test_a_template_that_knows_no_tools_refuses_them(tmp_path: Path) -> None:

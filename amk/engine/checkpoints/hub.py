@@ -12,6 +12,8 @@ from pathlib import Path
 from amk.engine.refusal import bad_weights
 
 FILES = ["*.json", "*.safetensors", "*.jinja"]
+IGNORED = ["consolidated*", "*/*.safetensors"]
+"""A second copy of the weights in another layout, and those of other programs."""
 _ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}(@[\w.-]{1,64})?", re.ASCII)
 
 
@@ -33,7 +35,9 @@ def fetch(name: str) -> Path:
         ) from None
     repository, _, revision = name.partition("@")
     try:
-        return Path(snapshot_download(repository, revision=revision or None, allow_patterns=FILES))
+        found = Path(
+            snapshot_download(repository, revision=revision or None, allow_patterns=FILES, ignore_patterns=IGNORED)
+        )
     except Exception as error:  # the package's errors, those of its HTTP client, and those of the file system
         reason = str(error).strip().splitlines()
         raise bad_weights(
@@ -42,3 +46,10 @@ def fetch(name: str) -> Path:
             *(line[:300] for line in reason[:1]),
             help="check the name, the network and HF_TOKEN, or pass the path of a directory with the model",
         ) from error
+    if not (found / "config.json").is_file():
+        raise bad_weights(
+            None,
+            f"the repository {name!r} has no config.json",
+            help="of a repository of GGUF files download one (`hf download OWNER/NAME FILE.gguf`) and pass its path",
+        )
+    return found

@@ -5,8 +5,11 @@ from pathlib import Path
 from amk.engine.checkpoints.checkpoint import Checkpoint
 from amk.engine.checkpoints.packed_checkpoint import PackedCheckpoint
 from amk.engine.checkpoints.safetensors_dir import SafetensorsCheckpoint
-from amk.engine.refusal import bad_weights
+from amk.engine.refusal import bad_weights, unsupported
 from amk.models.packed_config import layout_of_directory
+
+ADAPTER = "adapter_config.json"
+"""transformers applies the adapter that this file describes, where peft is installed."""
 
 
 def open_checkpoint(path: Path | str) -> Checkpoint:
@@ -16,6 +19,12 @@ def open_checkpoint(path: Path | str) -> Checkpoint:
     """
     path = Path(path)
     if path.is_dir():
+        if (path / ADAPTER).is_file():
+            raise unsupported(
+                path / ADAPTER,
+                "an adapter lies beside the weights, and is not applied",
+                help="merge it into the weights, or remove it to run the model without it",
+            )
         layout = layout_of_directory(path)
         if layout is None:
             return SafetensorsCheckpoint(path)

@@ -90,6 +90,13 @@ def tokenizer_from_gguf(path: Path) -> Tokenizer:
 
 
 def _assembled(metadata: _Metadata, backend: Backend, tokens: list[str], bos_by_default: bool) -> Tokenizer:
+    for key in ("add_eos_token", "add_sep_token"):
+        if metadata.flag(key, False):
+            raise unsupported(
+                metadata.path,
+                f"'tokenizer.ggml.{key}' is not supported with this value: a token behind every prompt",
+                help="set it to false, as models that continue a prompt have it",
+            )
     named = {key: metadata.token(key, len(tokens)) for key in ("bos", "eos", "unknown", "padding")}
     template_names = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "padding": "pad_token"}
     special = {template_names[key]: tokens[token] for key, token in named.items() if token is not None}
