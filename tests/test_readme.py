@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from amk import cli
-from tests.readme import pages, records, speed
+from tests.readme import guesses, pages, records, speed
 
 LINK = re.compile(r"\((?:\.\./)*tests/records/([^)#]+)\)")
 TARGET = re.compile(r"\]\((?!https?:|mailto:)([^)\s#]*)(?:#([^)\s]+))?\)")
@@ -50,6 +50,14 @@ def test_every_record_has_a_claim_and_every_claim_a_record() -> None:
     assert files == {claim.record for claim in records.claims()}
     for claim in records.claims():
         assert all((records.ROOT / path).exists() for path in claim.about), claim
+
+
+def test_tokens_of_a_step_and_the_probability_of_a_guess() -> None:
+    assert [guesses.tokens(8, right) for right in (0.0, 0.5, 1.0)] == [1.0, 2 - 2**-7, 8.0]
+    for rows in (2, 5, 8):
+        assert guesses.tokens(rows, guesses.probability(rows, 1.5)) == pytest.approx(1.5)
+    even = guesses.probability(8, guesses.times()[8] / guesses.times()[1])
+    assert 1 / 7 < even < 1 / 6, "speculation.md says one of six"
 
 
 def test_the_speed_table_says_which_rows_are_of_another_run() -> None:

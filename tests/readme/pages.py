@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from tests.readme import architecture, bars, gpus, quoted, records, speed
+from tests.readme import architecture, bars, gpus, guesses, quoted, records, speed
 
 PICTURES = Path(__file__).parent / "pictures"
 BOUND = "floor: bytes that the L2 does not hold, at the read rate of the same run"
@@ -22,6 +22,7 @@ PREFILL = records.ROOT / "amk" / "prefill" / "README.md"
 PARTS: dict[Path, Callable[[], str]] = {
     PICTURES / "architecture.svg": architecture.svg,
     PICTURES / "speed.svg": lambda: bars.svg(speed.groups(), "ms", BOUND),
+    PICTURES / "guesses.svg": guesses.svg,
     README: lambda: _filled(README, {"speed": speed.section(), **quoted.readme()}),
     INDEX: lambda: _filled(INDEX, {"index": records.index()}),
     SIMULATOR: lambda: _filled(SIMULATOR, {"gpus": gpus.index()}),

@@ -15,11 +15,11 @@ BATCHES = ("batch", "batch_draws", "live_batches", "rows", "sampling")
 
 
 def readme() -> dict[str, str]:
-    tests = _record("proof/h200-gpu-tests.json")["files"]
+    tests = record("proof/h200-gpu-tests.json")["files"]
     runs = sorted({len(line.own) for line in speed.lines([speed.RECORDS / speed.TABLES[0]])})
     return {
         "matrix": f"from {' to '.join(records.dates('proof/matrix-bf16.json') or ())}",
-        "bases": str(len(_record("proof/neighbourhood-kernels.json")["counts"]["bases"])),
+        "bases": str(len(record("proof/neighbourhood-kernels.json")["counts"]["bases"])),
         "runs": " or ".join(map(str, runs)),
         "gpu-tests": str(sum(tests[f"tests/gpu/test_{name}.py"]["outcomes"]["passed"] for name in BATCHES)),
         "first-torch": _first("amk bf16, prompt by torch"),
@@ -40,7 +40,7 @@ def prefill() -> dict[str, str]:
 
 def lowering() -> dict[str, str]:
     """What became of edits of the device code."""
-    counts = _record("proof/lowering-edits.json")["counts"]
+    counts = record("proof/lowering-edits.json")["counts"]
     ends = {"equivalent": 0, "survived": 0}
     for outcome, count in counts["outcomes"].items():
         if (end := outcome.rpartition(": ")[2]) in ends:
@@ -57,12 +57,12 @@ def by_rows() -> str:
 
 
 def _prompts(plan: str, lengths: tuple[int, ...]) -> str:
-    rows = _record("speed/h200-divided-columns.json")["runs"][ROWS]["prompts"]
+    rows = record("speed/h200-divided-columns.json")["runs"][ROWS]["prompts"]
     return _listed([_one(row["ms"] for row in rows if (row["plan"], row["prompt"]) == (plan, n)) for n in lengths])
 
 
 def _first(program: str) -> str:
-    rows = _record("speed/h200-first-token-rows.json")["rows"]
+    rows = record("speed/h200-first-token-rows.json")["rows"]
     found = [_one(r["first_ms"] for r in rows if (r["program"], r["prompt"]) == (program, n)) for n in LENGTHS]
     return _listed(found)
 
@@ -75,13 +75,13 @@ def _token() -> float:
 
 def _exact() -> int:
     """How many kernels give the same logits in every bit. ValueError if one does not."""
-    cases = _record("proof/h200-logits-exact.json")["cases"]
+    cases = record("proof/h200-logits-exact.json")["cases"]
     if not all(case["equal"] for case in cases.values()):
         raise ValueError("a kernel whose logits differ")
     return len(cases)
 
 
-def _record(name: str) -> dict[str, Any]:
+def record(name: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((records.RECORDS / name).read_text(encoding="utf-8"))
     return found
 
