@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from amk.models.packed_config import layout_of_directory
 from amk.report.diagnostic import AmkError, Diagnostic
@@ -33,8 +33,22 @@ def plan(
     preset: str = "fast",
     sampling: Mode = "greedy",
     batch: int = 1,
+    live: bool = False,
+    rows: int = 1,
+    accepts: bool = False,
+    tree: bool = False,
+    headless: bool = False,
 ) -> Schedule:
-    """The schedule of a model for a GPU, as `amk plan` makes it; arguments as for `load`. AMK011 if it does not fit."""
+    """The schedule of a model for a GPU, as `amk plan` makes it; arguments as for `load`.
+
+    live: every sequence of the batch has a position of its own, as `load` wants of a batch. rows: consecutive tokens of
+    one sequence that a step reads, 1 to 64. accepts: rows behind a step's first are guesses, and the next step goes on
+    behind the last right one. tree: rows are nodes of a tree, each of which sees its ancestors alone. headless: steps
+    only read given rows into the cache.
+
+    Raises AmkError: AMK011 if it does not fit, AMK016 for a batch and rows that cannot be, or not together, and what
+    `load` raises for a model, a format or a target that is not known.
+    """
     from amk.models.model import load_model
     from amk.planner.decode import plan as planned
     from amk.planner.settings import PRESETS
@@ -42,7 +56,8 @@ def plan(
 
     if preset not in PRESETS:
         raise AmkError(Diagnostic("AMK005", f"preset {preset!r} is not known", help=f"one of {', '.join(PRESETS)}"))
-    settings = replace(PRESETS[preset], sampling=sampling, kv_dtype=kv_dtype, batch=batch)
+    step: dict[str, Any] = {"live": live, "rows": rows, "accepts": accepts, "tree": tree, "headless": headless}
+    settings = replace(PRESETS[preset], sampling=sampling, kv_dtype=kv_dtype, batch=batch, **step)
     wanted = stored_formats(Path(model), dtype, lm_head_dtype)
     spec = load_model(str(model))
     return planned(spec, load_target(gpu), settings=settings, wanted=wanted, max_context=max_context)

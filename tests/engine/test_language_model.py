@@ -482,6 +482,21 @@ def test_plan_verify_simulate() -> None:
 
 
 @pytest.mark.turns(4)
+def test_a_plan_has_what_the_command_can_ask_for(directory: Path, model: amk.LanguageModel) -> None:
+    batch = amk.plan(directory, "l4", max_context=64, batch=2, live=True)
+    assert (batch.batch, batch.live) == (2, True)
+    guesses = amk.plan(directory, "l4", max_context=64, rows=3, accepts=True)
+    assert (guesses.rows, guesses.accepts) == (3, True)
+    assert amk.plan(directory, "l4", max_context=64, rows=2, headless=True).headless
+    tree = amk.plan(directory, "l4", max_context=64, rows=4, tree=True)
+    assert amk.verify(tree).safe and amk.simulate(tree).ms > 0
+    with amk.load(directory, device="interpreter", schedule=tree) as planned:
+        ours, theirs = (each.score([40, 41], [[3, 4], [3, 5]]) for each in (planned, model))
+    assert [score.logprob for score in ours] == pytest.approx([score.logprob for score in theirs], abs=1e-2)
+    with pytest.raises(AmkError, match="AMK016"):
+        amk.plan(directory, "l4", max_context=64, rows=2, batch=2)
+
+
 def test_importing_needs_nothing_heavy() -> None:
     program = (
         "import sys, amk; assert amk.load and amk.AmkError; "
