@@ -95,11 +95,18 @@ def verify(
     return verified(read_schedule(schedule), timeout_s=timeout_s)
 
 
-def simulate(schedule: Schedule | str | Path, pos: int = 128) -> Prediction:
-    """The predicted time of the token at position `pos`, in milliseconds and by phase, without a GPU."""
+def simulate(schedule: Schedule | str | Path, pos: int | None = None) -> Prediction:
+    """The predicted time of the token at position `pos`, in milliseconds and by phase, without a GPU.
+
+    pos: default 128, or the last of a shorter cache. AMK005 for one that the cache does not have.
+    """
     from amk.simulator.predict import predict
 
-    return predict(read_schedule(schedule), pos)
+    simulated = read_schedule(schedule)
+    last = simulated.kv.context - 1
+    if pos is not None and not 0 <= pos <= last:
+        raise AmkError(Diagnostic("AMK005", f"pos={pos}: the cache has positions 0 to {last:,}"))
+    return predict(simulated, min(128, last) if pos is None else pos)
 
 
 def read_schedule(given: Schedule | str | Path) -> Schedule:

@@ -110,11 +110,12 @@ def ready_settings(arguments: argparse.Namespace) -> Settings:
 
 
 def _say(decisions: Decisions, schedule: Schedule, constants: Constants | None) -> None:
-    times = ", ".join(f"{ms:.4f} ms at {pos}" for ms, pos in zip(decisions.ms, decisions.positions, strict=True))
+    positions = [min(pos, schedule.kv.context - 1) for pos in decisions.positions]
+    times = ", ".join(f"{ms:.4f} ms at {pos}" for ms, pos in zip(decisions.ms, positions, strict=True))
     default = ", ".join(f"{ms:.4f}" for ms in decisions.default_ms)
     changes = ", ".join(f"{k}={v}" for k, v in decisions.changes.items()) or "the default plan"
     print(f"simulated {times} (default plan {default}): {changes}", file=sys.stderr)
-    error = known_error(schedule, decisions.positions[0], constants=constants)
+    error = known_error(schedule, positions[0], constants=constants)
     print(f"error of such predictions: {error}", file=sys.stderr)
     print(f"the same again: --expansions {decisions.expansions} --seed {decisions.seed}", file=sys.stderr)
 

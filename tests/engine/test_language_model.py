@@ -489,7 +489,9 @@ def test_a_plan_has_what_the_command_can_ask_for(directory: Path, model: amk.Lan
     assert (guesses.rows, guesses.accepts) == (3, True)
     assert amk.plan(directory, "l4", max_context=64, rows=2, headless=True).headless
     tree = amk.plan(directory, "l4", max_context=64, rows=4, tree=True)
-    assert amk.verify(tree).safe and amk.simulate(tree).ms > 0
+    assert amk.verify(tree).safe and amk.simulate(tree).pos == 63
+    with pytest.raises(AmkError, match="AMK005"):
+        amk.simulate(tree, 64)
     with amk.load(directory, device="interpreter", schedule=tree) as planned:
         ours, theirs = (each.score([40, 41], [[3, 4], [3, 5]]) for each in (planned, model))
     assert [score.logprob for score in ours] == pytest.approx([score.logprob for score in theirs], abs=1e-2)

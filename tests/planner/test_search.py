@@ -353,6 +353,16 @@ def test_the_command_searches_with_the_batch_that_it_writes(
     assert f"simulated {known['ms'][0]:.4f} ms at 128" in told and "error of such predictions: " in told
 
 
+def test_the_command_tells_positions_that_the_cache_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("AMK_CACHE", str(tmp_path / "cache"))
+    file = tmp_path / "s.json"
+    assert main(arguments(file, "--expansions", "1", "--max-context", "512")) == 0
+    schedule, _ = load_schedule(file)
+    assert f"{step_ms(schedule, 511):.4f} ms at 511 (" in capsys.readouterr().err
+
+
 @pytest.mark.turns(16)
 def test_the_command_searches_by_the_constants_of_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
