@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from pydantic import ValidationError
 
-from amk.models.gguf_header import GgufArray, GgufHeader, Scalar, read_floats, read_gguf_header
+from amk.models.gguf_header import GgufArray, GgufHeader, Scalar, read_floats, read_gguf_array, read_gguf_header
 from amk.models.model_spec import ModelSpec, RopeScaling
 from amk.models.rope import llama3_divisors, rope_frequencies
 from amk.report.diagnostic import AmkError, Diagnostic, Where, because, shown
@@ -52,9 +52,17 @@ _IGNORED = ("tensor_data_layout", "rope.scaling.finetuned")
 _ROPE_DIVISORS = "rope_freqs.weight"
 _EOS_KEYS = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id")
 
+_TURN_ENDS = ("<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<end_of_utterance>")
+"""Tokens that end a turn in chat templates."""
+_CONTROL = 3  # a token type of the format
+
 
 def model_from_gguf(path: Path, header: GgufHeader | None = None) -> ModelSpec:
-    """The model in the GGUF file at `path`; AMK001, AMK005 or AMK012 as an AmkError otherwise. header: of the file."""
+    """The model in the GGUF file at `path`; AMK001, AMK005 or AMK012 as an AmkError otherwise. header: of the file.
+
+    Its ends of text are those that the metadata name. Where they name none of a turn, as in older files, control tokens
+    that end a turn in the chat template end a text, too.
+    """
     header = header or read_gguf_header(path)
     shapes = {name: tensor.shape for name, tensor in header.tensors.items()}
     divisors: Sequence[float] | None = None
@@ -64,7 +72,20 @@ def model_from_gguf(path: Path, header: GgufHeader | None = None) -> ModelSpec:
         except (OSError, ValueError) as error:
             message = f"tensor '{_ROPE_DIVISORS}' cannot be read: {error}"
             raise AmkError(Diagnostic("AMK013", message, where=Where(file=str(path)))) from error
-    return model_from_gguf_fields(header.fields, shapes, divisors, str(path))
+    model = model_from_gguf_fields(header.fields, shapes, divisors, str(path))
+    more = [token for token in _ends_of_turns(path, header.fields) if token not in model.eos and token < model.vocab]
+    return model.model_copy(update={"eos": (*model.eos, *more)}) if more else model
+
+
+def _ends_of_turns(path: Path, fields: Mapping[str, Scalar]) -> list[int]:
+    """Control tokens of the vocabulary that the chat template writes behind what somebody says."""
+    template = fields.get("tokenizer.chat_template")
+    wanted = [text for text in _TURN_ENDS if isinstance(template, str) and text in template]
+    tokens, types = (fields.get(f"tokenizer.ggml.{key}") for key in ("tokens", "token_type"))
+    if _EOS_KEYS[1] in fields or not wanted or not isinstance(tokens, GgufArray) or not isinstance(types, GgufArray):
+        return []
+    known = zip(read_gguf_array(path, tokens), read_gguf_array(path, types), strict=False)
+    return [token for token, (text, kind) in enumerate(known) if kind == _CONTROL and text in wanted]
 
 
 def model_from_gguf_fields(

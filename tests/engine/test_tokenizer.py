@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers
 
+from amk.engine.checkpoints.open_checkpoint import open_checkpoint
 from amk.engine.tokenizers.open_tokenizer import open_tokenizer
 from amk.engine.tokenizers.tokenizer import Tokenizer
 from amk.report.diagnostic import AmkError
@@ -247,6 +248,25 @@ def test_chat_template_of_the_configuration(template: Any, tmp_path: Path) -> No
     assert tokenizer.encode_chat([])[0] == 0
     (path / "chat_template.jinja").write_text("ab{{ eos_token }}")
     assert open_tokenizer(path).encode_chat([])[-1] == 0
+
+
+@pytest.mark.parametrize(
+    ("template", "types", "eos"),
+    [
+        (None, [CONTROL] * 3, (0,)),
+        ("{{ messages[0].content }}<|eot_id|>", [CONTROL] * 3, (0, 2)),
+        ("{{ messages[0].content }}<|eot_id|>", [CONTROL, CONTROL, NORMAL], (0,)),
+        ("{{ messages[0].content }}<|end|>", [CONTROL] * 3, (0,)),
+    ],
+)
+def test_a_token_that_ends_a_turn_ends_an_answer(
+    template: str | None, types: list[int], eos: tuple[int, ...], tmp_path: Path
+) -> None:
+    """Files of early conversions name <|end_of_text|> only, which a chat model never says."""
+    tokens = ["<|end_of_text|>", "<|begin_of_text|>", "<|eot_id|>", *ALPHABET]
+    changes: dict[str, Any] = {} if template is None else {"template": template}
+    path = byte_level(tmp_path, tokens=tokens, merges=["a b"], types=types + [NORMAL] * len(ALPHABET), **changes)
+    assert open_checkpoint(path).spec.eos == eos
 
 
 @pytest.mark.parametrize("flag", ["add_eos_token", "add_sep_token"])
