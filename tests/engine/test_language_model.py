@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
 import subprocess
@@ -300,6 +301,37 @@ def test_a_conversation_reads_only_what_is_new(model: amk.LanguageModel) -> None
     fresh = amk.load(model.path, device="cpu").generate(chat.messages[:-1], max_tokens=3, ignore_eos=True)
     assert fresh.tokens == second.tokens
     assert second.usage.cached_tokens >= first.usage.prompt_tokens
+
+
+@pytest.mark.parametrize("how", ["leaves", "cancels", "interrupts", "fails"])
+def test_what_came_of_an_answer_stays_in_the_conversation(model: amk.LanguageModel, how: str) -> None:
+    whole = model.chat().say("HI", max_tokens=8, ignore_eos=True).text
+    chat, heard = model.chat(), list[str]()
+
+    def listen() -> None:
+        with chat.stream("HI", max_tokens=8, ignore_eos=True) as turn:
+            for piece in turn:
+                heard.append(piece.text)
+                if len(heard) == 3 and how == "cancels":
+                    turn.cancel()
+                elif len(heard) == 3 and how == "leaves":
+                    break
+                elif len(heard) == 3:
+                    raise KeyboardInterrupt if how == "interrupts" else ValueError
+
+    with contextlib.suppress(KeyboardInterrupt, ValueError):
+        listen()
+    said = [message["content"] for message in chat.messages]
+    assert whole.startswith("".join(heard)) and said == ([] if how == "fails" else ["HI", "".join(heard)])
+
+
+def test_a_turn_that_never_began_is_not_part_of_a_conversation(model: amk.LanguageModel) -> None:
+    chat = model.chat()
+    with pytest.raises(AmkError, match="AMK014"):
+        chat.say("A" * 10_000)
+    with chat.stream("HI"):
+        pass
+    assert chat.messages == []
 
 
 def test_a_cancelled_answer_stops(model: amk.LanguageModel) -> None:

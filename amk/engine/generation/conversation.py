@@ -55,8 +55,10 @@ class Turn:
         return self._stream.completion
 
     def cancel(self) -> None:
-        """End the answer where it stands; what came so far stays in the conversation."""
+        """End the answer where it stands; what came so far, if anything, stays in the conversation."""
         self._stream.cancel()
+        if self.completion.tokens:
+            self._said()
 
     def __enter__(self) -> Self:
         return self
@@ -64,7 +66,10 @@ class Turn:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stream.cancel()
+        if error is None or not isinstance(error, Exception):  # the loop was left, also by Ctrl-C
+            self.cancel()
+        else:
+            self._stream.cancel()
 
     def _said(self) -> None:
         self._chat.messages = [*self._asked, {"role": "assistant", "content": self.completion.text}]
