@@ -369,6 +369,16 @@ def test_answers_asked_for_at_once_are_read_once(model: amk.LanguageModel, monke
     assert [each.tokens for each in answers] == alone
 
 
+def test_a_mask_may_ask_the_model(model: amk.LanguageModel) -> None:
+    def mask(answer: Any) -> np.ndarray[Any, Any]:
+        allowed = np.zeros(model.spec.vocab, bool)
+        allowed[model.generate([50, *answer], max_tokens=1, ignore_eos=True).tokens[0]] = True
+        return allowed
+
+    masked = model.generate([40, 41], max_tokens=3, ignore_eos=True, mask=mask).tokens
+    assert masked == model.generate([50], max_tokens=3, ignore_eos=True).tokens
+
+
 @pytest.mark.turns(12)
 def test_the_emulator_gives_what_the_cpu_gives(directory: Path) -> None:
     pytest.importorskip("numba")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -63,7 +63,7 @@ class LanguageModel:
         self._backend, self._speculating = backend, speculating
         several = getattr(backend, "concurrent", False)
         self._lock: AbstractContextManager[Any] = nullcontext() if several else threading.Lock()
-        self._seats = threading.BoundedSemaphore(self.sequences)
+        self._seats, self._thread = threading.BoundedSemaphore(self.sequences), threading.local()
         self._open = True
 
     @property
@@ -212,9 +212,19 @@ class LanguageModel:
         finally:
             stream.cancel()
 
-    def seat(self) -> AbstractContextManager[Any]:
-        """Held while a whole answer is computed: as many as `sequences` at a time."""
-        return self._seats
+    @contextmanager
+    def seat(self) -> Iterator[None]:
+        """Held while a whole answer is computed: as many as `sequences` at a time. A thread that holds one, as a mask
+        that asks the model does, needs no other."""
+        if getattr(self._thread, "seated", False):
+            yield
+            return
+        with self._seats:
+            self._thread.seated = True
+            try:
+                yield
+            finally:
+                self._thread.seated = False
 
     def speculation(self) -> Speculation | None:
         """Guesses for a text that begins; None where none are made."""
