@@ -1,6 +1,7 @@
 """Tokenizers that would hang, exhaust or end the process that uses them end one of their own, with a reason."""
 
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,24 @@ def test_a_hostile_tokenizer_ends_a_process_of_its_own(tmp_path: Path, spoil: An
             process.encode(text, special=True)
         assert "tokenizer" in caught.value.diagnostics[0].message
     assert time.monotonic() - began < 60
+
+
+def test_an_interrupt_leaves_the_next_request_its_own_answer(tmp_path: Path) -> None:
+    """Ctrl-C while an answer is awaited: it reaches this process alone, and that answer is nobody's."""
+    process = TokenizerProcess(backend(tmp_path), tmp_path)
+    wanted = process.encode("ab", special=True)
+    assert os.getpgid(process._popen.pid) != os.getpgid(0)
+
+    class Interrupted:
+        def readline(self, most: int) -> bytes:
+            raise KeyboardInterrupt
+
+    replies, process._popen.stdout = process._popen.stdout, Interrupted()  # type: ignore[assignment]
+    with pytest.raises(KeyboardInterrupt):
+        process.encode("ab ab ab", special=True)
+    process._popen.stdout = replies
+    assert process.encode("ab", special=True) == wanted
+    assert process.usable and process.decode(wanted) == "ab"
 
 
 def test_text_that_is_no_unicode_is_refused_and_nothing_breaks(tmp_path: Path) -> None:

@@ -62,6 +62,7 @@ def render_chat(
             timeout=limits.seconds,
             env={},
             check=False,
+            process_group=0,  # Ctrl-C is for this process alone
         )
     except subprocess.TimeoutExpired:
         raise _refused(f"it takes more than {limits.seconds} s") from None

@@ -1,9 +1,9 @@
 """Runs one tokenizer in a process of its own, started by `tokenizer_process.py` as a script with `python -I -S`.
 
-Lines of JSON come in on stdin and go out on stdout: first {"path", "memory_bytes", "tokenizer"}, then
-{"encode", "special"} or {"decode"}; each answer is {"ids"}, {"text"} or {"error"}. A tokenizer's expressions may take
-for ever and its normaliser may multiply a text: the limits of the process, and the deadline of whoever asks, are for
-that.
+Lines of JSON come in on stdin and go out on stdout: first {"path", "memory_bytes", "tokenizer"}, then a number and
+{"encode", "special"} or {"decode"}; each answer is that number and {"ids"}, {"text"} or {"error"}. A tokenizer's
+expressions may take for ever and its normaliser may multiply a text: the limits of the process, and the deadline of
+whoever asks, are for that.
 """
 
 import json
@@ -43,8 +43,9 @@ def main() -> None:
     except BaseException as error:  # noqa: BLE001  a panic of the package is no Exception
         backend, wrong = None, f"{type(error).__name__}: {error}"[:500]
     for line in sys.stdin:
-        answer = {"error": wrong} if wrong else answered(backend, json.loads(line))
-        sys.stdout.write(json.dumps(answer) + "\n")
+        number, _, request = line.partition(" ")
+        answer = {"error": wrong} if wrong else answered(backend, json.loads(request))
+        sys.stdout.write(f"{number} {json.dumps(answer)}\n")
         sys.stdout.flush()
 
 

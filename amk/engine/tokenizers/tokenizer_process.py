@@ -38,11 +38,12 @@ class TokenizerProcess:
     ) -> None:
         """normalizer: as a tokenizer.json has it, if `backend` is without."""
         self._path, self._seconds, self._failed, self._one = path, seconds, "", threading.Lock()
+        self._number = 0
         # -I and -S: neither the user's environment nor site packages decide what the child imports.
         command = [sys.executable, "-I", "-S", str(Path(tokenizer_child.__file__))]
         self._popen = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            env={"TOKENIZERS_PARALLELISM": "false"},
+            env={"TOKENIZERS_PARALLELISM": "false"}, process_group=0,  # Ctrl-C is for this process alone
         )  # fmt: skip
         weakref.finalize(self, _end, self._popen)
         path_of_child = [*standard_library(), *package_directories("tokenizers")]
@@ -99,15 +100,23 @@ class TokenizerProcess:
         self._popen.kill()
 
     def _exchanged(self, request: dict[str, Any]) -> bytes:
-        """The line that answers, or what there is of it when the process has ended."""
+        """The line that answers, or what there is of it when the process has ended.
+
+        Whoever waits for an answer may be interrupted, so the next one finds that answer before its own.
+        """
         assert self._popen.stdin is not None and self._popen.stdout is not None
+        self._number += 1
+        mine = b"%d " % self._number
         try:
-            for each in (self._first, request):
-                if each is not None:
-                    self._popen.stdin.write(json.dumps(each).encode() + b"\n")
+            if self._first is not None:
+                self._popen.stdin.write(json.dumps(self._first).encode() + b"\n")
             self._first = None
+            self._popen.stdin.write(mine + json.dumps(request).encode() + b"\n")
             self._popen.stdin.flush()
-            return self._popen.stdout.readline(MAX_ANSWER)
+            while (line := self._popen.stdout.readline(MAX_ANSWER)).endswith(b"\n"):
+                if line.startswith(mine):
+                    return line.removeprefix(mine)
+            return line
         except OSError:
             return b""
 
