@@ -10,7 +10,7 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +27,8 @@ from amk.commands.autoresearch_resume import (
     moved,
     over,
     same_kind,
+    unread,
+    why_over,
 )
 from amk.commands.format_arguments import natural
 from amk.commands.planning import add_batch_choice, add_constants_choice
@@ -149,7 +151,8 @@ def _go_on(arguments: argparse.Namespace, journal: Journal, plan: Plan, limits: 
     if journal.state.run is not None:
         limits = limits_of(arguments, journal.state.limits)
     if over(journal, limits):
-        print(f"run {journal.folder.name} is finished")
+        _say(journal, journal.repairs)
+        print(printable(why_over(journal, limits), 400))
     else:
         _session(arguments, journal, plan, limits)
 
@@ -200,14 +203,20 @@ def _session(arguments: argparse.Namespace, journal: Journal, plan: Plan, limits
         many = f", {len(backends)} devices" if len(backends) > 1 else ""
         print(f"run {journal.folder.name} on {backends[0].label}{many}", file=sys.stderr)
         begun = journal.state.session
-        for words in (*journal.repairs, *(begun.changed if begun is not None else ())):
-            print(printable(f"{journal.folder.name}: {words}"), file=sys.stderr)
+        _say(journal, (*journal.repairs, *(begun.changed if begun is not None else ())))
+        if ignored := unread(arguments, name, arguments.advice is not None):
+            _say(journal, [f"no language model proposes (--proposer llm), so {', '.join(ignored)} is not used"])
         with View(sys.stderr) as view:
             view.go_on(journal.state)
             loop.watch = partial(_watch, view, Results(journal.folder / FILE))
             loop.run()
         reports.write_report(journal.folder, journal.state, whole=False)
         reports.write_report(journal.folder, journal.state, workshop=loop.gate.workshop, note=journal.append)
+
+
+def _say(journal: Journal, lines: Iterable[str]) -> None:
+    for words in lines:
+        print(printable(f"{journal.folder.name}: {words}", 400), file=sys.stderr)
 
 
 def _watch(view: View, results: Results, state: State) -> None:

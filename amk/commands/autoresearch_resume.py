@@ -77,6 +77,30 @@ def over(journal: Journal, limits: Limits) -> bool:
     return not any(more) or budget.spent_out(limits, state, journal.elapsed) is not None
 
 
+def why_over(journal: Journal, limits: Limits) -> str:
+    """That a run is finished, which limits that were given it does not take, and what lets it go on."""
+    from amk.agent.journal import budget
+
+    state, words = journal.state, f"run {journal.folder.name} is finished"
+    if changed := budget.changes(state.limits, limits):
+        words += f", and keeps its limits ({', '.join(changed)} would not let it go on)"
+    ways = []
+    if limits.evals is not None and state.committed >= limits.evals:
+        ways.append(f"--evals {state.committed + 1} or more")
+    if budget.out_of_time(limits, journal.elapsed) is not None:
+        ways.append(f"--minutes above {journal.elapsed / 60:.1f}")
+    return f"{words}; it goes on with {' and '.join(ways)}" if ways else words
+
+
+def unread(arguments: argparse.Namespace, proposer: str, program: bool) -> list[str]:
+    """What is given and meant for a language model, where none proposes. program: whether advice lies here."""
+    if proposer == "llm":
+        return []
+    limits = ("max_dollars", "max_tokens", "max_calls")
+    found = [f"--{name.replace('_', '-')}" for name in limits if getattr(arguments, name) is not None]
+    return [*found, *(["program.md"] if program else [])]
+
+
 def _pairs(old: Limits, new: Limits) -> list[tuple[float | None, float | None]]:
     return [(getattr(old, name), getattr(new, name)) for name in LIMITS.values()]
 

@@ -113,7 +113,8 @@ def test_search_runs_report_export_resume(data: Path, capsys: pytest.CaptureFixt
 @pytest.mark.turns(4)
 def test_a_limit_that_is_not_given_stays_what_it_was(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What changed is said and written down; what was not asked for is neither lifted nor lowered."""
-    assert run([*SEARCH, "--evals", "2", "--max-calls", "9", "--minutes", "60"], capsys)[0] == 0
+    code, _, err = run([*SEARCH, "--evals", "2", "--max-calls", "9", "--minutes", "60"], capsys)
+    assert code == 0 and "no language model proposes (--proposer llm), so --max-calls is not used" in err
     (folder,) = (data / "runs").iterdir()
     for words, changed, limits in (
         (["--evals", "3"], ("evaluations: 2 -> 3",), Limits(evals=3, calls=9, minutes=60)),
@@ -128,7 +129,11 @@ def test_a_limit_that_is_not_given_stays_what_it_was(data: Path, capsys: pytest.
         assert code == 0 and session is not None and session.changed == changed and session.limits == limits
         assert all(line in err for line in changed)
     code, out, _ = run([*SEARCH, "--resume", folder.name, "--max-dollars", "7"], capsys)
-    assert code == 0 and "is finished" in out and read_state(folder).evals == 4
+    assert code == 0 and "is finished, and keeps its limits (dollars: 6 -> 7 " in out and "--evals 5 or more" in out
+    assert read_state(folder).evals == 4 and read_state(folder).limits.dollars == 6
+    (folder / DATABASE).write_bytes(b"")
+    code, out, err = run([*SEARCH, "--resume", folder.name, "--minutes", "90"], capsys)
+    assert code == 0 and "minutes: 60 -> 90" in out and "events were read back from journal.jsonl" in err
     code, _, err = run([*SEARCH, "--resume", folder.name, "--max-dollars", "-1"], capsys)
     assert code == 2 and "--max-dollars: " in err
 

@@ -81,6 +81,20 @@ def test_what_is_no_edit_is_refused_in_words(wrong: Any) -> None:
         read_edits([wrong])
 
 
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"edit": "move"}, "it has no field 'do', which is one of"),
+        ({"do": "teleport"}, "'do' cannot be 'teleport', which is one of"),
+    ],
+)
+def test_an_unknown_kind_is_told_the_kinds(wrong: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words) as caught:
+        read_edits([wrong])
+    assert "one of add, add_signal, " in str(caught.value) and "knobs" not in str(caught.value)
+    assert not any(word in str(caught.value) for word in ("tag", "discriminator"))
+
+
 def test_a_list_has_an_end() -> None:
     with pytest.raises(ValueError, match="64 edits"):
         read_edits([HELD] * 65)

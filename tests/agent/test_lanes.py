@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -10,7 +11,9 @@ from amk.agent.device.measure import Fault, Job, Samples
 from amk.agent.device.noise import Noise
 from amk.agent.device.simulated import SimulatedBackend
 from amk.agent.gate.gate import Ready
+from amk.agent.journal.inbox import Suggestion
 from amk.agent.journal.state import START
+from amk.agent.propose.base import Context
 from amk.agent.propose.local import Local
 from amk.agent.propose.random_draw import RandomDraw
 from amk.agent.propose.replay import Replay
@@ -44,6 +47,37 @@ def test_the_next_proposal_is_gated_while_the_device_measures(make_loop: MakeLoo
     loop.watch = watch
     loop.run()
     assert backend.waited == [True] and loop.state.evals == 3
+
+
+class Slow(RandomDraw):
+    """A proposer that thinks for a while."""
+
+    def ask(self, context: Context) -> Sequence[Suggestion]:
+        time.sleep(0.5)
+        return super().ask(context)
+
+
+@dataclass
+class Clocked(SimulatedBackend):
+    """A device that notes how long it was at work, by attempt of a measurement."""
+
+    worked: dict[tuple[int, str], float] = field(default_factory=dict)
+
+    def measure(self, job: Job, incumbent: Ready, candidate: Ready) -> Samples | Fault:
+        began = time.monotonic()
+        found = super().measure(job, incumbent, candidate)
+        self.worked[job.index, job.phase] = max(found.seconds, time.monotonic() - began)
+        return found
+
+
+def test_a_measurement_is_not_charged_for_a_proposer_that_thinks(make_loop: MakeLoop) -> None:
+    """Nobody takes a result while the driver proposes; the device was done long before."""
+    backend = Clocked("h200")
+    loop = make_loop(Slow(), backend, evals=2)
+    loop.run()
+    charged = {(t.index, phase): m.seconds for t in loop.state.trials for phase, m in t.measured.items()}
+    assert len(charged) >= 2
+    assert all(seconds < backend.worked[what] + 0.25 for what, seconds in charged.items())
 
 
 @dataclass

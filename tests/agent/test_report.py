@@ -33,7 +33,7 @@ from amk.agent.report.stored_report import kept_report
 from amk.agent.run import reports
 from amk.agent.run.reports import candidate_of, report_of, write_report
 from amk.report.diagnostic import AmkError
-from amk.simulator.predict import Prepared, predict, step_ms
+from amk.simulator.predict import Prepared, steps_ms
 from tests.agent import long_night, report_time
 from tests.agent.conftest import MakeLoop
 
@@ -123,7 +123,7 @@ def test_a_report_that_is_made_again_plans_and_simulates_little(
     monkeypatch.setattr(candidate, "plan", lambda *given, **more: planned.append("") or make(*given, **more))
     text = report_of(state, until=0.0)
     assert 2 <= len(simulated) <= 6 and len(planned) <= 6
-    assert "What matters" in text and 'aria-label="timeline"' in text
+    assert "simulated at position" in text and 'aria-label="timeline"' in text
 
 
 def test_a_value_that_is_no_choice_any_more_leaves_the_report_without_a_timeline(make_loop: MakeLoop) -> None:
@@ -134,18 +134,27 @@ def test_a_value_that_is_no_choice_any_more_leaves_the_report_without_a_timeline
 
 
 def test_changes_are_taken_out_of_the_best_one_by_one(make_loop: MakeLoop) -> None:
+    """All of them, the knobs behind the edits too, and over the positions: what saves much at one may save nothing at
+    another."""
     loop = make_loop(evals=1)
     start, workshop = loop.space.start, loop.gate.workshop
-    best = Design(replace(start, run_ahead=not start.run_ahead, wide_epilogue=32), ())
+    some: dict[str, Any] = {
+        "run_ahead": not start.run_ahead, "wide_epilogue": 32, "kv_splits": 1, "reduce_from": 4, "hint_slack": 2,
+        "held_refills": 0.0, "refill_late": not start.refill_late, "prefetch_cache": not start.prefetch_cache,
+    }  # fmt: skip
+    best = Design(replace(start, **some), ())
     made = workshop.make(best)
     assert isinstance(made, Candidate)
-    whole = predict(made.schedule, 128)
+    positions = (1, 128)
+    whole = dict(zip(positions, steps_ms(made.schedule, positions), strict=True))
     found = {each.change.split(" = ")[0]: each.worth for each in ablated(loop.space, workshop, best, whole)}
-    assert set(found) == {"run_ahead", "wide_epilogue"}
+    assert set(found) == set(some)
     assert len(ablated(loop.space, workshop, best, whole, 0.0)) == 1, "who waits is shown one"
-    times = [workshop.make(design) for design in (best, Design(replace(best.settings, run_ahead=start.run_ahead)))]
-    ms = [step_ms(made.schedule, 128) for made in times if isinstance(made, Candidate)]
-    assert found["run_ahead"] == pytest.approx(log(ms[1] / ms[0]))
+    rest = workshop.make(Design(replace(best.settings, kv_splits=start.kv_splits)))
+    assert isinstance(rest, Candidate)
+    logs = [log(ms / whole[pos]) for pos, ms in zip(positions, steps_ms(rest.schedule, positions), strict=True)]
+    assert logs[0] != pytest.approx(logs[1], abs=1e-4)
+    assert found["kv_splits"] == pytest.approx(sum(logs) / 2)
 
 
 def test_what_changes_are_worth_is_written_down_once(make_loop: MakeLoop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,6 +170,7 @@ def test_what_changes_are_worth_is_written_down_once(make_loop: MakeLoop, monkey
         return text[text.index("What matters") : text.index('aria-label="timeline"')]
 
     whole = section(report_of(loop.state, note=loop.journal.append))
+    assert "simulated over all positions" in whole
     assert loop.state.ablation is not None and len(loop.state.ablation.worth) == loop.state.ablation.every == 2
     events = loop.state.events
     loop.journal.close()

@@ -11,7 +11,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -28,6 +28,7 @@ MAX_EDITS: Final = 64
 """Of one design: a list that has grown beyond is not read by anybody."""
 MAX_TEXT: Final = 64 * 1024
 _EDIT: TypeAdapter[Edit] = TypeAdapter(Edit)
+_KINDS: Final = [cls.model_fields["do"].default for cls in get_args(get_args(Edit)[0]) if cls is not Knobs]
 
 
 @dataclass(frozen=True)
@@ -76,12 +77,21 @@ def _read(number: int, edit: Any) -> str:
         if isinstance(parsed, Knobs):
             raise ValueError("settings of the planner are given as settings")
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise ValueError(f"edit {number} is no edit of a schedule: {where}: {first['msg']}"[:500]) from error
+        raise ValueError(f"edit {number} is no edit of a schedule: {_wrong(error)}"[:500]) from error
     except (ValueError, TypeError, RecursionError) as error:
         raise ValueError(f"edit {number} is no edit of a schedule: {error}"[:500]) from error
     return text_of(parsed)
+
+
+def _wrong(error: ValidationError) -> str:
+    """What is wrong with the first field that is, by its place in the edit."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    if first["type"].startswith("union_tag"):
+        said = first.get("ctx", {}).get("tag")
+        what = "it has no field 'do'" if said is None else f"'do' cannot be '{said[:40]}'"
+        return f"{what}, which is one of {', '.join(sorted(_KINDS))}"
+    where = ".".join(map(str, first["loc"]))
+    return f"{where}: {first['msg']}" if where else str(first["msg"])
 
 
 def in_words(edits: Sequence[str]) -> list[str]:

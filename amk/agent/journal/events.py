@@ -261,8 +261,8 @@ class Surveyed(Event):
 
 
 class Ablation(Event):
-    """What changes of the proposal `best` are worth: the simulated log gain that it loses without each, None where
-    nothing runs without it. every: how many changes it consists of."""
+    """What changes of the proposal `best` are worth: the simulated log gain that it loses without each, in the mean
+    over the run's positions; None where nothing runs without it. every: how many changes it consists of."""
 
     kind: Literal["ablation"] = "ablation"
     best: int

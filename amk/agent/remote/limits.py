@@ -40,6 +40,7 @@ BEGIN_SECONDS: Final = 120.0
 STOP_SECONDS: Final = 90.0
 EXIT_SECONDS: Final = 10.0
 """From the end of a run to that of its process."""
+STOPPED: Final = "stopped by stop_run; it can be resumed"
 SAID: Final = re.compile(r"^run (\S+) on ", re.MULTILINE)
 COMMAND: Final = python_module("amk")
 
@@ -53,6 +54,7 @@ class Searches:
     command: Sequence[str] = COMMAND
     _started: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     _logs: dict[str, Path] = field(default_factory=dict)
+    _stopped: set[str] = field(default_factory=set)
     _count: int = 0
     _looks: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -105,7 +107,10 @@ class Searches:
             return name
 
     def last_words(self, run: str) -> str | None:
-        """What a search of this client, which has let go of its run, said last, if its process does not end well."""
+        """What a search of this client, which has let go of its run, said last, if its process does not end well; of
+        one that the client stopped, that."""
+        if run in self._stopped:
+            return STOPPED
         process = self._started.get(run)
         if process is None:
             return None
@@ -119,6 +124,7 @@ class Searches:
         if process is None:
             raise LimitError(f"run {run[:80]!r} was not started by this client")
         if process.poll() is None:
+            self._stopped.add(run)
             process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(STOP_SECONDS)

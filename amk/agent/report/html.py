@@ -66,12 +66,13 @@ body{margin:0;max-width:none}iframe{display:none}h2{break-after:avoid}tr{break-i
 
 def render(
     state: State, best: Candidate | None, start: Candidate | None, survey: Survey | None = None,
-    changes: tuple[Sequence[Ablated], int] = ((), 0), edits: str = "", foreseen: Prediction | None = None,
+    changes: tuple[Sequence[Ablated], int, str] = ((), 0, ""), edits: str = "", foreseen: Prediction | None = None,
     before: Prediction | None = None,
 ) -> str:  # fmt: skip
     """The report of `state`; the candidates give timeline and diff where they can still be planned, the survey and the
-    section `edits` what is left near the best; changes: those of the best that were taken out by themselves, and how
-    many there are; foreseen, before: the best and the start simulated at the position of `middle`, where known."""
+    section `edits` what is left near the best; changes: those of the best that were taken out by themselves, how many
+    there are, and at which positions; foreseen, before: the best and the start simulated at the position of `middle`,
+    where known."""
     run = state.run
     assert run is not None
     kind = " (simulated)" if run.simulated else ""

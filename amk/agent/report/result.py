@@ -1,14 +1,14 @@
 """The head of the report: what came of the run, and which of the changes that the best consists of matter.
 
-A change is taken out of the best by itself and the rest is simulated at one position: a change is worth what the best
-loses without it. At most ABLATED are, the edits first, because each costs a plan and a simulation, and none more once
-that took as long as a reader may wait.
+A change is taken out of the best by itself and the rest is simulated: a change is worth what the best loses without
+it, in the mean over positions, as a gain is counted. That costs a plan and a few simulations each, the edits first, and
+ends once it took as long as a reader may wait.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from math import exp, inf, log
@@ -23,9 +23,9 @@ from amk.planner.space import Space
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.edits.apply import edit_text
 from amk.schedule_ir.edits.difference import difference
-from amk.simulator.predict import Prediction
 
-ABLATED = 6
+SHOWN = 24
+"""Changes in the table of what each is worth."""
 CHANGES = 200
 LINE = 200
 
@@ -73,15 +73,16 @@ def result(state: State) -> str:
     return lines + table(("position", f"ms before{label}", f"ms after{label}", "faster", "floor, ms"), rows)
 
 
-def ablated(space: Space, workshop: Workshop, best: Design, whole: Prediction, until: float = inf) -> list[Ablated]:
-    """The changes of the best, each removed in turn, the worthiest first; whole: the best simulated; until: the
-    processor time of this process at which no further one is."""
+def ablated(
+    space: Space, workshop: Workshop, best: Design, whole: Mapping[int, float], until: float = inf
+) -> list[Ablated]:
+    """The changes of the best, each removed in turn, the worthiest first; whole: simulated ms of the best by position;
+    until: the processor time of this process at which no further one is."""
     found: list[Ablated] = []
     for change, rest in _without(space, best):
-        if len(found) == ABLATED or (found and time.process_time() > until):
+        if found and time.process_time() > until:
             break
-        ms = _ms(workshop, rest, whole.pos)
-        found.append(Ablated(change, None if ms is None else log(ms / whole.ms)))
+        found.append(Ablated(change, _worth(workshop, rest, whole)))
     return sorted(found, key=lambda each: -(9.0 if each.worth is None else each.worth))
 
 
@@ -93,23 +94,28 @@ def _without(space: Space, best: Design) -> Iterator[tuple[str, Design]]:
         yield f"{name} = {value}", Design(rest, best.edits)
 
 
-def _ms(workshop: Workshop, design: Design, pos: int) -> float | None:
-    candidate = workshop.make(design)
+def _worth(workshop: Workshop, rest: Design, whole: Mapping[int, float]) -> float | None:
+    candidate = workshop.make(rest)
+    if not isinstance(candidate, Candidate):
+        return None
     try:
-        return workshop.simulator.step_ms(candidate.schedule, pos) if isinstance(candidate, Candidate) else None
+        ms = workshop.simulator.steps_ms(candidate.schedule, tuple(whole))
     except AmkError:
         return None
+    return sum(log(each / best) for each, best in zip(ms, whole.values(), strict=True)) / len(whole)
 
 
-def what_matters(changes: Sequence[Ablated], every: int) -> str:
-    """A section; every: how many changes there are."""
+def what_matters(changes: Sequence[Ablated], every: int, where: str) -> str:
+    """A section; every: how many changes there are; where: at which positions they were simulated, in words."""
     if not changes:
         return ""
     rows = [
-        ("", (each.change[:LINE], "nothing runs" if each.worth is None else percent(each.worth))) for each in changes
+        ("", (each.change[:LINE], "nothing runs" if each.worth is None else percent(each.worth)))
+        for each in changes[:SHOWN]
     ]
-    more = f" Of {every} changes {len(changes)} were taken out." if every > len(changes) else ""
-    words = f"Each change taken out of the best by itself: what it is worth there, simulated.{more}"
+    more = f" Taken out: {len(changes)} of {every} changes." if every > len(changes) else ""
+    more += f" The {SHOWN} worthiest of {len(changes)} are shown." if len(changes) > SHOWN else ""
+    words = f"Each change taken out of the best by itself: what it is worth there, simulated {where}.{more}"
     return f"<h2>What matters</h2><p>{escape(words)}</p>{table(('change', 'worth'), rows)}"
 
 

@@ -26,6 +26,7 @@ class DeviceQueue:
     job: Job | None = None
     against: int = START
     _began: float = 0.0
+    _ended: float = 0.0
     _future: Future[Samples | Fault] | None = None
     _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
 
@@ -36,14 +37,21 @@ class DeviceQueue:
     def start(self, job: Job, against: int, incumbent: Ready, candidate: Ready) -> None:
         """Begin a measurement against the trial with the index `against`."""
         self.job, self.against, self._began = job, against, time.monotonic()
-        self._future = self._thread.submit(self.backend.measure, job, incumbent, candidate)
+        self._future = self._thread.submit(self._measure, job, incumbent, candidate)
+
+    def _measure(self, job: Job, incumbent: Ready, candidate: Ready) -> Samples | Fault:
+        try:
+            return self.backend.measure(job, incumbent, candidate)
+        finally:
+            self._ended = time.monotonic()
 
     def take(self) -> tuple[Job, Samples | Fault, float]:
-        """The job, its result (waited for) and the seconds that the device was taken."""
+        """The job, its result (waited for) and the seconds that the device was taken: until the measurement was over,
+        however long a proposer kept the driver from taking it."""
         assert self._future is not None and self.job is not None
         result = self._future.result()
         self._future = None
-        return self.job, result, round(max(result.seconds, time.monotonic() - self._began), 6)
+        return self.job, result, round(max(result.seconds, self._ended - self._began), 6)
 
     def measured(self, job: Job, result: Samples, seconds: float) -> Measured:
         """What is written down of a measurement."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from math import inf
 from pathlib import Path
@@ -25,7 +26,9 @@ from amk.planner.space import OutsideSpaceError
 Note = Callable[[Ablation], None]
 HURRY = 1.0
 """Seconds of a processor since the process began after which no further change is taken out of the best, where somebody
-waits for the report. The session's own takes out as many as it shows."""
+waits for the report: at one position, and few, if the session did not write down what all are worth."""
+PATIENCE = 20.0
+"""Seconds of a processor that the session's own report may take for it."""
 
 
 def workshop_of(state: State) -> Workshop:
@@ -88,19 +91,25 @@ def report_of(
     read where it was written down. note: writes it down, once for every best. bounds: as of `Left`."""
     if not whole:
         return render(state, None, None)
+    assert state.run is not None
     context = context_of(state, workshop)
     survey = context.neighbourhood.survey(context, plans=0)
     best, start = candidate_of(state, state.best), candidate_of(state, START)
     edits = what_is_left(state, left_of(state, context, bounds))
     predict, pos = context.workshop.simulator.predict, middle(state)
     foreseen, before = (None if each is None else predict(each.schedule, pos) for each in (best, start))
-    found = state.ablation
+    found, where = state.ablation, "over all positions"
     if found is None and best is not None and foreseen is not None and state.best != START:
-        space = context.space
+        if until < inf:
+            whole_ms, where = {pos: foreseen.ms}, f"at position {pos}"
+        else:
+            positions = state.run.positions
+            whole_ms = dict(zip(positions, context.workshop.simulator.steps_ms(best.schedule, positions), strict=True))
+        space, end = context.space, min(until, time.process_time() + PATIENCE)
         every = len(best.design.edits) + len(space.changes(best.settings, space.start))
-        taken = ablated(space, context.workshop, best.design, foreseen, until)
+        taken = ablated(space, context.workshop, best.design, whole_ms, end)
         found = Ablation(best=state.best, worth=tuple((each.change[:LINE], each.worth) for each in taken), every=every)
         if note is not None:
             note(found)
-    changes = ([Ablated(*each) for each in found.worth], found.every) if found is not None else ([], 0)
+    changes = ([Ablated(*each) for each in found.worth], found.every, where) if found is not None else ([], 0, "")
     return render(state, best, start, survey, changes, edits, foreseen, before)
