@@ -208,7 +208,7 @@ def _session(arguments: argparse.Namespace, journal: Journal, plan: Plan, limits
             _say(journal, [f"no language model proposes (--proposer llm), so {', '.join(ignored)} is not used"])
         with View(sys.stderr) as view:
             view.go_on(journal.state)
-            loop.watch = partial(_watch, view, Results(journal.folder / FILE))
+            loop.watch, loop.asks = partial(_watch, view, Results(journal.folder / FILE)), view.asks
             loop.run()
         reports.write_report(journal.folder, journal.state, whole=False)
         reports.write_report(journal.folder, journal.state, workshop=loop.gate.workshop, note=journal.append)

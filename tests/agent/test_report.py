@@ -4,7 +4,8 @@ import io
 import json
 import re
 import time
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from html.parser import HTMLParser
 from math import log
 from pathlib import Path
@@ -20,16 +21,20 @@ from amk.agent.gate import candidate
 from amk.agent.gate.candidate import Candidate
 from amk.agent.gate.design import Design
 from amk.agent.journal.events import Decided, Gated, LlmReserved, LlmSettled, Proposed
+from amk.agent.journal.inbox import Suggestion
 from amk.agent.journal.state import START, State
 from amk.agent.journal.store import read_state
+from amk.agent.propose.base import Context
 from amk.agent.propose.local import Local
 from amk.agent.propose.structure import advised
+from amk.agent.report import live
 from amk.agent.report.bounds import bounds
 from amk.agent.report.html import render
 from amk.agent.report.live import BLOCKS, View, board, curve, line
 from amk.agent.report.result import ablated
 from amk.agent.report.results import metrics
 from amk.agent.report.stored_report import kept_report
+from amk.agent.report.survey_table import LONG, table
 from amk.agent.run import reports
 from amk.agent.run.reports import candidate_of, report_of, write_report
 from amk.report.diagnostic import AmkError
@@ -157,6 +162,12 @@ def test_changes_are_taken_out_of_the_best_one_by_one(make_loop: MakeLoop) -> No
     assert found["kv_splits"] == pytest.approx(sum(logs) / 2)
 
 
+def test_long_cells_keep_their_column_wide() -> None:
+    """On a phone a text of 600 characters in a column of five is taller than the screen, and its row is white."""
+    text = table(("what", "why"), [("", ("short", "w" * (LONG + 1)))])
+    assert text.count("class=long") == 1 and f"<td class=long>{'w' * (LONG + 1)}<" in text and "<td>short<" in text
+
+
 def test_what_changes_are_worth_is_written_down_once(make_loop: MakeLoop, monkeypatch: pytest.MonkeyPatch) -> None:
     """So a report that is made again in a hurry says as much as the session's own."""
     loop = make_loop(evals=1)
@@ -222,6 +233,7 @@ def test_hostile_strings_are_escaped_everywhere(make_loop: MakeLoop) -> None:
             )
         )
     text = render(loop.state, None, None)
+    assert not [c for c in text if c not in "\n\t" and not c.isprintable()], "not for a terminal either"
     tags = Tags()
     tags.feed(text)
     names = {name for name, _ in tags.seen}
@@ -240,6 +252,38 @@ def test_the_plain_view_says_simulated_on_every_line(make_loop: MakeLoop, tmp_pa
         loop.run()
     lines = (tmp_path / "out").read_text().splitlines()
     assert len(lines) == 4 and all(text.startswith("simulated") for text in lines)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True)
+class Thinking:
+    """A proposer that thinks at its third turn, until the terminal shows it."""
+
+    shown: Callable[[], str]
+    name: str = "local"
+
+    def ask(self, context: Context) -> Sequence[Suggestion]:
+        until = time.monotonic() + 20
+        while len(context.state.trials) == 2 and "is looked for" not in self.shown() and time.monotonic() < until:
+            time.sleep(0.05)
+        return Local().ask(context)
+
+
+def test_the_live_view_goes_on_while_a_proposer_thinks(make_loop: MakeLoop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And shows then all that was written down before."""
+    monkeypatch.setattr(live, "THINKS", 0.1)
+    monkeypatch.setenv("TERM", "xterm")
+    stream = Terminal()
+    loop = make_loop(Thinking(stream.getvalue), evals=3)
+    with View(stream) as view:
+        loop.watch, loop.asks = view.show, view.asks
+        loop.run()
+    before, *later = stream.getvalue().split("a proposal is looked for, for ")
+    assert later and "2 proposals" in before and "3 proposals" not in before and "3 proposals" in later[-1]
 
 
 def test_the_live_view_shows_how_far_the_search_is(make_loop: MakeLoop) -> None:

@@ -6,6 +6,7 @@ The only script is that of the timeline, in a frame without an origin; the polic
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Sequence
 from html import escape
@@ -44,6 +45,8 @@ TRIAL_HEADER = (
     "parent and edit",
     "why it was proposed, why it ended",
 )
+_CONTROL = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u202a-\\u202e\\u2066-\\u2069\\ud800-\\udfff]")
+"""What moves the cursor of a terminal or the order of letters, and what no file can hold."""
 _PHONE = '<meta name="viewport" content="width=device-width">'
 _STYLE = """:root{color-scheme:light dark;--ink:#1a1a1a;--paper:#fff;--line:#ddd;--soft:#f6f6f6;--good:#e6f4ea;
 --bad:#fde8e8;--note:#fff4ce}
@@ -52,13 +55,14 @@ _STYLE = """:root{color-scheme:light dark;--ink:#1a1a1a;--paper:#fff;--line:#ddd
 body{font:15px/1.5 system-ui,sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem;color:var(--ink);
 background:var(--paper)}
 .result{font-size:1.25rem}table{border-collapse:collapse;font-size:13px;display:block;overflow-x:auto}
-td,th{padding:.2rem .6rem;border-bottom:1px solid var(--line);text-align:left;vertical-align:top;
-overflow-wrap:anywhere;min-width:3.5rem}th{overflow-wrap:normal}
+td,th{padding:.2rem .6rem;border-bottom:1px solid var(--line);text-align:left;vertical-align:top}
+.long{overflow-wrap:anywhere;min-width:14rem}
 .kept{background:var(--good)}.quarantined{background:var(--bad)}.note{background:var(--note);padding:.5rem 1rem}
 pre{font-size:12px;overflow:auto;white-space:pre-wrap;overflow-wrap:anywhere;background:var(--soft);padding:1rem}
 li{overflow-wrap:anywhere}svg{max-width:100%;height:auto}svg text{fill:currentColor}
 iframe{width:100%;height:44rem;border:1px solid var(--line);background:#fff;color-scheme:light}
-@media(max-width:40rem){body{margin:1rem auto;font-size:14px}h1{font-size:1.4rem}iframe{height:30rem}}
+@media(max-width:40rem){body{margin:1rem auto;font-size:14px}h1{font-size:1.4rem}iframe{height:30rem}
+td,th{padding:.2rem .25rem}svg text{font-size:24px}}
 @media print{:root{color-scheme:light;--ink:#000;--paper:#fff;--line:#bbb;--soft:#fff;--good:#eee;--bad:#eee;
 --note:#fff}
 body{margin:0;max-width:none}iframe{display:none}h2{break-after:avoid}tr{break-inside:avoid}}"""
@@ -104,7 +108,8 @@ def render(
     whole = stamp(state) if best is not None else ""
     head = f'<meta charset="utf-8">{whole}{_PHONE}<title>{title}</title><style>{_STYLE}</style>'
     policy = f'<meta http-equiv="Content-Security-Policy" content="{escape(content_policy())}; {FRAMES}">'
-    return f"<!doctype html><html lang=en><head>{head}{policy}</head><body>{''.join(sections)}</body></html>\n"
+    page = f"<!doctype html><html lang=en><head>{head}{policy}</head><body>{''.join(sections)}</body></html>\n"
+    return _CONTROL.sub(lambda found: found.group().encode("unicode_escape").decode("ascii"), page)
 
 
 def _notice(state: State) -> str:

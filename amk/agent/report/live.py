@@ -23,6 +23,8 @@ from amk.report.diagnostic import printable
 
 LATEST = 8
 REFRESH = 4.0
+THINKS = 2.0
+"""Seconds after which a proposer that was asked is worth a line."""
 CURVE, BLOCKS = 72, "\u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588"
 
 
@@ -36,6 +38,8 @@ class View:
     _conversations: int = 0
     _foretold: bool = False
     _drawn: float = 0.0
+    _asked: float | None = None
+    _state: State | None = None
     _console: Console = field(init=False)
 
     def __post_init__(self) -> None:
@@ -62,16 +66,33 @@ class View:
             label = "simulated  " if state.run is not None and state.run.simulated else ""
             self._console.print(Text(label + words), soft_wrap=True)
 
+    def asks(self, begins: bool) -> None:
+        """That a proposer is asked, or has answered. What was written down lately is drawn first: it may stand there
+        for a minute."""
+        self._asked = time.monotonic() if begins else None
+        if begins and self._state is not None:
+            self._draw(self._state)
+
+    def _draw(self, state: State) -> None:
+        if self._live is not None:
+            self._drawn = time.monotonic()
+            self._live.update(Group(board(state), self))
+
+    def __rich__(self) -> Text:
+        """The line that changes while nothing is written down: drawn again with every refresh."""
+        asked = self._asked
+        seconds = 0.0 if asked is None else time.monotonic() - asked
+        return Text(f"a proposal is looked for, for {seconds:.0f} s" if seconds >= THINKS else "")
+
     def show(self, state: State) -> None:
         if not self._foretold and state.calibrations:
             self._foretold = True
             for words in foretold(state):
                 self._console.print(Text(printable(f"simulated  {words}", 400)), soft_wrap=True)
         if self._live is not None:
-            now = time.monotonic()
-            if now - self._drawn >= 1 / REFRESH or state.finished:
-                self._drawn = now
-                self._live.update(board(state))
+            if time.monotonic() - self._drawn >= 1 / REFRESH or state.finished:
+                self._draw(state)
+            self._state = state
             return
         for asked in state.conversations[self._conversations :]:
             self._conversations += 1

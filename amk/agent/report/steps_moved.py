@@ -84,7 +84,8 @@ def steps_moved(start: Prediction, best: Prediction) -> str:
     counts = f"{len(moved)} moved, {len(gone)} are gone and {len(new)} are new"
     words = (
         f"One layer of {worker(start)} from the start (above) to the best (below), simulated, on one axis: of its "
-        f"steps {counts}. A step is told apart by what it does, waits for and signals."
+        f"steps {counts}. Red moved; yellow is in one of the two only. A step is told apart by what it does, waits for "
+        f"and signals."
     )
     kinds = dict.fromkeys(moved, "moved") | dict.fromkeys(gone, "gone") | dict.fromkeys(new, "new")
     return f"<h2>Steps that moved</h2><p>{escape(words)}</p>{drawing(lanes, kinds)}"
@@ -130,7 +131,8 @@ def drawing(lanes: tuple[list[Bar], list[Bar]], kinds: Mapping[Key, str]) -> str
     height = tops[1] + LANE + 24
     parts += [
         f'<text x="{MARGIN}" y="{height - 6}" font-size="12" fill="currentColor">0 us</text>',
-        f'<text x="{WIDTH - 80}" y="{height - 6}" font-size="12" fill="currentColor">{most:.1f} us</text>',
+        f'<text x="{WIDTH - 20}" y="{height - 6}" font-size="12" text-anchor="end" '
+        f'fill="currentColor">{most:.1f} us</text>',
     ]
     return f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="steps that moved">{"".join(parts)}</svg>'
 

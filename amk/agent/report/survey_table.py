@@ -11,14 +11,20 @@ from amk.agent.decide.neighbourhood import Fate, Pairs, Single, Survey, sentence
 FATES: tuple[Fate, ...] = ("tried", "impossible", "duplicate", "avoided", "bounded", "open", "pending", "later")
 
 
+LONG = 40
+"""Characters of a cell from which on its column is kept wide: such a text in a narrow one is taller than a screen."""
+
+
 def table(header: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]]) -> str:
     """Cells are escaped here; the first item of a row is its class."""
     top = "".join(f"<th>{escape(cell)}</th>" for cell in header)
-    body = "".join(
-        f'<tr class="{escape(kind)}">' + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
-        for kind, row in rows
-    )
+    body = "".join(f'<tr class="{escape(kind)}">' + "".join(map(_cell, row)) + "</tr>" for kind, row in rows)
     return f"<table><tr>{top}</tr>{body}</table>"
+
+
+def _cell(text: str) -> str:
+    kind = " class=long" if len(text) > LONG else ""
+    return f"<td{kind}>{escape(text)}</td>"
 
 
 def near_the_best(survey: Survey) -> str:

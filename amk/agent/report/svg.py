@@ -36,11 +36,14 @@ def best_curve(state: State, simulated: bool) -> str:
         for x, y, kept in ((*place(x, y), kept) for x, y, kept in dots)
     )
     label = "speed relative to the start" + (", simulated" if simulated else "")
-    texts: list[tuple[float, float, str]] = [
-        (MARGIN, 16, label),
-        (WIDTH - 2 * MARGIN, HEIGHT - 8, f"{evals} evaluations"),
+    texts = [
+        (MARGIN, 24.0, "start", label),
+        (WIDTH - MARGIN, HEIGHT - 8.0, "end", f"{evals} evaluation{'' if evals == 1 else 's'}"),
+        *((4, place(0, y)[1] - 4, "start", f"{y:.2f}x") for y in (1.0, top / 1.02)),
     ]
-    texts += [(4, place(0, y)[1], f"{y:.2f}x") for y in (1.0, top / 1.02)]
-    words = "".join(f'<text x="{x:.0f}" y="{y:.0f}" font-size="12">{escape(t)}</text>' for x, y, t in texts)
+    words = "".join(
+        f'<text x="{x:.0f}" y="{y:.0f}" font-size="12" text-anchor="{anchor}">{escape(text)}</text>'
+        for x, y, anchor, text in texts
+    )
     path = f'<polyline points="{line}" fill="none" stroke="#2a7f3f" stroke-width="2"/>'
     return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="best so far">{marks}{path}{words}</svg>'

@@ -62,7 +62,8 @@ SEED_BITS = 62
 
 @dataclass
 class Loop:
-    """One session of one run. `inbox` yields suggestions from outside; `watch` is told after every event."""
+    """One session of one run. `inbox` yields suggestions from outside; `watch` is told after every event, `asks` when a
+    proposer is asked, which may think for a minute, and when it has answered."""
 
     journal: Journal
     space: Space
@@ -71,6 +72,7 @@ class Loop:
     proposer: Proposer
     inbox: Callable[[], Sequence[Suggestion]] = tuple
     watch: Callable[[State], None] = lambda state: None
+    asks: Callable[[bool], None] = lambda begins: None
     judges_unchanged: Callable[[], None] = lambda: None
     reference: Settings | None = None
     """A plan that the best found is compared with at the end; nothing that is proposed or decided depends on it."""
@@ -167,7 +169,7 @@ class Loop:
 
     def _propose(self) -> bool:
         """One proposal, gated; False if there is nothing new until more is decided."""
-        suggestion = self._queue.next(self.state, self.inbox, lambda: self.proposer.ask(self.context()))
+        suggestion = self._queue.next(self.state, self.inbox, self._asked)
         if suggestion is None:
             return False
         design, outside = parsed(self.space, suggestion)
@@ -182,6 +184,13 @@ class Loop:
         else:
             self._admit(self.state.trials[index])
         return True
+
+    def _asked(self) -> Sequence[Suggestion]:
+        self.asks(True)
+        try:
+            return self.proposer.ask(self.context())
+        finally:
+            self.asks(False)
 
     def _count(self, trial: Trial, passed: bool) -> None:
         """Count proposals in a row that led nowhere; what comes from outside never ends a search."""
