@@ -121,9 +121,10 @@ class Inbox:
 
 
 def _record(path: Path) -> dict[str, Any]:
-    """{} if there is none to be read, or one that the journal cannot hold."""
+    """{} if there is none to be read, or one that the journal cannot hold. Who reads a pipe waits for ever."""
     try:
-        record = json.loads(path.read_text(encoding="utf-8")) if path.stat().st_size <= INBOX_BYTES else {}
+        small = path.is_file() and path.stat().st_size <= INBOX_BYTES
+        record = json.loads(path.read_text(encoding="utf-8")) if small else {}
         _JOURNALED.dump_json([path.stem, [[[[record]]]]])
     except (OSError, ValueError, RecursionError):
         return {}
