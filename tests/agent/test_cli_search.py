@@ -337,7 +337,7 @@ def test_runs_are_replayed_from_another(data: Path, capsys: pytest.CaptureFixtur
 
 @pytest.mark.turns(12)
 def test_answers_of_another_run_are_replayed(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """In a new run; the tools run again, and nobody is called."""
+    """In a new run; the tools run again, and nobody is called. A refusal that was recorded delays no later answer."""
     pytest.importorskip("anthropic")
     llm = [*SEARCH, "--proposer", "llm", "--llm-model", "claude-haiku-4-5"]
     assert run([*SEARCH, "--evals", "1"], capsys)[0] == 0
@@ -346,12 +346,13 @@ def test_answers_of_another_run_are_replayed(data: Path, capsys: pytest.CaptureF
     assert "names a RUN" in run([*llm, "--llm-replay"], capsys)[2]
     _, _, submitted, _ = uses(("submit_proposal", {"changes": {"wide_epilogue": 16}, "why": "w", "parent": -1}))
     tape = Cassette(folder / session.CASSETTE, replay=False)
+    tape.record(1, 1, "-", message("", stop="refusal"))
     for turn, answer in enumerate((submitted, message("done")), 1):
-        tape.record(1, turn, "-", answer)
+        tape.record(2, turn, "-", answer)
     assert run([*llm, "--llm-replay", folder.name, "--evals", "4"], capsys)[0] == 0
     (new,) = set((data / "runs").iterdir()) - {folder}
     state = read_state(new)
-    assert state.conversations[0].outcome == "answered" and state.calls == 0
+    assert [asked.outcome for asked in state.conversations] == ["refusal", "answered"] and state.calls == 0
     assert [t.proposed.settings["wide_epilogue"] for t in state.trials if t.proposed.proposer == "llm"] == [16]
     code, _, err = run([*llm, "--resume", new.name, "--llm-replay", folder.name], capsys)
     assert code == 2 and "none in one that is resumed" in err

@@ -140,12 +140,15 @@ class Llm:
 
     def _due(self, context: Context) -> bool:
         """Whether the wait after a failure is over, what was submitted is nearly measured, and the pause that follows
-        from proposals that earned nothing is over. A replay begins what was recorded, one at a time."""
+        from proposals that earned nothing is over. A replay begins what was recorded, one at a time, and waits after no
+        failure: nobody is called, and conversations that were held at once waited for none of each other."""
         state = context.state
-        if self._stopped.is_set() or self.transport.journal.elapsed < state.not_before.get(self.name, 0.0):
+        if self._stopped.is_set():
             return False
         if self.transport.replays:
             return not self._talking() and self._next_number(state) <= self._recorded
+        if self.transport.journal.elapsed < state.not_before.get(self.name, 0.0):
+            return False
         waiting = sum(t.proposed.proposer == self.name and not t.closed for t in state.trials)
         if waiting >= OPEN:
             return False
