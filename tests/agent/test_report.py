@@ -286,6 +286,15 @@ def test_the_live_view_goes_on_while_a_proposer_thinks(make_loop: MakeLoop, monk
     assert later and "2 proposals" in before and "3 proposals" not in before and "3 proposals" in later[-1]
 
 
+def test_a_refusal_has_its_reason_in_the_live_view(make_loop: MakeLoop) -> None:
+    loop = make_loop(evals=1)
+    loop.note(Proposed(index=0, proposer="p", settings={}))
+    loop.note(Gated(index=0, verdict="unsafe", codes=("AMK302",), detail="two accesses are not ordered"))
+    stream = io.StringIO()
+    Console(file=stream, width=200).print(board(loop.state))
+    assert "#0 p: unsafe: AMK302 two accesses are not ordered" in stream.getvalue()
+
+
 def test_the_live_view_shows_how_far_the_search_is(make_loop: MakeLoop) -> None:
     """Limits, distance to the floor, what the device is at, and the way from the start to the best."""
     loop, seen = make_loop(Local(), evals=8), list[str]()

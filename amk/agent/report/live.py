@@ -106,10 +106,11 @@ class View:
 
 
 def line(state: State, index: int) -> str:
-    """One decision in words."""
+    """One decision in words, or why the gate refused."""
     trial = state.trials[index]
     label = "simulated  " if state.run is not None and state.run.simulated else ""
-    reason = trial.decided.reason if trial.decided else ""
+    refused = " ".join(filter(None, (*trial.gated.codes, trial.gated.detail))) if trial.gated is not None else ""
+    reason = trial.decided.reason if trial.decided else refused
     return printable(f"{label}#{index} {trial.proposed.proposer}: {verdict(trial)}: {reason}", 300)
 
 
