@@ -211,6 +211,9 @@ def _session(arguments: argparse.Namespace, journal: Journal, plan: Plan, limits
             loop.watch, loop.asks = partial(_watch, view, Results(journal.folder / FILE)), view.asks
             loop.run()
         reports.write_report(journal.folder, journal.state, whole=False)
+        if reports.takes_changes_out(journal.state):
+            label = "simulated  " if journal.state.run.simulated else ""
+            print(f"{label}report: each change of the best is taken out by itself", file=sys.stderr)
         reports.write_report(journal.folder, journal.state, workshop=loop.gate.workshop, note=journal.append)
 
 

@@ -74,7 +74,7 @@ def test_search_runs_report_export_resume(data: Path, capsys: pytest.CaptureFixt
         and "error of such predictions: " in out
         and "simulated: ended: 8 evaluations are used up" in out
     )
-    assert all("simulated" in line for line in err.splitlines())
+    assert all("simulated" in line for line in err.splitlines()) and "each change of the best is taken out" in err
     _, out, _ = run(["runs", "--format", "json"], capsys)
     (row,) = json.loads(out)["runs"]
     assert row["state"] == "finished" and row["evaluations"] == 8 and row["back_end"] == "simulated h200"

@@ -27,7 +27,7 @@ Note = Callable[[Ablation], None]
 HURRY = 1.0
 """Seconds of a processor since the process began after which no further change is taken out of the best, where somebody
 waits for the report: at one position, and few, if the session did not write down what all are worth."""
-PATIENCE = 20.0
+PATIENCE = 15.0
 """Seconds of a processor that the session's own report may take for it."""
 
 
@@ -81,6 +81,11 @@ def left_of(state: State, context: Context, bounds: Sequence[str] = ()) -> Remai
     return Remaining(near, alone, list(combined(context, alone)), survey, singles.unseen, bounds)
 
 
+def takes_changes_out(state: State) -> bool:
+    """Whether a report of the session takes changes out of the best, which may take as long as PATIENCE."""
+    return state.best != START and state.ablation is None
+
+
 def report_of(
     state: State, whole: bool = True, workshop: Workshop | None = None, until: float = inf, bounds: Sequence[str] = (),
     note: Note | None = None,
@@ -99,7 +104,7 @@ def report_of(
     predict, pos = context.workshop.simulator.predict, middle(state)
     foreseen, before = (None if each is None else predict(each.schedule, pos) for each in (best, start))
     found, where = state.ablation, "over all positions"
-    if found is None and best is not None and foreseen is not None and state.best != START:
+    if found is None and best is not None and foreseen is not None and takes_changes_out(state):
         if until < inf:
             whole_ms, where = {pos: foreseen.ms}, f"at position {pos}"
         else:
