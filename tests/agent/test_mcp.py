@@ -311,6 +311,7 @@ SEARCH = (sys.executable, "-c", "import time; print('run mine on x', flush=True)
 def test_a_client_stops_only_what_it_started(finished: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A started search has an end and no key; one runs at a time; nobody stops another's."""
     monkeypatch.setenv("ANTHROPIC_API_KEY", "secret")
+    monkeypatch.setattr(limits, "EXIT_SECONDS", 0.1)
     assert "ANTHROPIC_API_KEY" not in limits.environment() and limits.environment()["AMK_RUNS"] == str(tmp_path)
     searches, smollm2 = Searches(SEARCH), {"model": "smollm2-135m", "gpu": "h200"}
     server = Server(searches=searches)
@@ -330,6 +331,16 @@ def test_a_client_stops_only_what_it_started(finished: Run, tmp_path: Path, monk
     finally:
         if process is not None and process.poll() is None:
             process.kill()
+
+
+def test_who_followed_a_search_to_its_end_may_begin_the_next(finished: Run, tmp_path: Path) -> None:
+    """Its run is over a moment before its process is."""
+    (tmp_path / "mine").symlink_to(finished.folder)
+    ending = (sys.executable, "-c", "import time; print('run mine on x', flush=True); time.sleep(1)")
+    server = Server(searches=Searches(ending))
+    for _ in range(2):
+        assert not call("start_run", server, model="smollm2-135m", gpu="h200").is_error
+        assert call("follow_run", server, run="mine").structured_content["state"] == "finished"
 
 
 def test_who_connects_anew_has_no_more_searches(finished: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from amk.agent.journal.store import is_busy
 from amk.agent.run.runs import runs_directory
 from amk.processes import python_module, worker_environment
 from amk.simulator.constants import FILE_BYTES, Constants, as_text, save_constants
@@ -81,6 +82,7 @@ class Searches:
         if constants is not None and len(as_text(constants).encode()) > FILE_BYTES:
             raise LimitError(f"constants have up to {FILE_BYTES} bytes")
         with self._lock:
+            self._let_end()
             if sum(each.poll() is None for each in self._started.values()) >= RUNNING:
                 raise LimitError(f"{RUNNING} search of this client runs already: stop_run, or wait for it")
             if self._count >= STARTED:
@@ -105,6 +107,13 @@ class Searches:
                     given.unlink(missing_ok=True)  # the run has what was in it
             self._started[name], self._logs[name] = process, log
             return name
+
+    def _let_end(self) -> None:
+        """Wait for the processes of runs that are over: who followed one to its end may begin the next."""
+        for run, process in self._started.items():
+            if process.poll() is None and not is_busy(runs_directory() / run):
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(EXIT_SECONDS)
 
     def last_words(self, run: str) -> str | None:
         """What a search of this client, which has let go of its run, said last, if its process does not end well; of

@@ -38,7 +38,7 @@ class View:
     _conversations: int = 0
     _foretold: bool = False
     _drawn: float = 0.0
-    _asked: float | None = None
+    _since: float | None = None
     _state: State | None = None
     _console: Console = field(init=False)
 
@@ -69,7 +69,7 @@ class View:
     def asks(self, begins: bool) -> None:
         """That a proposer is asked, or has answered. What was written down lately is drawn first: it may stand there
         for a minute."""
-        self._asked = time.monotonic() if begins else None
+        self._since = time.monotonic() if begins else None
         if begins and self._state is not None:
             self._draw(self._state)
 
@@ -80,8 +80,8 @@ class View:
 
     def __rich__(self) -> Text:
         """The line that changes while nothing is written down: drawn again with every refresh."""
-        asked = self._asked
-        seconds = 0.0 if asked is None else time.monotonic() - asked
+        since = self._since
+        seconds = 0.0 if since is None else time.monotonic() - since
         return Text(f"a proposal is looked for, for {seconds:.0f} s" if seconds >= THINKS else "")
 
     def show(self, state: State) -> None:

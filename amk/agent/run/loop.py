@@ -169,7 +169,7 @@ class Loop:
 
     def _propose(self) -> bool:
         """One proposal, gated; False if there is nothing new until more is decided."""
-        suggestion = self._queue.next(self.state, self.inbox, self._asked)
+        suggestion = self._queue.next(self.state, self.inbox, self._ask)
         if suggestion is None:
             return False
         design, outside = parsed(self.space, suggestion)
@@ -185,7 +185,7 @@ class Loop:
             self._admit(self.state.trials[index])
         return True
 
-    def _asked(self) -> Sequence[Suggestion]:
+    def _ask(self) -> Sequence[Suggestion]:
         self.asks(True)
         try:
             return self.proposer.ask(self.context())
