@@ -10,7 +10,7 @@ from amk.models.graph import Attention, Norm, Product
 from amk.models.matrices import ADDED, MatrixName, bias_buffer
 from amk.planner.buffers import sums_of
 from amk.planner.draw import draw_steps
-from amk.planner.settings import NARROW_STEP, in_place
+from amk.planner.settings import NARROW_STEP, has_tags, in_place, is_bare
 from amk.planner.staging import Written, layout, staged_for
 from amk.planner.steps import LAYER, RunOfLayers, Writer
 from amk.schedule_ir.expr import Expr
@@ -270,7 +270,7 @@ class Author(Writer):
     def choice(self) -> list[Step]:
         """The next token, or the next given ones."""
         if self.settings.headless:
-            return [Step(op=AdvanceOp(role="all", prompt="prompt", output="output"))]
+            return [*self.met(), Step(op=AdvanceOp(role="all", prompt="prompt", output="output"))]
         best = ArgmaxRowsOp(
             role="all", logits="logits", best_value="best_value", best_index="best_index", **self.of_sums("lm_head"),
             **self.squares(), k_parts=self.parts("lm_head"),
@@ -288,6 +288,13 @@ class Author(Writer):
             best_index="best_index", request="request", prompt="prompt", output="output",
         )  # fmt: skip
         return [*steps, Step(op=select)]
+
+    def met(self) -> list[Step]:
+        """Where every warp looks for the words of the last hidden state by itself, another of its worker may still add
+        to what the next step overwrites: they meet."""
+        last = self.state(len(self.graph.additions))
+        alone = is_bare(self.settings, last) or (has_tags(self.settings, last) and self.settings.pollers == "all")
+        return [self.barrier()] if alone else []
 
     def headed(self, part: int) -> list[Step]:
         """Multiply lm_head with a part of its columns."""

@@ -46,6 +46,16 @@ def test_plans_are_safe(model: ModelSpec, gpu: str, context: int, preset: str) -
     assert verdict.safe, [diagnostic.message for diagnostic in verdict.diagnostics]
 
 
+@pytest.mark.turns(4)
+@pytest.mark.parametrize("changes", [{}, {"headless": True}, {"tree": True}, {"accepts": True}], ids=str)
+@pytest.mark.parametrize("rows", [2, 4, 8, 16, 32])
+def test_default_steps_of_several_rows_are_safe(rows: int, changes: dict[str, Any]) -> None:
+    """Of a model whose products drain their rings often, for which most settings differ from those of small ones."""
+    settings = replace(FAST, rows=rows, **changes)
+    verdict = verify(plan(load_model("llama3-8b"), load_target("h200"), settings=settings, max_context=2048))
+    assert verdict.safe, [diagnostic.message for diagnostic in verdict.diagnostics]
+
+
 def test_two_workers_of_an_sm_are_resident_or_refused() -> None:
     """Planned for two on an SM both fit; a third, or the shared memory of one alone, does not."""
     schedule = plan(VARIANTS[0], load_target("l4"), settings=replace(FAST, ctas_per_sm=2, warps=4), max_context=64)

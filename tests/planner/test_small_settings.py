@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from itertools import product
+from typing import Literal
 
 import pytest
 
 from amk.planner.decode import plan
-from amk.planner.settings import Settings
+from amk.planner.settings import Handoff, Settings
 from amk.report.diagnostic import AmkError
 from amk.targets.target import load_target
 from amk.validator.verify import verify
@@ -59,3 +60,13 @@ def test_columns_are_divided_where_that_is_safe(several: dict[str, int], workers
         return
     with pytest.raises(AmkError, match=r"AMK016.*k_splits"):
         plan(SMALL, H200, settings=settings, max_context=24, workers=workers)
+
+
+@pytest.mark.parametrize(
+    ("handoff", "pollers", "hints"), list(product(("tagged", "mixed"), ("one", "all"), ("all", "act")))
+)
+def test_steps_without_output_head_are_safe_however_words_are_looked_for(
+    handoff: Handoff, pollers: Literal["one", "all"], hints: Literal["all", "act"]
+) -> None:
+    settings = Settings(warps=2, rows=2, headless=True, handoff=handoff, pollers=pollers, hints=hints, plan="custom")
+    assert verify(plan(SMALL, H200, settings=settings, max_context=24, workers=3)).safe

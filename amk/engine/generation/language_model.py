@@ -298,12 +298,13 @@ class LanguageModel:
         return speculation.followed(tree, chosen, () if options.ignore_eos else self.spec.eos)
 
     def close(self) -> None:
-        """Free the device's memory; requests after it are refused with AMK005."""
-        if self._open:
-            self._open = False
-            self._backend.free()
-            if self._speculating is not None:
-                self._speculating.free()
+        """Free the device's memory, once the launch under way has ended; requests after it are refused with AMK005."""
+        with self._lock:
+            if self._open:
+                self._open = False
+                self._backend.free()
+                if self._speculating is not None:
+                    self._speculating.free()
 
     def __enter__(self) -> Self:
         return self
