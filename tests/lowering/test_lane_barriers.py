@@ -11,7 +11,7 @@ from amk.lowering.ptx_code import read_kernel
 from amk.lowering.roots import Roots
 from tests.lowering.edits.emulated import REQUESTS
 from tests.lowering.edits.judge import subject
-from tests.lowering.edits.lane_barriers import cases, decided, kernel_of, redundant
+from tests.lowering.edits.lane_barriers import SLICES, all_cases, cases, decided, kernel_of, redundant
 
 BEFORE = "st.shared.u32 [%r1], 1;"
 BEHIND = "ld.shared.u32 %r2, [%r1];"
@@ -76,3 +76,8 @@ def test_a_barrier_without_a_proof_is_needed() -> None:
     shortest = tuple(request for request in REQUESTS if request.name in ("late position", "early copies"))
     assert len(words) == len(shortest) == 2
     assert {decided(case, shortest) for case in words} == {"needed: words"}
+
+
+@pytest.mark.turns(4)
+def test_every_barrier_has_a_slice_of_the_long_run() -> None:
+    assert 0.8 * SLICES < len(all_cases()) <= SLICES

@@ -60,7 +60,7 @@ ACQUIRING = "ld.acquire.gpu.global.u32"
 ACCESSES = ("ld", "st", "atom", "red", "cp", "mbarrier", "fence", "membar", "prefetch", "discard")
 INIT = re.compile(r"mbarrier\.init|fence\.mbarrier_init")
 WATCHDOG, LOG = re.compile(r"_Z\w*dog"), frozenset({"abort_word", "loaded"})
-SLICES = 330
+SLICES = 400
 
 
 @dataclass(frozen=True)
