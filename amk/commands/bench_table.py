@@ -71,6 +71,9 @@ def print_table_of(arguments: argparse.Namespace, rows: Sequence[Row], provenanc
         print_json({"cases": [as_json(each) for _, each in judged], "published": published, "run": provenance})
         return
     print_table(("#", *HEADER), [(str(n), *cells(each)) for n, each in judged])
+    for number, each in judged:
+        for name, why in each.left_out().items():
+            print(f"\n{number}: {name} is left out: {why}")
     if known := others(table):
         print("\nOther programs, for these cases:")
         print_table(OTHERS, known)

@@ -65,8 +65,9 @@ def test_what_fails_a_gate_meets_nothing() -> None:
 def test_a_baseline_that_was_left_out_says_why() -> None:
     missing = replace(row(BASE, 3.5), left_out={"compile": "does not fit"})
     there = replace(missing, key=replace(BASE, run=2), baselines={"compile": Times(7.0, 7.0, 7.0)}, left_out={})
-    assert "compile: does not fit" in cells(judge(TABLE, KEYS, [missing])[0])[-2]
-    assert "does not fit" not in cells(judge(TABLE, KEYS, [missing, there])[0])[-2]
+    none, one = judge(TABLE, KEYS, [missing])[0], judge(TABLE, KEYS, [missing, there])[0]
+    assert "compile left out" in cells(none)[-2] and none.left_out() == {"compile": "does not fit"}
+    assert "left out" not in cells(one)[-2] and one.left_out() == {}
     assert row_of(missing.record()) == missing
 
 
@@ -100,6 +101,15 @@ def test_power_clocks_cards_and_variants_come_back_from_the_record(tmp_path: Pat
     assert found.cards == 2 and dict(zip(HEADER, cells(found), strict=True))["throttled"] == "power cap"
     assert dict(zip(HEADER, cells(found), strict=True))["mJ"] == "1250.0"
     assert judge(TABLE, KEYS, [row(BASE, 3.5)])[0].cards is None
+
+
+def test_energy_is_the_median_of_all_runs_and_a_throttled_one_is_seen() -> None:
+    powers = [Power(j, 600.0, mhz, mhz, 3201.0, why) for j, mhz, why in ((1, 1980, ()), (3, 1900, ("power cap",)))]
+    powers.append(Power(2.0, 600.0, 1980.0, 1980.0, 3201.0, ("heat", "power cap")))
+    made = [replace(row(replace(BASE, run=n), 3.5), power={"amk": each}) for n, each in enumerate(powers, 1)]
+    found = dict(zip(HEADER, cells(judge(TABLE, KEYS, made)[0]), strict=True))
+    assert (found["mJ"], found["MHz"], found["throttled"]) == ("2000.0", "1980", "power cap, heat")
+    assert judge(TABLE, KEYS, [row(BASE, 3.5)])[0].power() is None
 
 
 def test_a_record_holds_what_is_not_a_number(tmp_path: Path) -> None:

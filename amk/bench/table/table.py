@@ -7,7 +7,7 @@ medians, the spread their least and largest.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from importlib.resources import files
 from pathlib import Path
 from statistics import median
@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from amk.bench.table.row import OWN, Key, Row, power_cells
+from amk.bench.tools.times import Power
 from amk.models.model import load_model
 from amk.planner.formats import formats
 from amk.planner.settings import FAST, Settings
@@ -172,10 +173,19 @@ class Judged:
         names = dict.fromkeys(name for row in self.rows for name in row.baselines)
         return {name: median(row.ratio(name) for row in self.rows if name in row.baselines) for name in names}
 
-    def left_out(self) -> list[str]:
-        """Each baseline that no run has a time of, with the reason."""
+    def left_out(self) -> dict[str, str]:
+        """Why: of each baseline that no run has a time of."""
         beaten = self.beaten()
-        return [f"{name}: {why}" for name, why in self._reasons().items() if name not in beaten]
+        return {name: why for name, why in self._reasons().items() if name not in beaten}
+
+    def power(self) -> Power | None:
+        """Medians over the runs, like the time; every reason why clocks were held down in any of them."""
+        found = [row.power[OWN] for row in self.rows if OWN in row.power]
+        if not found:
+            return None
+        reasons = tuple(dict.fromkeys(reason for each in found for reason in each.throttled))
+        numbers = (f.name for f in fields(Power) if f.name != "throttled")
+        return Power(**{name: median(getattr(each, name) for each in found) for name in numbers}, throttled=reasons)
 
     def _reasons(self) -> dict[str, str]:
         return {name: why for row in self.rows for name, why in row.left_out.items()}
@@ -214,7 +224,6 @@ def cells(found: Judged) -> tuple[str, ...]:
     """One line of the table, in the order of `HEADER`."""
     times = [row.times.ms for row in found.rows]
     other = found.best_other()
-    power = next((row.power[OWN] for row in found.rows if OWN in row.power), None)
     return (
         found.case.case,
         str(len(found.rows)),
@@ -228,8 +237,13 @@ def cells(found: Judged) -> tuple[str, ...]:
         _ms(found.stretch_ms),
         _met(found.reaches(found.stretch_ms)),
         f"{other.ms:.3f} {other.how}" if other else "-",
-        *power_cells(power),
-        ", ".join([*(f"{name} {ratio:.2f}x" for name, ratio in found.beaten().items()), *found.left_out()]),
+        *power_cells(found.power()),
+        ", ".join(
+            [
+                *(f"{name} {ratio:.2f}x" for name, ratio in found.beaten().items()),
+                *(f"{name} left out" for name in found.left_out()),
+            ]
+        ),
         "; ".join([*(found.wrong or ["ok"]), *found.notes]) if found.rows else "not measured",
     )
 
@@ -250,6 +264,7 @@ def as_json(found: Judged) -> dict[str, Any]:
         "target_ms": found.target_ms, "target_met": found.reaches(found.target_ms),
         "stretch_ms": found.stretch_ms, "stretch_met": found.reaches(found.stretch_ms),
         "notes": found.notes, "cards": found.cards, "others": known, "times_faster": found.beaten(),
+        "left_out": found.left_out(),
         "runs": [row.record() for row in found.rows],
     }  # fmt: skip
 
