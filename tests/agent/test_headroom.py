@@ -85,6 +85,7 @@ def test_a_simulated_run_is_gone_on_with_on_the_card(
             journal.append(Noted(author=author, text=f"learned by {author}", evals=4))
     listed = candidates(read_state(folder))
     assert "to measure: " in printed.out and "headroom: " in printed.err and "METRIC speedup=" in printed.out
+    assert "METRIC simulated=1\n" in printed.out
     lines = (folder / results.FILE).read_text().splitlines()
     assert lines[0] + "\n" == results.HEADER and len(lines) == 2 + len(read_state(folder).trials)
     assert lines[1].split("\t")[0] == "start" and lines[1].split("\t")[3] == "keep"

@@ -80,12 +80,14 @@ class Results:
 
 
 def metrics(state: State) -> list[str]:
-    """What was reached, one `METRIC name=value` a line."""
+    """What was reached, one `METRIC name=value` a line. `simulated` is there where nothing was measured."""
     best = state.trials[state.best] if state.best >= 0 else None
     measured = fate(state, best).ms if best is not None else ()
     if best is None and state.calibrations:
         measured = state.calibrations[-1].incumbent_ms
     found = {"speedup": f"{exp(-state.best_score):.4f}", "evaluations": str(state.evals)}
+    if state.run is not None and state.run.simulated:
+        found["simulated"] = "1"
     score = speed_of_light(state.run.floor_ms if state.run is not None else (), measured)
     if measured:
         found["ms_per_token"] = f"{sum(measured) / len(measured):.4f}"
