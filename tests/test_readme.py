@@ -8,7 +8,11 @@ from typing import Any
 import pytest
 
 from amk import cli
-from tests.readme import guesses, pages, records, speed
+from amk.bench.table.table import Case, load_table
+from amk.report import chart
+from amk.simulator import scatter
+from tests.agent import time_to_best
+from tests.readme import architecture, bars, guesses, pages, records, speed
 
 LINK = re.compile(r"\((?:\.\./)*tests/records/([^)#]+)\)")
 TARGET = re.compile(r"\]\((?!https?:|mailto:)([^)\s#]*)(?:#([^)\s]+))?\)")
@@ -206,3 +210,59 @@ def test_a_page_that_introduces_a_folder_has_two_pages_of_paper(page: Path) -> N
     text = re.sub(r"<!-- ([\w-]+) -->\n.*?<!-- /\1 -->", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     text = re.sub(r"<!-- /?[\w-]+ -->", "", text)
     assert len(text.splitlines()) <= 120 and len(text.split()) <= 1500
+
+
+LADDER = {
+    "1B bf16": (("llama3.2-1b", "bf16", 128, 1),),
+    "1B int8": (("llama3.2-1b", "int8", 128, 1),),
+    "8B bf16": (("llama3-8b", "bf16", 128, 1),),
+    "8B int8; fp8": (("llama3-8b", "int8", 128, 1), ("llama3-8b", "fp8", 128, 1)),
+    "8B int4": (("llama3-8b", "int4-g128", 128, 1),),
+    "AWQ": (("llama3-8b", "int4-g128-zp-head-bf16", 128, 1),),
+    "batch 4": (("llama3-8b", "bf16", 128, 4),),
+    "batch 8": (("llama3-8b", "bf16", 128, 8),),
+    "batch 16": (("llama3-8b", "bf16", 128, 16),),
+    "8B bf16 at 32,767; 131,071": (("llama3.1-8b", "bf16", 32767, 1), ("llama3.1-8b", "bf16", 131071, 1)),
+    "qwen3-0.6b": (("qwen3-0.6b", "bf16", 128, 1),),
+    "smollm2-135m": (("smollm2-135m", "bf16", 128, 1),),
+}
+
+
+def _label(case: Case) -> str:
+    head = case.lm_head if case.lm_head not in (None, case.dtype) else ""
+    return f"{case.dtype}-head-{head}" if head else case.dtype
+
+
+@pytest.mark.parametrize("name", LADDER)
+def test_the_ladder_has_the_targets_of_the_table_and_the_times_of_its_record(name: str) -> None:
+    cases = load_table("h200").cases
+    targets = {(c.model, _label(c), c.pos, c.settings.get("batch", 1)): c.target_ms for c in cases}
+    lines = {line.case: line for line in speed.lines([speed.RECORDS / "h200-table.json"])}
+    text = (records.ROOT / "amk/lowering/LADDER.md").read_text(encoding="utf-8").split("## Targets")[1]
+    found = {cells[1]: cells[2:5] for line in text.splitlines() if len(cells := re.split(r" *\| +", line)) > 4}
+    aimed, measured, floor = ([float(re.sub(r":.*", "", each)) for each in cell.split("; ")] for cell in found[name])
+    assert aimed == [targets[case] for case in LADDER[name]]
+    assert measured == [round(lines[case].ms, 3) for case in LADDER[name]]
+    assert floor == [round(lines[case].floor, 3) for case in LADDER[name]]
+
+
+def test_labels_fit_into_the_pictures() -> None:
+    """At 7 and 6 pixels a character of 13 and 11 pixels, which is wide."""
+    assert [b.name for g in speed.groups() for b in g.bars if 7 * len(b.name) > bars.LABEL - 8] == []
+    notes = re.findall(r'class="note"[^>]*>([^<]*)<', bars.svg(speed.groups(), "ms", pages.BOUND))
+    assert [note for note in notes if 6 * len(note) > bars.WIDTH] == []
+    assert [box.note for box in architecture.BOXES.values() if 6 * len(box.note) > architecture.WIDE - 8] == []
+
+
+def _light(colour: str) -> float:
+    """Relative luminance of #rrggbb, as WCAG defines it."""
+    parts = [int(colour[n : n + 2], 16) / 255 for n in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("colour", sorted({*chart.PALETTE, *scatter.COLOURS, *time_to_best.COLOURS}))
+def test_lines_of_charts_are_seen_on_light_and_dark_pages(colour: str) -> None:
+    for page in ("#ffffff", "#0d1117"):
+        low, high = sorted((_light(colour), _light(page)))
+        assert (high + 0.05) / (low + 0.05) > 1.8, page

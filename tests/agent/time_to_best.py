@@ -66,7 +66,7 @@ SINGLE = tuple(name for name in PROPOSERS if name not in ("portfolio", REFERENCE
 SEEDS = 5
 EVALS = 100
 AT = (10, 25, 50, 100)
-COLOURS = ("#4c78a8", "#72b7b2", "#54a24b", "#e45756", "#f2b134", "#b279a2", "#9d755d", "#1a1a1a", "#bab0ac")
+COLOURS = ("#4c78a8", "#72b7b2", "#54a24b", "#e45756", "#f2b134", "#b279a2", "#9d755d", "#e377c2", "#bab0ac")
 
 
 @dataclass(frozen=True)

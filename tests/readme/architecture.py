@@ -29,13 +29,13 @@ BOXES = {
     "planner": Box("box", 158, 20, "planner", "chooses a schedule"),
     "schedule": Box("data", 310, 20, "schedule.json", "steps, waits, rings"),
     "lowering": Box("box", 462, 20, "lowering", "prints CUDA"),
-    "kernel": Box("data", 622, 20, "kernel", "one cooperative launch"),
+    "kernel": Box("data", 622, 20, "kernel", "cooperative launch"),
     "agent": Box("box", 158, 112, "agent loop", "proposes, measures"),
     "validator": Box("judge", 310, 112, "validator", "three verdicts"),
     "readback": Box("judge", 462, 112, "read-back", "PTX against schedule"),
-    "emulator": Box("judge", 622, 112, "emulator", "runs the PTX on a CPU"),
+    "emulator": Box("judge", 622, 112, "emulator", "runs PTX on a CPU"),
     "checker": Box("judge", 310, 196, "checker", "repeats the proof"),
-    "admission": Box("judge", 462, 196, "admission", "binds what is launched"),
+    "admission": Box("judge", 462, 196, "admission", "ties code to proof"),
 }
 ARROWS = (
     ("model", "planner"),

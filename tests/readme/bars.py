@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Literal
 
-WIDTH, LABEL, RIGHT = 760, 210, 64
+WIDTH, LABEL, RIGHT = 760, 240, 64
 ROW, GAP, HEAD = 22, 16, 26
 STYLE = (
     "text{font:13px system-ui,sans-serif;fill:#24292f}.own{fill:#1a7f37}.other{fill:#8c959f}"
@@ -41,7 +41,8 @@ def svg(groups: Sequence[Group], unit: str, bound: str) -> str:
         drawn, height = _group(group, y, unit)
         parts.append(drawn)
         y += height + GAP
-    parts.append(f'<text class="note" x="{LABEL}" y="{y + 4}">dashed line: {escape(bound)}</text>')
+    note = f"dashed line: {escape(bound)}; each group has its own scale"
+    parts.append(f'<text class="note" x="0" y="{y + 4}">{note}</text>')
     size = f'width="{WIDTH}" height="{y + 14}" viewBox="0 0 {WIDTH} {y + 14}"'
     return f'<svg xmlns="http://www.w3.org/2000/svg" {size}><style>{STYLE}</style>{"".join(parts)}</svg>\n'
 

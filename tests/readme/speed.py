@@ -102,7 +102,12 @@ def _beside(line: Line, name: str | None) -> str:
     if name is None or name not in line.baselines:
         return "-"
     ms, ratio = line.baselines[name]
-    return f"{ms:.3f} ({ratio:.2f}x)" + ("" if name == "pdl-graph" else f" {NAMES[name]}")
+    return f"{ms:.3f} ({ratio:.2f}x)" + ("" if name == "pdl-graph" else f" {_named(line, name)}")
+
+
+def _named(line: Line, name: str) -> str:
+    """A baseline, with the format of its weights where that is not the row's."""
+    return NAMES[name] + (" (bf16)" if line.case[1] != "bf16" and name in ("cublas-graph", "compile") else "")
 
 
 def _title(case: Case) -> str:
@@ -117,9 +122,7 @@ def groups() -> list[Group]:
 
 
 def _group(line: Line) -> Group:
-    plain = "" if line.case[1] == "bf16" else " (bf16)"
-    names = {name: NAMES[name] + (plain if name in ("cublas-graph", "compile") else "") for name in line.baselines}
-    others = sorted((ms, names[name]) for name, (ms, _) in line.baselines.items())
+    others = sorted((ms, _named(line, name)) for name, (ms, _) in line.baselines.items())
     bars = [Bar("amk", line.ms, "own"), *(Bar(name, ms, "other") for ms, name in others)]
     return Group(f"{line.case[0]} {line.case[1]}", line.floor, tuple(bars))
 
