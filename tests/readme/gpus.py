@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from amk.simulator.constants import stored
-from amk.simulator.kinds import stored_errors
+from amk.simulator.kinds import error_of_kind, named_kind, stored_errors
 from amk.targets.target import Target, load_target, targets
 from tests.readme import records
+from tests.readme.speed import Line, lines, strongest_torch, title
 
 RECORD = records.RECORDS / "speed" / "gpus-simulated.json"
 DRAINED = records.RECORDS / "speed" / "h200-drain-resident.json"
@@ -65,7 +66,7 @@ def _predicted(target: Target, rows: list[dict[str, Any]]) -> str:
     known = target.name in stored_errors().kinds
     told = "Measured times follow." if measured(target.name) else "The table of README has what was measured."
     label = told if known else "No kernel has run on this GPU."
-    lines = [
+    text = [
         "## Prediction\n",
         f"{label} Simulated at position 128, batch 1, commit {recorded()['commit']}, {recorded()['date']}:\n",
         "| model, weights | floor, ms | simulated, ms | of the read ceiling | largest part beside reading weights |",
@@ -74,16 +75,17 @@ def _predicted(target: Target, rows: list[dict[str, Any]]) -> str:
     for row in rows:
         name = f"{row['model']} {row['format']}"
         if "ms" not in row:
-            lines.append(f"| {name} | - | - | - | not planned: {row['reason']} ({row['refused']}) |")
+            text.append(f"| {name} | - | - | - | not planned: {row['reason']} ({row['refused']}) |")
             continue
         second = next(part for part in row["parts"] if part != "memory")
         share = f"{row['floor_ms'] / row['ms']:.0%}"
-        lines.append(f"| {name} | {row['floor_ms']:.3f} | {row['ms']:.3f} | {share} | {WORDS[second]} |")
-    errors = dict.fromkeys(row["error"] for row in rows if "error" in row)
+        text.append(f"| {name} | {row['floor_ms']:.3f} | {row['ms']:.3f} | {share} | {WORDS[second]} |")
+    fit = (named_kind(row["format"] == "bf16", 1, 128) for row in rows if "ms" in row)
+    errors = dict.fromkeys(error_of_kind(target.name, kind) for kind in fit)
     return (
         "\n".join(
             [
-                *lines,
+                *text,
                 "",
                 *(f"* Error {each}." if each.startswith("of") else f"* {each.capitalize()}." for each in errors),
             ]
@@ -92,54 +94,53 @@ def _predicted(target: Target, rows: list[dict[str, Any]]) -> str:
     )
 
 
-def measured(gpu: str) -> list[dict[str, Any]]:
-    """Rows of the table that was measured on this GPU beside its prediction, if there is one."""
-    path = records.RECORDS / "speed" / f"{gpu}-table.json"
-    return json.loads(path.read_text(encoding="utf-8"))["rows"] if gpu != "h200" and path.exists() else []
+def measured(gpu: str) -> list[Line]:
+    """Cases that were measured on this GPU, if they are: the H200's stand in README."""
+    path = records.RECORDS / "speed" / f"{gpu}-five-runs.json"
+    return lines([path]) if path.exists() else []
 
 
 def _measured(target: Target, predicted: list[dict[str, Any]]) -> str:
-    """What was measured at position 128, beside the prediction of the same plan."""
-    rows = measured(target.name)
-    run, ceilings = rows[0]["run"], [each["row"]["ceiling_gbps"] for each in rows]
+    """What was measured, beside the prediction. ValueError for a row whose result was wrong."""
+    name = f"{target.name}-five-runs.json"
+    rows = json.loads((records.RECORDS / "speed" / name).read_text(encoding="utf-8"))["rows"]
+    if not all(each["row"]["correct"] and each["row"]["reproducible"] for each in rows):
+        raise ValueError(f"a wrong row in {name}")
+    run, cards = rows[0]["run"], {each["row"]["uuid"] for each in rows}
+    ceilings = [each["row"]["ceiling_gbps"] for each in rows]
     header = (
-        "model, weights, batch", "floor, ms", "measured, ms", "10th, 90th percentile", "of the ceiling",
-        "simulated before", "off", "separate kernels",
+        "model, weights, position", "floor, ms", "measured, ms", "least, most", "of the ceiling", "simulated", "off",
+        "strongest torch",
     )  # fmt: skip
-    lines = [
+    text = [
         "## Measured\n",
-        f"One {run['hardware']['name']}, commit {run['commit']}, {run['date'][:10]}, "
-        f"`{run['command'].split(' --')[0]}`, [record](../../../tests/records/speed/{target.name}-table.json).",
-        "Medians of 50 launches. The floor has the read ceiling of the same run, "
+        f"{len(cards)} {run['hardware']['name']}, commit {run['commit'][:7]}, {run['date'][:10]}, `amk bench`, "
+        f"[record](../../../tests/records/speed/{name}).",
+        "Medians of five runs of 50 launches. The floor has the read ceiling of the same run, "
         f"{min(ceilings):,.0f} to {max(ceilings):,.0f} GB/s.",
-        "In each row the error against fp64 is below torch's and two runs are bitwise equal.\n",
+        "In each row the error against fp64 is below torch's and two runs are bitwise equal.",
+        f"Simulated are the plans of {recorded()['commit']}, whose settings may differ from those that ran.\n",
         _row(header),
         "|---" * len(header) + "|",
     ]
-    simulated = {(row["model"], row["format"]): row["ms"] for row in predicted}
-    return "\n".join(lines + [_row(_cells(each["row"], simulated)) for each in rows]) + "\n"
+    simulated = {(row["model"], row["format"], 128, 1): row["ms"] for row in predicted}
+    return "\n".join(text + [_row(_cells(each, simulated.get(each.case))) for each in measured(target.name)]) + "\n"
 
 
-def _cells(row: dict[str, Any], simulated: dict[tuple[str, str], float]) -> list[str]:
-    """ValueError for a row whose result was wrong."""
-    key, times = row["key"], row["times"]
-    if not (row["correct"] and row["reproducible"]):
-        raise ValueError(f"a wrong row in a record: {key}")
-    ms = simulated.get((key["model"], key["dtype"])) if key["batch"] == 1 else None
-    apart = row["baselines"].get("pdl-graph")
+def _cells(line: Line, simulated: float | None) -> list[str]:
     return [
-        f"{key['model']} {key['dtype']}, {key['batch']}{'' if row['argmax_agrees'] else ' (argmax differs from fp64)'}",
-        f"{row['floor_ms']:.3f}",
-        f"{times['ms']:.3f}",
-        f"{times['p10']:.3f}, {times['p90']:.3f}",
-        f"{row['floor_ms'] / times['ms']:.0%}",
-        *((f"{ms:.3f}", f"{ms / times['ms'] - 1:+.1%}") if ms else ("-", "-")),
-        f"{apart['ms']:.3f} ({apart['ms'] / times['ms']:.2f}x)" if apart else "-",
+        title(line.case) + ("" if line.agreed else " (argmax differs from fp64)"),
+        f"{line.floor:.3f}",
+        f"{line.ms:.3f}",
+        f"{min(line.own):.3f}, {max(line.own):.3f}",
+        f"{line.floor / line.ms:.0%}",
+        *((f"{simulated:.3f}", f"{simulated / line.ms - 1:+.1%}") if simulated else ("-", "-")),
+        strongest_torch(line),
     ]
 
 
 def _drain(rows: list[dict[str, Any]]) -> str:
-    lines = [
+    text = [
         "## What limits it\n",
         f"{_limit(rows)}",
         f"An SM has to catch up after each wait, so it should drain resident chunks at least {CATCH_UP} times as",
@@ -147,12 +148,12 @@ def _drain(rows: list[dict[str, Any]]) -> str:
         "| model, weights | bytes a chunk | instructions a chunk | drain, GB/s an SM | supply, GB/s an SM | ratio |",
         "|---|---|---|---|---|---|",
     ]
-    lines += [
+    text += [
         f"| {row['model']} {row['format']} | {row['chunk_bytes']:,} | {row['instructions']} | {row['drain_gbps']:.0f} "
         f"| {row['supply_gbps']:.1f} | {row['ratio']:.1f} |"
         for row in rows
     ]
-    return "\n".join([*lines, *_drained(rows[0]["gpu"])]) + "\n"
+    return "\n".join([*text, *_drained(rows[0]["gpu"])]) + "\n"
 
 
 def _drained(gpu: str) -> list[str]:

@@ -90,12 +90,16 @@ def table() -> str:
 
 
 def _markdown(line: Line) -> str:
-    torch = {n: v for n, v in line.baselines.items() if n != "pdl-graph"}
-    best = min(torch, key=lambda n: torch[n][0], default=None)
     own = f"**{line.ms:.3f}**" + ("" if line.agreed else " (argmax differs from fp64)")
     spread = f"{min(line.own):.3f}, {max(line.own):.3f}"
-    cells = [_title(line.case), f"{line.floor:.3f}", own, spread, _beside(line, best), _beside(line, "pdl-graph")]
+    cells = [title(line.case), f"{line.floor:.3f}", own, spread, strongest_torch(line), _beside(line, "pdl-graph")]
     return "| " + " | ".join(cells) + " |\n"
+
+
+def strongest_torch(line: Line) -> str:
+    """The fastest baseline that is not ours: ms, its ratio to amk, and which it is."""
+    torch = {n: v for n, v in line.baselines.items() if n != "pdl-graph"}
+    return _beside(line, min(torch, key=lambda n: torch[n][0], default=None))
 
 
 def _beside(line: Line, name: str | None) -> str:
@@ -110,7 +114,7 @@ def _named(line: Line, name: str) -> str:
     return NAMES[name] + (" (bf16)" if line.case[1] != "bf16" and name in ("cublas-graph", "compile") else "")
 
 
-def _title(case: Case) -> str:
+def title(case: Case) -> str:
     model, dtype, pos, batch = case
     return f"{model} {dtype}, {pos:,}" + (f", batch {batch}" if batch > 1 else "")
 
@@ -148,8 +152,8 @@ def source(rows: Iterable[dict[str, Any]]) -> str:
         run, key = entry["run"], entry["row"]["key"]
         where = run["hardware"]["name"], f"commit {run['commit'][:7]}, {run['date'][:10]}"
         cards.setdefault(where, set()).add(run["hardware"].get("uuid", ""))
-        title = _title((key["model"], key["dtype"], key["pos"], key["batch"]))
-        found.setdefault(where, {}).setdefault(title, []).append(entry["row"]["ceiling_gbps"])
+        case = title((key["model"], key["dtype"], key["pos"], key["batch"]))
+        found.setdefault(where, {}).setdefault(case, []).append(entry["row"]["ceiling_gbps"])
     told = []
     for where, cases in sorted(found.items(), key=lambda each: -len(each[1])):
         ceiling = median(gbps for each in cases.values() for gbps in each)

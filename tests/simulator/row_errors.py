@@ -1,19 +1,22 @@
 """How far predictions of steps of several rows were off, from records of `python -m tests.gpu.time_rows`.
 
-    python -m tests.simulator.row_errors h200 amk/simulator/errors.json tests/records/speed/h200-columns.json \
-        tests/records/speed/h200-row-groups.json
+    python -m tests.simulator.row_errors h200 amk/simulator/errors.json \
+        "tests/records/speed/h200-divided-columns.json#third card, 8e76fe79"
 
-A later record replaces what earlier ones have of the same step. The errors join those of the kinds of plans that the
-file already has for the GPU. The plans are the planner's defaults of today.
+Of a record with several runs `FILE#RUN` names one. A later record replaces what earlier ones have of the same step.
+The errors join those of the kinds of plans that the file already has for the GPU. The plans are the planner's defaults
+of today, so name runs of kernels that still are the defaults.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from amk.models.model import load_model
 from amk.planner.decode import plan
@@ -26,30 +29,38 @@ from amk.targets.target import load_target
 
 CONTEXT = 2560
 """Cache positions of what `tests.gpu.time_rows` plans."""
+PLAN = re.compile(r"rows (\d+)( headless)?")
+"""What it calls plans without settings of their own."""
 
 
 @cache
-def planned(model: str, gpu: str, rows: int) -> Schedule:
-    return plan(load_model(model), load_target(gpu), settings=replace(FAST, rows=rows), max_context=CONTEXT)
+def planned(model: str, gpu: str, rows: int, headless: bool = False) -> Schedule:
+    settings = replace(FAST, rows=rows, headless=headless)
+    return plan(load_model(model), load_target(gpu), settings=settings, max_context=CONTEXT)
 
 
-def errors_in(records: Sequence[Path], gpu: str) -> dict[str, KindError]:
-    """By kind, of the records' steps of more than one row."""
-    measured: dict[tuple[str, int, int], float] = {}
-    for record in records:
-        content = read_json(record, 1 << 20)
-        assert isinstance(content, dict)
-        for step in content["steps"]:
-            what, _, count = step["plan"].partition(" ")
-            if what == "rows" and count.isdigit() and int(count) > 1:
-                measured[step["model"], int(count), step["pos"]] = step["ms"]
-    schedules = {key: planned(key[0], gpu, key[1]) for key in measured}
-    return errors_of([(schedules[key], key[2], ms, step_ms(schedules[key], key[2])) for key, ms in measured.items()])
+def steps_of(record: str) -> list[dict[str, Any]]:
+    """Measured steps of FILE, or of one run of it."""
+    file, _, run = record.partition("#")
+    content = read_json(Path(file), 1 << 20)
+    assert isinstance(content, dict)
+    found: list[dict[str, Any]] = (content["runs"][run] if run else content)["steps"]
+    return found
+
+
+def errors_in(records: Sequence[str], gpu: str) -> dict[str, KindError]:
+    """By kind, of the records' steps of more than one row, with output head and without."""
+    measured: dict[tuple[str, int, bool, int], float] = {}
+    for step in (step for record in records for step in steps_of(record)):
+        if (name := PLAN.fullmatch(step["plan"])) and int(name[1]) > 1:
+            measured[step["model"], int(name[1]), bool(name[2]), step["pos"]] = step["ms"]
+    pairs = [(planned(model, gpu, rows, headless), pos, ms) for (model, rows, headless, pos), ms in measured.items()]
+    return errors_of([(schedule, pos, ms, step_ms(schedule, pos)) for schedule, pos, ms in pairs])
 
 
 def main() -> int:
     gpu, errors, *records = sys.argv[1:]
-    known, found = read_errors(Path(errors)), errors_in([Path(record) for record in records], gpu)
+    known, found = read_errors(Path(errors)), errors_in(records, gpu)
     before = known.sources[gpu].partition("; python -m tests.simulator.row_errors")[0]
     source = f"{before}; python -m tests.simulator.row_errors {' '.join(records)}"
     Path(errors).write_text(saved({gpu: dict(sorted((known.kinds[gpu] | found).items()))}, source, known))

@@ -11,7 +11,6 @@ from amk.planner.decode import plan
 from amk.planner.formats import formats
 from amk.planner.settings import FAST
 from amk.report.diagnostic import AmkError
-from amk.report.json_file import read_json
 from amk.schedule_ir.schedule import Schedule
 from amk.simulator.kinds import Errors, errors_of, errors_on, kind_of, known_error, named_kind, saved, stored_errors
 from amk.simulator.predict import step_ms
@@ -58,10 +57,20 @@ def test_the_shipped_errors_are_of_measured_targets_only() -> None:
     assert {"bf16, one sequence", "codes, one sequence", "bf16, a batch", "bf16, 2 to 16 rows"} <= set(kinds["h200"])
 
 
+def test_the_page_has_the_shipped_errors() -> None:
+    text = (Path(__file__).parents[2] / "amk" / "simulator" / "README.md").read_text(encoding="utf-8")
+    for kind, own in stored_errors().kinds["h200"].items():
+        row = f"| {kind} | {own.runs} | {own.median:.1%} | {own.worst:.1%} | {own.bias:+.1%} |"
+        assert row in text, row
+
+
 def test_errors_of_rows_are_those_of_the_recorded_steps() -> None:
     """Of the smallest plan: the larger ones take seconds each."""
-    record = Path(__file__).parents[1] / "records" / "speed" / "h200-columns.json"
-    steps = [s for s in read_json(record, 1 << 20)["steps"] if s["model"] == "llama3.2-1b" and s["plan"] == "rows 8"]
+    source = stored_errors().sources["h200"].partition("row_errors ")[2]
+    assert source.count("h200-divided-columns.json#third card, 8e76fe79") == 2
+    record = Path(__file__).parents[1] / "records" / "speed" / "h200-divided-columns.json"
+    steps = row_errors.steps_of(f"{record}#third card, 8e76fe79, llama3.2-1b")
+    steps = [step for step in steps if step["plan"] == "rows 8"]
     schedule = row_errors.planned("llama3.2-1b", "h200", 8)
     off = [abs(step_ms(schedule, step["pos"]) / step["ms"] - 1) for step in steps]
     own = stored_errors().kinds["h200"]["bf16, 2 to 16 rows"]
