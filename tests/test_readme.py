@@ -56,6 +56,16 @@ def test_every_record_has_a_claim_and_every_claim_a_record() -> None:
         assert all((records.ROOT / path).exists() for path in claim.about), claim
 
 
+MACHINE = re.compile(r"(?<![\w.:/-])/(?:root|home|tmp|work|mnt|workspace|scratch)/")
+"""Folders of one machine, which mean nothing on another."""
+
+
+def test_records_and_pages_name_no_folder_of_a_machine() -> None:
+    texts = [p for p in (*PAGES, *(records.ROOT / "tests").rglob("*.json"), *records.ROOT.glob("tests/**/*.svg"))]
+    assert len(texts) > 200
+    assert [p.name for p in texts if MACHINE.search(p.read_text(encoding="utf-8"))] == []
+
+
 def test_tokens_of_a_step_and_the_probability_of_a_guess() -> None:
     assert [guesses.tokens(8, right) for right in (0.0, 0.5, 1.0)] == [1.0, 2 - 2**-7, 8.0]
     for rows in (2, 5, 8):

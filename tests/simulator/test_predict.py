@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from amk.bench.published import model_of, published
+from amk.bench.published import model_of, published, table
 from amk.commands.measured_runs import measured_runs
 from amk.models.model import load_model
 from amk.planner.decode import plan
@@ -109,6 +109,16 @@ def test_rings_that_begin_full_do_not_pass_the_floor() -> None:
     least = (moved_bytes(schedule, 0) - target.l2_bytes) / (target.read_ceiling_gbps * 1e6)
     found = predict(schedule, 0)
     assert found.ms == step_ms(schedule, 0) >= found.floor_ms == pytest.approx(least)
+
+
+@pytest.mark.turns(4)
+def test_the_page_has_today_s_times_beside_published_figures() -> None:
+    text = (Path(__file__).parents[2] / "amk" / "simulator" / "README.md").read_text(encoding="utf-8")
+    lines = [line for line in table().splitlines()[2:] if line.startswith("| ")]
+    assert len(lines) == len(published().ratios)
+    for line in lines:
+        *cells, _, bound, _ = line.split(" |")
+        assert " |".join([*cells, bound]) + " |" in text, line
 
 
 def test_a_machine_without_latency_takes_the_time_of_its_bytes() -> None:
