@@ -38,16 +38,16 @@ class Turn:
     """An answer of a conversation, piece by piece."""
 
     def __init__(self, chat: Chat, asked: list[dict[str, str]], stream: Stream) -> None:
-        self._chat, self._asked, self._stream = chat, asked, stream
+        self._chat, self._messages, self._stream = chat, asked, stream
 
     def __iter__(self) -> Iterator[Piece]:
         yield from self._stream
-        self._said()
+        self._keep()
 
     def run(self) -> Completion:
         """The whole answer."""
         completion = self._stream.run()
-        self._said()
+        self._keep()
         return completion
 
     @property
@@ -58,7 +58,7 @@ class Turn:
         """End the answer where it stands; what came so far, if anything, stays in the conversation."""
         self._stream.cancel()
         if self.completion.tokens:
-            self._said()
+            self._keep()
 
     def __enter__(self) -> Self:
         return self
@@ -71,5 +71,5 @@ class Turn:
         else:
             self._stream.cancel()
 
-    def _said(self) -> None:
-        self._chat.messages = [*self._asked, {"role": "assistant", "content": self.completion.text}]
+    def _keep(self) -> None:
+        self._chat.messages = [*self._messages, {"role": "assistant", "content": self.completion.text}]

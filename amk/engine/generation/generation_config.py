@@ -73,10 +73,10 @@ def generation_config(path: Path) -> Mapping[str, Any]:
 
     AMK001 to 007 for a file that is no JSON object, AMK001 for a damaged GGUF file.
     """
-    return _asked(path)[1]
+    return _settings_of(path)[1]
 
 
-def _asked(path: Path) -> tuple[Path, Mapping[str, Any]]:
+def _settings_of(path: Path) -> tuple[Path, Mapping[str, Any]]:
     """Which file asks, and for what."""
     if path.suffix.lower() == ".gguf" and path.is_file():
         fields = read_gguf_header(path).fields
@@ -112,7 +112,7 @@ def suggested_sampling(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def unheeded(path: Path) -> tuple[Diagnostic, ...]:
     """A warning that lists what the files ask for and a greedy, unfiltered text does not do; () if nothing."""
-    file, values = _asked(path)
+    file, values = _settings_of(path)
     asked = {key: values[key] for key, off in _OFF.items() if _on(values.get(key), off)}
     if values.get("do_sample") is True:
         asked |= {key: values[key] for key, off in _DRAWN.items() if _on(values.get(key), off)}
