@@ -1,6 +1,7 @@
 """READMEs agree with the records that they quote."""
 
 import ast
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -276,3 +277,15 @@ def test_lines_of_charts_are_seen_on_light_and_dark_pages(colour: str) -> None:
     for page in ("#ffffff", "#0d1117"):
         low, high = sorted((_light(colour), _light(page)))
         assert (high + 0.05) / (low + 0.05) > 1.8, page
+
+
+def test_first_tokens_of_the_bench_page_are_those_of_the_record() -> None:
+    rows = json.loads((speed.RECORDS / "h200-first-token-rows.json").read_text(encoding="utf-8"))["rows"]
+    ms = {(row["program"], row["prompt"]): row["first_ms"] for row in rows}
+    text = (records.ROOT / "amk" / "bench" / "README.md").read_text(encoding="utf-8")
+    for prompt in (64, 512, 2048):
+        cells = next(line for line in text.splitlines() if line.startswith(f"| {prompt:,} |")).split(" | ")
+        programs = ("amk bf16, prompt by torch", "amk bf16, prompt by rows", "transformers bf16")
+        for cell, program in zip(cells[1:], programs, strict=True):
+            shown = cell.strip(" |").split(";")[0]
+            assert float(shown) == round(ms[program, prompt], len(shown.partition(".")[2]))
