@@ -92,3 +92,15 @@ def test_slices_under_way_when_the_time_is_over_are_left(tmp_path: Path) -> None
     code, record = _go(Run("r", _sleeps, tmp_path / "record.json", 3, guess=0.01), 6.0)
     assert (code, record["done"], record["ahead"]) == (0, 1, [2])
     assert time.monotonic() - began < 30
+
+
+def test_the_page_lists_every_run_with_its_record_and_slices() -> None:
+    from tests.validator.long_checks import WHAT
+
+    text = (Path(__file__).parents[1] / "records" / "README.md").read_text(encoding="utf-8")
+    lines = [
+        line[2:-2].split(" | ") for line in text.split("| run | record |")[1].splitlines()[2:] if line[:3] == "| `"
+    ]
+    found = {cells[0].strip("`"): (cells[1].strip("`"), cells[2]) for cells in lines}
+    assert found.pop("fuzz") == ("fuzzed-schedules", "until 4 hours")
+    assert found == {n: (c.record[:-5], f"{c.slices:,}") for n, c in WHAT.items() if n != "fuzz"}
