@@ -153,6 +153,8 @@ def _drain(rows: list[dict[str, Any]]) -> str:
         f"| {row['supply_gbps']:.1f} | {row['ratio']:.1f} |"
         for row in rows
     ]
+    slow = [f"{row['model']} {row['format']}" for row in rows if row["ratio"] < CATCH_UP]
+    text += [f"\nBelow {CATCH_UP}, so that draining limits what follows a wait: {', '.join(slow)}."] if slow else []
     return "\n".join([*text, *_drained(rows[0]["gpu"])]) + "\n"
 
 
@@ -164,9 +166,11 @@ def _drained(gpu: str) -> list[str]:
     run, there = record["run"], f"../../../tests/records/speed/{DRAINED.name}"
     times = ", ".join(f"{row['times_supply']:.1f} times in {row['format']}" for row in rows)
     where = f"the L2 of one {run['hardware']['name']}, {rows[0]['workers']} SMs"
+    slow = [row["format"] for row in rows if row["times_supply"] < CATCH_UP]
     return [
         f"\nMeasured with weights in {where}, at the ratio of clocks:",
         f"{times} what memory supplies ([record]({there}), commit {run['commit'][:7]}).",
+        *([f"That is below {CATCH_UP} in {', '.join(slow)}."] if slow else []),
     ]
 
 
