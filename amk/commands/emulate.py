@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 
 from amk.commands.format_arguments import positive
 from amk.commands.output import add_format, print_json
+from amk.commands.witness_file import MAX_BYTES, read_witness
 from amk.engine.backends.request import first_state, request_buffers, sampling_buffer
 from amk.engine.checkpoints.open_checkpoint import open_checkpoint
 from amk.engine.checkpoints.random_checkpoint import RandomCheckpoint
@@ -28,7 +28,8 @@ from amk.lowering.stamp import stamped
 from amk.models.row_groups import TensorSource
 from amk.quantize.search import searched
 from amk.report.diagnostic import AmkError, Diagnostic, Exit, Where, shown
-from amk.schedule_ir.codec import load_schedule
+from amk.report.json_file import read_json
+from amk.schedule_ir.codec import load_schedule, schedule_hash
 from amk.schedule_ir.sampling import GREEDY
 from amk.schedule_ir.schedule import Schedule
 from amk.weights.bfloat import to_bf16_bits
@@ -44,6 +45,7 @@ ROUNDING = 2.0**-7
 differs from numpy's in its last bit may round to another bf16 activation."""
 SEED = 20
 MOST_FAULTS = 20
+MOST_DIGITS = 18
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,7 +61,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tokens", type=positive, default=1, metavar="N", help="tokens of the launch (default: 1)")
     parser.add_argument(
         "--order", default="round-robin", metavar="ORDER",
-        help="of the warps: round-robin, seed:N, or a JSON file with a list of [worker, warp] that run first",
+        help="of the warps: round-robin, seed:N, or a JSON file: a witness of `amk verify`, or a list of [worker, warp]"
+        " that run first, each until it waits",
     )  # fmt: skip
     parser.add_argument(
         "--model-weights", default="random", metavar="DIR", help="a checkpoint, or random (default: random)"
@@ -87,8 +90,9 @@ def run(arguments: argparse.Namespace) -> int:
         message = "a launch of a slice is for one token, and footprints are those of one launch"
         raise AmkError(Diagnostic("AMK005", message), Exit.INPUT)
     if not 0 <= arguments.position <= schedule.kv.context - rows:
-        message = f"position {arguments.position} and {rows} tokens are beyond {schedule.kv.context} positions"
-        raise AmkError(Diagnostic("AMK014", message), Exit.INPUT)
+        message = f"{rows} tokens from position {arguments.position} are not within {schedule.kv.context} positions"
+        help_ = "Give an earlier position or fewer tokens, or plan again with a larger `--max-context`."
+        raise AmkError(Diagnostic("AMK014", message, help=help_), Exit.INPUT)
     limits = Limits(
         instructions=arguments.instructions or Limits.instructions, seconds=arguments.seconds or Limits.seconds
     )
@@ -96,7 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
     source = weights(schedule, arguments.model_weights)
     text = stamped(emit(schedule), schedule)
     ptx = _read(arguments.ptx) if arguments.ptx else _ptx(schedule, text, *([LINE_INFO] * arguments.footprints))
-    order, compared = named_order(arguments.order), text if arguments.footprints else None
+    order, compared = named_order(arguments.order, schedule), text if arguments.footprints else None
     cache = random_cache(schedule) if schedule.model.layers else []
     again: Callable[[], tuple[NDArray[np.int32], NDArray[np.float32]]]
     if schedule.model.slice is not None:
@@ -164,21 +168,42 @@ def weights(schedule: Schedule, where: str) -> TensorSource:
     return checkpoint
 
 
-def named_order(name: str) -> Order:
-    """round-robin, seed:N, or the order in a file; AMK005 for anything else."""
+def named_order(name: str, schedule: Schedule) -> Order:
+    """round-robin, seed:N, or the order in a file, which may be a witness; AMK005 for anything else."""
     from amk.emulator.machine.machine import Order
 
     kind, _, number = name.partition(":")
     if name == "round-robin":
         return Order()
-    if kind == "seed" and number.isdecimal():
+    if kind == "seed":
+        if not number.isdecimal() or len(number) > MOST_DIGITS:
+            raise AmkError(Diagnostic("AMK005", f"{name}: a seed is a number of at most {MOST_DIGITS} digits"))
         return Order(seed=int(number))
-    try:
-        listed = json.loads(_read(Path(name)))
-        return Order(first=tuple((int(worker), int(warp)) for worker, warp in listed))
-    except (ValueError, TypeError) as error:
-        message = f"{name}: no list of [worker, warp]: {error}"
-        raise AmkError(Diagnostic("AMK005", message, where=Where(file=name)), Exit.INPUT) from error
+    path = Path(name)
+    listed = read_json(path, MAX_BYTES)
+    if isinstance(listed, dict):
+        return Order(first=_of_witness(path, schedule))
+    launch = schedule.launch
+    if not isinstance(listed, list) or not all(map(_is_pair, listed)):
+        message = "neither a witness nor a list of [worker, warp]"
+    elif any(worker >= launch.workers or warp >= launch.warps for worker, warp in listed):
+        message = f"the schedule has {launch.workers} workers of {launch.warps} warps, counted from 0"
+    else:
+        return Order(first=tuple((worker, warp) for worker, warp in listed))
+    raise AmkError(Diagnostic("AMK005", message, where=Where(file=name)))
+
+
+def _is_pair(entry: object) -> bool:
+    return isinstance(entry, list) and len(entry) == 2 and all(type(number) is int and number >= 0 for number in entry)
+
+
+def _of_witness(path: Path, schedule: Schedule) -> tuple[tuple[int, int], ...]:
+    """The warps that take turns in the interleaving; agents that only stand for words take none."""
+    found, launch = read_witness(path), schedule.launch
+    if found.schedule not in (None, schedule_hash(schedule)):
+        raise AmkError(Diagnostic("AMK005", "the witness is of another schedule", where=Where(file=str(path))))
+    agents = [agent for agent, _ in found.witness.order if agent < launch.workers * launch.warps]
+    return tuple(divmod(agent, launch.warps) for agent in agents)
 
 
 def _read(path: Path) -> str:

@@ -38,6 +38,43 @@ def test_tokens_do_not_depend_on_the_order(small: Path, capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize(
+    ("order", "told"),
+    [
+        ([[2, 0]], "2 workers of 2 warps"),
+        ([[0, 2]], "2 workers of 2 warps"),
+        ([[-1, 0]], "neither a witness nor a list"),
+        ([[10**30, 0]], "2 workers of 2 warps"),
+        (["11"], "neither a witness nor a list"),
+        (5, "neither a witness nor a list"),
+        ({"format": "amk.evidence/1"}, "not a witness file"),
+    ],
+)
+def test_an_order_of_other_warps_is_refused(
+    small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], order: object, told: str
+) -> None:
+    (file := tmp_path / "order.json").write_text(json.dumps(order))
+    asked = ["emulate", str(small), "--ptx", str(small.with_suffix(".ptx")), "--order"]
+    assert main([*asked, str(file)]) == Exit.INPUT
+    assert told in capsys.readouterr().err
+    assert main([*asked, "seed:-1"]) == Exit.INPUT
+    assert "a seed is a number" in capsys.readouterr().err
+
+
+def test_a_witness_is_an_order(small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Worker 1 reads what worker 0 has not written: the threshold is one too low."""
+    text = small.read_text()
+    wait = '{"counter": "h_mid", "index": [{"l": 1}], "at_least": {"t": 2, "1": %d}'
+    assert text.count(wait % 2) == 1
+    (broken := tmp_path / "broken.json").write_text(text.replace(wait % 2, wait % 1))
+    witness = str(tmp_path / "witness.json")
+    assert main(["verify", str(broken), "--witness", witness]) == Exit.UNSAFE
+    assert main(["emulate", str(broken), "--order", witness]) == Exit.UNSAFE
+    assert "race" in capsys.readouterr().err
+    assert main(["emulate", str(small), "--order", witness]) == Exit.INPUT
+    assert "of another schedule" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("broken", "code", "status"),
     [
         (lambda text: text[:3000], "AMK801", Exit.INPUT),

@@ -265,6 +265,13 @@ def test_an_endless_loop_ends_at_the_limit() -> None:
         (HEAD + "wgmma.fence.sync.aligned;\nret;\n}\n", "AMK802"),
         (HEAD + "mov.u32 %r1, %clusterid.x;\nret;\n}\n", "AMK802"),
         (HEAD + "ld.global.mmio.u32 %r1, [%rd1];\nret;\n}\n", "AMK802"),
+        (HEAD + ".reg .b64 %many<900000000>;\nret;\n}\n", "AMK801"),
+        (HEAD + ".reg .b64 %many<-1>;\nret;\n}\n", "AMK801"),
+        (HEAD + "{" * 100_000 + "ret;\n" + "}" * 100_001, "AMK801"),
+        (HEAD + "ld.global.u32 %r1, [%rd1+08];\nret;\n}\n", "AMK801"),
+        (HEAD + "mov.u32 %r1, 08;\nret;\n}\n", "AMK801"),
+        (HEAD.replace(".visible", ".const .b8 large[99999999999];\n.visible") + "ret;\n}\n", "AMK801"),
+        (HEAD.replace(".visible", ".const .align 0 .b8 small[4];\n.visible") + "ret;\n}\n", "AMK801"),
     ],
 )
 def test_what_cannot_be_run_is_refused_before_anything_runs(text: str, code: str) -> None:

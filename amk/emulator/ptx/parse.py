@@ -43,7 +43,9 @@ Operand = str | int | Bits | Address | tuple["Operand", ...]
 Position = tuple[int, int, int]
 """File, line and column of a source."""
 DEEPEST = 64
-"""Calls inside each other that are followed."""
+"""Calls inside each other that are followed, and braces that may be open."""
+MOST_REGISTERS, MOST_BYTES = 1_000_000, 1 << 30
+"""Of a function, and of a variable with a content: many times what a kernel has."""
 
 
 @dataclass(frozen=True)
@@ -222,6 +224,8 @@ class _Body:
         reader = self.reader
         while (char := reader.skip()) != "":
             if char == "{":
+                if len(self.scopes) > DEEPEST:
+                    raise bad_ptx(reader.line(), f"more than {DEEPEST} braces inside each other")
                 self.scopes.append({})
                 self.scope_number += 1
                 reader.at += 1
@@ -280,7 +284,11 @@ class _Body:
             raise bad_ptx(line, f"cannot read: {words}")
         for name in match["names"].split(","):
             name = name.strip()
-            many = re.fullmatch(r"([\w$%]+)<(\d+)>", name)
+            many = re.fullmatch(r"([\w$%]+)<(\d{1,9})>", name)
+            if not many and "<" in name:
+                raise bad_ptx(line, f"cannot read: {words[:80]}")
+            if len(self.function.registers) + (int(many[2]) if many else 1) > MOST_REGISTERS:
+                raise bad_ptx(line, f"more than {MOST_REGISTERS:,} registers")
             each = [f"{many[1]}{n}" for n in range(int(many[2]))] if many else [name]
             for one in each:
                 unique = one if len(self.scopes) == 1 else f"{one}#{self.scope_number}"
@@ -318,7 +326,9 @@ class _Body:
         match = re.fullmatch(r"([\w$%.]+?)\s*(?:\+\s*(-?\w+))?", text)
         if match is None:
             raise bad_ptx(line, f"cannot read the address [{text}]")
-        offset = int(match[2], 0) if match[2] else 0
+        offset = _number(match[2] or "0")
+        if not isinstance(offset, int):
+            raise bad_ptx(line, f"cannot read the address [{text}]")
         if (absolute := _number(match[1])) is not None and isinstance(absolute, int):
             return Address("", absolute + offset)
         return Address(self.resolve(match[1]), offset)
@@ -339,7 +349,7 @@ def _split(text: str) -> Iterator[str]:
         yield text[start:].strip()
 
 
-_INTEGER = re.compile(r"-?(?:0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)U?")
+_INTEGER = re.compile(r"-?(?:0[xX][0-9a-fA-F]+|0[bB][01]+|0[0-7]*|[1-9]\d*)U?")
 
 
 def _number(text: str) -> int | Bits | None:
@@ -367,8 +377,11 @@ def _variable(words: str, line: int) -> Variable:
     for each_size in sizes:
         count *= each_size
     align = int(match["align"] or each)
+    filled = match["space"] in ("const", "global")
+    if align < 1 or (filled and each * count > MOST_BYTES):
+        raise bad_ptx(line, f"alignment {align}, {each * count:,} bytes: {words[:80]}")
     data = _initial(match["value"], match["type"], count, line) if match["value"] else None
-    if data is None and match["space"] in ("const", "global"):
+    if data is None and filled:
         data = bytes(each * count)
     dynamic = ".extern" in match["linkage"]
     return Variable(match["name"], match["space"], align, each * count, data, dynamic)
