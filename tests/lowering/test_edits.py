@@ -13,13 +13,25 @@ import pytest
 
 from amk.lowering.watchdog import read_log
 from amk.schedule_ir.ops import OPS
-from amk.schedule_ir.ranking import keys
+from amk.schedule_ir.ranking import gumbel, keys
 from amk.schedule_ir.schedule import steps_of
 from amk.validator.verify import verify
-from tests.lowering.edits.further import FROM_WARP_1, FURTHER, LOGITS, keys_of, log_of
+from tests.lowering.edits.further import (
+    FROM_WARP_1,
+    FURTHER,
+    LOGITS,
+    ROWS,
+    best_of,
+    full_log_of_stalls,
+    keys_of,
+    log_of,
+    log_of_stalls,
+    noise_of,
+    polls_of_drains,
+)
 from tests.lowering.edits.judge import SUBJECTS, beside, judge, original, subject, texts
 from tests.lowering.edits.judge import all_edits as found_edits
-from tests.lowering.edits.rules import RULES, SOURCE
+from tests.lowering.edits.rules import RULES, SOURCE, Edit
 from tests.lowering.edits.run import OF_A_HEADER, SLICES, equivalent, numbered, sample
 
 REFUSED = {
@@ -120,6 +132,54 @@ def test_waits_that_are_given_up_are_told_one_behind_the_other() -> None:
 def test_an_edit_is_seen_where_its_function_runs_alone(which: str, kernel: str, seen: str) -> None:
     edit = next(edit for _, edit in all_edits() if edit.name.startswith(which))
     assert kernel in beside(edit) and judge((kernel,), edit) == (kernel, f"emulator: {seen}")
+
+
+WATCHDOG, RANKING = "amk/watchdog.cuh", "amk/ranking.cuh"
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "new", "kernel", "seen"),
+    [
+        (WATCHDOG, "if (stalled >= dog.stall_ns) return static_cast<u32>(Cause::stall);", "", "stalls", "memory"),
+        (WATCHDOG, "if (since == 0) since", "since", "stalls", "memory"),
+        (WATCHDOG, "poll_relaxed_system(&dog.log->count) != 0", "false", "stalls", "memory"),
+        (WATCHDOG, "slot < dog.log->capacity", "slot <= dog.log->capacity", "full log", "out of bounds"),
+        (WATCHDOG, "stalled < kDrainNs", "stalled < 0", "drains", "memory"),
+        ("amk/ops/argmax_rows.cuh", "at < index)", "at > index)", "best", "memory"),
+        ("amk/ops/argmax_rows.cuh", " || (other == value && at < index)", "", "best", "memory"),
+        (RANKING, "__fadd_rn(high, low)", "high", "noise", "memory"),
+        (RANKING, "0.99999994039535522f", "1.f", "noise", "memory"),
+    ],
+)
+def test_an_edit_beside_the_rules_is_seen(file: str, text: str, new: str, kernel: str, seen: str) -> None:
+    """What runs without stalls, equal logits and rare draws do not show."""
+    before = texts(kernel)[file]
+    assert before.count(text) == 1
+    edit = Edit("", text, file, before.index(text), len(text), new)
+    assert judge((kernel,), edit) == (kernel, f"emulator: {seen}")
+
+
+def test_a_wait_that_stalls_stops_the_others_too() -> None:
+    told = read_log(log_of_stalls(original("stalls") or "").view(np.uint8))
+    assert [(wait.worker, wait.cause) for wait in told] == [
+        (0, "stalled"),
+        (1, "stopped because another agent was"),
+    ]
+    full = full_log_of_stalls(original("full log") or "")
+    assert full[0] == 2 and [wait.worker for wait in read_log(full.view(np.uint8))] == [0]
+
+
+def test_a_wait_for_a_copy_goes_on_for_a_millisecond() -> None:
+    """A poll is a few instructions, and an instruction counts as a nanosecond."""
+    assert polls_of_drains(original("drains") or "")[0] > 1_000_000 // 20
+
+
+def test_equal_logits_and_noise_are_those_of_the_interpreter() -> None:
+    assert best_of(original("best") or "").tolist() == [min(5 * n % 32 for n in range(1, 32, 3))] * 32
+    noise = noise_of(original("noise") or "").view(np.float32)
+    expected = np.array([gumbel((11, 0), 0, range(row, row + 1))[0] for row in ROWS.tolist()])
+    assert np.isfinite(noise).all()
+    np.testing.assert_allclose(noise, expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.turns(24)

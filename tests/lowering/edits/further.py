@@ -276,25 +276,58 @@ _TRIPS = f"""#include "amk/watchdog.cuh"
   }}
 }}
 """
+_STALLS = f"""#include "amk/watchdog.cuh"
+{_HEAD}  __shared__ amk::sync::Watchdog dog;
+  if (threadIdx.x == 0) {{
+    amk::sync::watchdog_start(dog, log, abort, blockIdx.x == 0 ? 1000 : 1000000000, blockIdx.x);
+    amk::sync::Stall<amk::sync::Blocked::counter> stall;
+    while (out[blockIdx.x] < 65536 && !stall.gives_up(dog, 0, 5, 7, 3)) ++out[blockIdx.x];
+  }}
+}}
+"""
+_DRAINS = f"""#include "amk/watchdog.cuh"
+{_HEAD}  __shared__ amk::sync::Watchdog dog;
+  if (threadIdx.x == 0) {{
+    amk::sync::watchdog_start(dog, log, abort, 1000000000, blockIdx.x);
+    amk::sync::Stall<amk::sync::Blocked::mbarrier> stall;
+    while (out[blockIdx.x] < 262144 && !stall.gives_up(dog, 0, 5, 1, 0)) ++out[blockIdx.x];
+  }}
+}}
+"""
+_BEST = f"""#include "amk/ops/argmax_rows.cuh"
+{_HEAD}  float value = __uint_as_float(out[threadIdx.x]);
+  int index = threadIdx.x * 5 % 32;
+  amk::ops::warp_best(value, index);
+  out[threadIdx.x] = index;
+}}
+"""
+_NOISE = f"""#include "amk/ranking.cuh"
+{_HEAD}  out[threadIdx.x] = __float_as_uint(amk::ranking::gumbel(static_cast<int>(out[threadIdx.x]), 0, 11, 0));
+}}
+"""
 
 
 class UnitFault(Exception):
     """What a unit did that the emulator refuses; its text is the kind of the first fault."""
 
 
-def _ran(ptx: str, words: NDArray[np.uint32], blocks: int) -> Machine:
-    """The machine behind a unit that is told to give up."""
+def _ran(ptx: str, words: NDArray[np.uint32], blocks: int, abort: int = 1, capacity: int = 4) -> Machine:
+    """The machine behind a unit that is told to give up, or is not."""
     allocations = [
         Allocation("out", words.nbytes, "state", words),
-        Allocation("log", len(log := empty_log(4)), "state", log),
-        Allocation("abort", 4, "constant", np.ones(1, np.uint32)),
+        Allocation("log", len(log := empty_log(capacity)), "state", log),
+        Allocation("abort", 4, "constant", np.array([abort], np.uint32)),
     ]
-    machine = Machine(assemble(parse(ptx), "unit"), blocks, 1, 0, allocations, Limits(instructions=2_000_000))
+    machine = Machine(assemble(parse(ptx), "unit"), blocks, 1, 0, allocations, Limits(instructions=4_000_000))
     places = [machine.memory.addresses[name] for name in ("out", "log", "abort")]
     outcome = machine.launch(b"".join(place.to_bytes(8, "little") for place in places), Order())
     if outcome.faults or not outcome.ended:
         raise UnitFault(outcome.faults[0].kind if outcome.faults else "did not end")
     return machine
+
+
+def _words(machine: Machine, name: str, count: int) -> NDArray[np.uint32]:
+    return machine.read(name, np.uint32, count).view(np.uint32)
 
 
 def keys_of(ptx: str) -> NDArray[np.uint32]:
@@ -307,9 +340,46 @@ def log_of(ptx: str) -> NDArray[np.uint32]:
     return _ran(ptx, np.zeros(1, np.uint32), 1).read("log", np.uint32, len(empty_log(4)) // 4).view(np.uint32)
 
 
+def log_of_stalls(ptx: str) -> NDArray[np.uint32]:
+    """The log of two blocks that nobody tells to give up: the first one stalls, and the second one hears of it."""
+    return _words(_ran(ptx, np.zeros(2, np.uint32), 2, abort=0), "log", len(empty_log(4)) // 4)
+
+
+def full_log_of_stalls(ptx: str) -> NDArray[np.uint32]:
+    """The same where one record has room."""
+    return _words(_ran(ptx, np.zeros(2, np.uint32), 2, abort=0, capacity=1), "log", len(empty_log(1)) // 4)
+
+
+def polls_of_drains(ptx: str) -> NDArray[np.uint32]:
+    """How often a wait for a copy polls before it is given up."""
+    return _words(_ran(ptx, np.zeros(1, np.uint32), 1), "out", 1)
+
+
+def best_of(ptx: str) -> NDArray[np.uint32]:
+    """The index that each lane keeps, where lane n has `VALUES[n]` and index 5 n % 32."""
+    return _words(_ran(ptx, VALUES.view(np.uint32).copy(), 1), "out", 32)
+
+
+def noise_of(ptx: str) -> NDArray[np.uint32]:
+    """The Gumbel noise of `ROWS` at position 0, seed 11."""
+    return _words(_ran(ptx, ROWS.copy(), 1), "out", 32)
+
+
+VALUES = np.where(np.arange(32) % 3 == 1, 2.0, -1.0).astype(np.float32)
+"""Several lanes have the largest one."""
+ROWS = np.array([858_091, 8610, *range(30)], np.uint32)
+"""The uniform number of the first one is nearer to 1 than to the largest float32 below; that of the second one is so
+small that its low word counts."""
 ALONE = {
     "keys": Alone("amk/ranking.cuh", _KEYS, keys_of),
     "trips": Alone("amk/sync.cuh", _TRIPS, log_of),
     "records": Alone("amk/watchdog.cuh", _TRIPS, log_of),
+    "stalls": Alone("amk/watchdog.cuh", _STALLS, log_of_stalls),
+    "full log": Alone("amk/watchdog.cuh", _STALLS, full_log_of_stalls),
+    "drains": Alone("amk/watchdog.cuh", _DRAINS, polls_of_drains),
+    "best": Alone("amk/ops/argmax_rows.cuh", _BEST, best_of),
+    "noise": Alone("amk/ranking.cuh", _NOISE, noise_of),
 }
-"""The order of logits; what is recorded of two waits that are given up, one behind the other."""
+"""The order of logits; what is recorded of waits that are given up: two, one behind the other, of blocks of which one
+stalls, and more than there is room for; how long one for a copy goes on; which of equal logits counts; the noise of a
+draw."""
