@@ -22,6 +22,8 @@ from tests.lowering.edits.further import (
     LOGITS,
     ROWS,
     best_of,
+    far_chunk_of,
+    far_row_of,
     full_log_of_stalls,
     keys_of,
     log_of,
@@ -149,10 +151,25 @@ WATCHDOG, RANKING = "amk/watchdog.cuh", "amk/ranking.cuh"
         ("amk/ops/argmax_rows.cuh", " || (other == value && at < index)", "", "best", "memory"),
         (RANKING, "__fadd_rn(high, low)", "high", "noise", "memory"),
         (RANKING, "0.99999994039535522f", "1.f", "noise", "memory"),
+        (
+            "amk/ring.cuh",
+            "sync::bulk_load(place(s), source + static_cast<long long>(next) * kBytes",
+            "sync::bulk_load(place(s), source + next * kBytes",
+            "far bulk copy",
+            "out of bounds",
+        ),
+        (
+            "amk/ring.cuh",
+            "from = source + static_cast<long long>(next) * kBytes",
+            "from = source + next * kBytes",
+            "far copy",
+            "out of bounds",
+        ),
+        ("amk/token_rows.cuh", "static_cast<long long>(token) * P::kHidden", "token * P::kHidden", "far row", "memory"),
     ],
 )
 def test_an_edit_beside_the_rules_is_seen(file: str, text: str, new: str, kernel: str, seen: str) -> None:
-    """What runs without stalls, equal logits and rare draws do not show."""
+    """What runs without stalls, equal logits, rare draws and large buffers do not show."""
     before = texts(kernel)[file]
     assert before.count(text) == 1
     edit = Edit("", text, file, before.index(text), len(text), new)
@@ -172,6 +189,13 @@ def test_a_wait_that_stalls_stops_the_others_too() -> None:
 def test_a_wait_for_a_copy_goes_on_for_a_millisecond() -> None:
     """A poll is a few instructions, and an instruction counts as a nanosecond."""
     assert polls_of_drains(original("drains") or "")[0] > 1_000_000 // 20
+
+
+def test_chunks_and_rows_behind_two_gigabytes_are_found() -> None:
+    for name in ("far bulk copy", "far copy"):
+        assert far_chunk_of(original(name) or "").tolist() == list(range(32))
+    low, high = far_row_of(original("far row") or "").tolist()
+    assert low | high << 32 == 2 * 4096 * 1_000_000
 
 
 def test_equal_logits_and_noise_are_those_of_the_interpreter() -> None:

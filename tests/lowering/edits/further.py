@@ -305,6 +305,55 @@ _NOISE = f"""#include "amk/ranking.cuh"
 {_HEAD}  out[threadIdx.x] = __float_as_uint(amk::ranking::gumbel(static_cast<int>(out[threadIdx.x]), 0, 11, 0));
 }}
 """
+_FAR_CHUNK = f"""#include "amk/ring.cuh"
+{_HEAD}  constexpr int kBytes = 512, kChunk = 5000000;
+  __shared__ alignas(16) char slots[2 * kBytes];
+  __shared__ amk::u64 full[2];
+  __shared__ amk::sync::Watchdog dog;
+  if (threadIdx.x == 0) amk::sync::watchdog_start(dog, log, abort, 1000000000, 0);
+  amk::sync::cta_barrier<1, 32>();
+  RING ring;
+  const char* source = reinterpret_cast<const char*>(out) - static_cast<long long>(kChunk) * kBytes;
+  ring.start(slots, full, source, kChunk + 2, 1, threadIdx.x);
+  ring.next = kChunk;
+  ring.issue(0, LANE), ring.issue(1, LANE);
+  const amk::u32 at = ring.wait(dog, 0);
+  out[256 + threadIdx.x] = amk::sync::load_shared_u32(at + 4 * threadIdx.x);
+  ring.template release<0>(threadIdx.x, 0);
+  RING_END
+}}
+"""
+_FAR_BULK = (
+    _FAR_CHUNK.replace("RING ring", "amk::BulkRing<2, kBytes, false, true, false> ring")
+    .replace("LANE", "false")
+    .replace("RING_END", "ring.wait(dog, 0);")
+)
+_FAR_COPY = (
+    _FAR_CHUNK.replace("RING ring", "amk::CopyRing<2, kBytes, false> ring")
+    .replace("LANE", "threadIdx.x")
+    .replace("RING_END", "amk::sync::copy_wait<0>();")
+)
+_FAR_ROW = f"""#include "amk/token_rows.cuh"
+struct Plan {{
+  static constexpr int kHidden = 4096, kBatch = 1;
+}};
+struct Context {{
+  using P = Plan;
+  static constexpr bool kTokenALane = false;
+  static constexpr int kTokens = 1;
+  int tokens[1];
+}};
+struct Step {{
+  struct Table {{
+    const amk::bf16* data;
+  }};
+  static __device__ Table table(Context&) {{ return {{nullptr}}; }}
+}};
+{_HEAD}  Context c{{{{static_cast<int>(out[0])}}}};
+  const auto row = reinterpret_cast<amk::u64>(amk::token_row<Step>(c, 0));
+  if (threadIdx.x == 0) out[0] = static_cast<amk::u32>(row), out[1] = static_cast<amk::u32>(row >> 32);
+}}
+"""
 
 
 class UnitFault(Exception):
@@ -365,6 +414,16 @@ def noise_of(ptx: str) -> NDArray[np.uint32]:
     return _words(_ran(ptx, ROWS.copy(), 1), "out", 32)
 
 
+def far_chunk_of(ptx: str) -> NDArray[np.uint32]:
+    """The first words of the chunk with number 5,000,000 of 512 bytes: the first of two that the memory has."""
+    return _words(_ran(ptx, np.arange(288, dtype=np.uint32), 1), "out", 288)[256:]
+
+
+def far_row_of(ptx: str) -> NDArray[np.uint32]:
+    """The address of row 1,000,000 of 4,096 numbers of a table at 0, in two words."""
+    return _words(_ran(ptx, np.array([1_000_000, 0], np.uint32), 1), "out", 2)
+
+
 VALUES = np.where(np.arange(32) % 3 == 1, 2.0, -1.0).astype(np.float32)
 """Several lanes have the largest one."""
 ROWS = np.array([858_091, 8610, *range(30)], np.uint32)
@@ -379,7 +438,10 @@ ALONE = {
     "drains": Alone("amk/watchdog.cuh", _DRAINS, polls_of_drains),
     "best": Alone("amk/ops/argmax_rows.cuh", _BEST, best_of),
     "noise": Alone("amk/ranking.cuh", _NOISE, noise_of),
+    "far bulk copy": Alone("amk/ring.cuh", _FAR_BULK, far_chunk_of),
+    "far copy": Alone("amk/ring.cuh", _FAR_COPY, far_chunk_of),
+    "far row": Alone("amk/token_rows.cuh", _FAR_ROW, far_row_of),
 }
 """The order of logits; what is recorded of waits that are given up: two, one behind the other, of blocks of which one
 stalls, and more than there is room for; how long one for a copy goes on; which of equal logits counts; the noise of a
-draw."""
+draw; chunks and a row of a table more than 2^31 bytes from their beginning."""
