@@ -165,11 +165,12 @@ WATCHDOG, RANKING = "amk/watchdog.cuh", "amk/ranking.cuh"
             "far copy",
             "out of bounds",
         ),
+        ("amk/cache.cuh", "__NV_SATFINITE", "__NV_NOSAT", "keys beyond fp8", "memory"),
         ("amk/token_rows.cuh", "static_cast<long long>(token) * P::kHidden", "token * P::kHidden", "far row", "memory"),
     ],
 )
 def test_an_edit_beside_the_rules_is_seen(file: str, text: str, new: str, kernel: str, seen: str) -> None:
-    """What runs without stalls, equal logits, rare draws and large buffers do not show."""
+    """What runs without stalls, equal logits, rare draws, large keys and large buffers do not show."""
     before = texts(kernel)[file]
     assert before.count(text) == 1
     edit = Edit("", text, file, before.index(text), len(text), new)

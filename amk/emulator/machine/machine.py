@@ -26,6 +26,8 @@ POISON = 0xFF
 LOOKS = 40_000
 """Instructions that every warp gets without changing anything before a grid that waits is called blocked: its watchdog
 looks at its clock once in 1,024 polls of about 12 instructions."""
+BETWEEN_LOOKS = 100_000
+"""Instructions between two looks at the limit of time, but at least a turn of all warps."""
 
 
 MOST_TOUCHES = 8_000_000
@@ -277,7 +279,7 @@ class Machine:
             left = limits.instructions - int(grid.numbers[state.EXECUTED])
             code = advance(
                 grid.address, listed.ctypes.data, len(listed), held.ctypes.data, order.seed is not None, order.slice,
-                min(left, 5_000_000),
+                min(left, BETWEEN_LOOKS),
             )  # fmt: skip
             listed = listed[:0]
             late = time.monotonic() - started > limits.seconds

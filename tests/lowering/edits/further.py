@@ -39,6 +39,7 @@ UP_TO_THE_CONTEXT = Request("up to the context", Order(), launches=(1,), positio
 """Eleven rows, of which the last is the last of the context."""
 GIVEN_UP_TO_THE_CONTEXT = Request("given up to the context", Order(), launches=(1,), position=88)
 """Forty rows, of which the last is the last of the context."""
+BEYOND_FP8 = Request("keys beyond fp8", Order(), launches=(1,), repelled=900.0)
 EARLY = Request("copies at once, one step", Order(eager=True), launches=(1,))
 MANY_SPLITS = Request("many splits", Order(), launches=(2,), position=95)
 """Six splits are active, then seven."""
@@ -213,6 +214,13 @@ FURTHER: dict[str, tuple[str, Settings, FormatName, ModelSpec, tuple[Request, ..
         tiny(layers=1, hidden=64, heads=1, kv_heads=1),
         (ONE_STEP,),
     ),
+    "keys beyond fp8": (
+        "h200",
+        replace(FAST, kv_dtype="fp8", kv_block=16, workers=4),
+        "bf16",
+        tiny(layers=1, heads=2, kv_heads=1, qkv_bias=True),
+        (BEYOND_FP8,),
+    ),
     "ragged batch": (
         "h200",
         replace(FAST, batch=2, kv_block=16, workers=4),
@@ -232,8 +240,8 @@ registers hold, nodes of a tree, of which an agent has 33 residuals; rows whose 
 behind them; scales beside the chunks of several layers, and many vectors that end within a block; a live batch that
 draws, each sequence in its own way and at its own position; LayerNorm of several vectors in several pieces, and gelu
 by tanh; blocks that share a scale, in so many fetches of a lane that they are used in groups; rows of which a lane has
-the scale of one split; norms of rows that are one more than a turn takes, beside sums that a later part adds to; a
-batch whose last row group of the output head has three rows."""
+the scale of one split; norms of rows that are one more than a turn takes, beside sums that a later part adds to; keys
+whose largest are beyond fp8; a batch whose last row group of the output head has three rows."""
 
 FROM_WARP_1 = frozenset(
     {
