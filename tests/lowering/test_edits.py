@@ -21,6 +21,7 @@ from tests.lowering.edits.further import (
     FURTHER,
     LOGITS,
     ROWS,
+    TOPS,
     best_of,
     far_chunk_of,
     far_row_of,
@@ -30,6 +31,7 @@ from tests.lowering.edits.further import (
     log_of_stalls,
     noise_of,
     polls_of_drains,
+    scales_of,
 )
 from tests.lowering.edits.judge import SUBJECTS, beside, judge, original, subject, texts
 from tests.lowering.edits.judge import all_edits as found_edits
@@ -166,6 +168,8 @@ WATCHDOG, RANKING = "amk/watchdog.cuh", "amk/ranking.cuh"
             "out of bounds",
         ),
         ("amk/cache.cuh", "__NV_SATFINITE", "__NV_NOSAT", "keys beyond fp8", "memory"),
+        ("amk/vector_layouts.cuh", ">> 23, 15u)", ">> 23, 1u)", "scales", "memory"),
+        ("amk/vector_layouts.cuh", "exponent >= 255u ?", "exponent > 255u ?", "scales", "memory"),
         ("amk/token_rows.cuh", "static_cast<long long>(token) * P::kHidden", "token * P::kHidden", "far row", "memory"),
     ],
 )
@@ -197,6 +201,13 @@ def test_chunks_and_rows_behind_two_gigabytes_are_found() -> None:
         assert far_chunk_of(original(name) or "").tolist() == list(range(32))
     low, high = far_row_of(original("far row") or "").tolist()
     assert low | high << 32 == 2 * 4096 * 1_000_000
+
+
+def test_the_scales_of_a_block_are_each_other_s_inverse() -> None:
+    up, down = scales_of(original("scales") or "").view(np.float32).reshape(2, 32)
+    finite = TOPS < 254 << 23
+    assert (up[finite] * down[finite] == 1).all() and np.isnan(down[TOPS == 255 << 23]).all()
+    assert (TOPS[finite].view(np.float32) * up[finite] < 32512).all()
 
 
 def test_equal_logits_and_noise_are_those_of_the_interpreter() -> None:

@@ -341,6 +341,11 @@ _FAR_COPY = (
     .replace("LANE", "threadIdx.x")
     .replace("RING_END", "amk::sync::copy_wait<0>();")
 )
+_SCALES = f"""#include "amk/vector_layouts.cuh"
+{_HEAD}  const amk::BlockScale scale(out[threadIdx.x]);
+  out[threadIdx.x] = __float_as_uint(scale.up()), out[32 + threadIdx.x] = __float_as_uint(scale.down());
+}}
+"""
 _FAR_ROW = f"""#include "amk/token_rows.cuh"
 struct Plan {{
   static constexpr int kHidden = 4096, kBatch = 1;
@@ -427,6 +432,11 @@ def far_chunk_of(ptx: str) -> NDArray[np.uint32]:
     return _words(_ran(ptx, np.arange(288, dtype=np.uint32), 1), "out", 288)[256:]
 
 
+def scales_of(ptx: str) -> NDArray[np.uint32]:
+    """2^e, then 2^-e, of blocks whose largest magnitudes are `TOPS`."""
+    return _words(_ran(ptx, np.concatenate([TOPS, TOPS]), 1), "out", 64)
+
+
 def far_row_of(ptx: str) -> NDArray[np.uint32]:
     """The address of row 1,000,000 of 4,096 numbers of a table at 0, in two words."""
     return _words(_ran(ptx, np.array([1_000_000, 0], np.uint32), 1), "out", 2)
@@ -437,6 +447,8 @@ VALUES = np.where(np.arange(32) % 3 == 1, 2.0, -1.0).astype(np.float32)
 ROWS = np.array([858_091, 8610, *range(30)], np.uint32)
 """The uniform number of the first one is nearer to 1 than to the largest float32 below; that of the second one is so
 small that its low word counts."""
+TOPS = np.array([0, 1 << 16, 1 << 23, 14 << 23, 15 << 23, 127 << 23, 254 << 23, *[255 << 23] * 25], np.uint32)
+"""Upper halves of their bits: zero, subnormal, small, 1, large, infinite."""
 ALONE = {
     "keys": Alone("amk/ranking.cuh", _KEYS, keys_of),
     "trips": Alone("amk/sync.cuh", _TRIPS, log_of),
@@ -449,7 +461,9 @@ ALONE = {
     "far bulk copy": Alone("amk/ring.cuh", _FAR_BULK, far_chunk_of),
     "far copy": Alone("amk/ring.cuh", _FAR_COPY, far_chunk_of),
     "far row": Alone("amk/token_rows.cuh", _FAR_ROW, far_row_of),
+    "scales": Alone("amk/vector_layouts.cuh", _SCALES, scales_of),
 }
 """The order of logits; what is recorded of waits that are given up: two, one behind the other, of blocks of which one
 stalls, and more than there is room for; how long one for a copy goes on; which of equal logits counts; the noise of a
-draw; chunks and a row of a table more than 2^31 bytes from their beginning."""
+draw; chunks and a row of a table more than 2^31 bytes from their beginning; scales of
+blocks of any size."""
