@@ -167,6 +167,9 @@ WATCHDOG, RANKING = "amk/watchdog.cuh", "amk/ranking.cuh"
             "far copy",
             "out of bounds",
         ),
+        ("amk/ops/combine.cuh", "peak = -3.0e38f", "peak = 0.f", "far scores of one", "logits"),
+        ("amk/ops/argmax_rows.cuh", "float value = -3.0e38f", "float value = 0.f", "negative logits of one", "tokens"),
+        ("amk/ops/select.cuh", "value[r] = -3.4e38f", "value[r] = 0.f", "negative logits", "tokens"),
         ("amk/cache.cuh", "__NV_SATFINITE", "__NV_NOSAT", "keys beyond fp8", "memory"),
         ("amk/vector_layouts.cuh", ">> 23, 15u)", ">> 23, 1u)", "scales", "memory"),
         ("amk/vector_layouts.cuh", "exponent >= 255u ?", "exponent > 255u ?", "scales", "memory"),
@@ -174,7 +177,7 @@ WATCHDOG, RANKING = "amk/watchdog.cuh", "amk/ranking.cuh"
     ],
 )
 def test_an_edit_beside_the_rules_is_seen(file: str, text: str, new: str, kernel: str, seen: str) -> None:
-    """What runs without stalls, equal logits, rare draws, large keys and large buffers do not show."""
+    """What runs without stalls, equal logits, rare draws, negative logits, large keys and large buffers do not show."""
     before = texts(kernel)[file]
     assert before.count(text) == 1
     edit = Edit("", text, file, before.index(text), len(text), new)

@@ -47,7 +47,8 @@ class Request:
     one position further each. chosen: in steps of several rows, how many rows at the end have the largest logit behind
     them, not a given token. sampling: of kernels that draw, of all sequences or of each. repelled: added to the biases
     of queries and taken from those of keys, so all scores are far below zero. ended: sequences at the end of a batch
-    whose text has ended. ends: tokens that end a text, of which the kernel as it is gives one.
+    whose text has ended. ends: tokens that end a text, of which the kernel as it is gives one. column: the only one
+    that the last norm keeps, and lm_head multiplies it with negative numbers; all logits then have one sign.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Request:
     repelled: float = 0.0
     ended: int = 0
     ends: tuple[int, ...] = ()
+    column: int | None = None
 
 
 REQUESTS = (
@@ -111,6 +113,10 @@ def _weights(schedule: Schedule, request: Request) -> RandomTensors:
     for name, values in source.arrays.items():
         if request.repelled and name.endswith((".bq", ".bk")):
             values += request.repelled if name.endswith(".bq") else -request.repelled
+    if request.column is not None:
+        norm, head = source.arrays["final_norm"], source.arrays["lm_head"]
+        norm[...] = np.where(np.arange(norm.size) == request.column, norm, 0)
+        head[...] = -np.abs(head)
     return source
 
 

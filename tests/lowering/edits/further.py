@@ -29,6 +29,7 @@ AT_A_BOUNDARY = Request("boundary", Order(), launches=(3,), position=14)
 FULL = Request("late position", Order(seed=2, slice=300), launches=(2,), position=70)
 BEHIND_THE_CONTEXT = Request("behind the context", Order(), launches=(1,), position=129)
 REPELLED = Request("scores far below zero", Order(), launches=(2,), repelled=8.0)
+NEGATIVE = Request("negative logits", Order(), launches=(4,), column=1)
 ENDED = Request("a text that has ended", Order(), launches=(2,), position=7, ended=1)
 ONE_STEP = Request("one step", Order(), launches=(1,))
 TWO_TOKENS = Request("two tokens", Order(), launches=(2,))
@@ -214,6 +215,15 @@ FURTHER: dict[str, tuple[str, Settings, FormatName, ModelSpec, tuple[Request, ..
         tiny(layers=1, hidden=64, heads=1, kv_heads=1),
         (ONE_STEP,),
     ),
+    "far scores of one": (
+        "h200",
+        replace(FAST, kv_block=16, workers=4, reduce_from=None, handoff="tagged"),
+        "bf16",
+        tiny(layers=1, heads=2, kv_heads=1, head_dim=128, qkv_bias=True),
+        (REPELLED,),
+    ),
+    "negative logits": ("h200", replace(FAST, batch=2, kv_block=16, workers=4), "bf16", tiny(layers=1), (NEGATIVE,)),
+    "negative logits of one": ("h200", replace(FAST, workers=4), "bf16", tiny(layers=1), (NEGATIVE,)),
     "keys beyond fp8": (
         "h200",
         replace(FAST, kv_dtype="fp8", kv_block=16, workers=4),
@@ -240,8 +250,9 @@ registers hold, nodes of a tree, of which an agent has 33 residuals; rows whose 
 behind them; scales beside the chunks of several layers, and many vectors that end within a block; a live batch that
 draws, each sequence in its own way and at its own position; LayerNorm of several vectors in several pieces, and gelu
 by tanh; blocks that share a scale, in so many fetches of a lane that they are used in groups; rows of which a lane has
-the scale of one split; norms of rows that are one more than a turn takes, beside sums that a later part adds to; keys
-whose largest are beyond fp8; a batch whose last row group of the output head has three rows."""
+the scale of one split; norms of rows that are one more than a turn takes, beside sums that a later part adds to;
+far scores of a single sequence; logits that are all negative; keys whose largest are beyond fp8; a batch whose last
+row group of the output head has three rows."""
 
 FROM_WARP_1 = frozenset(
     {
