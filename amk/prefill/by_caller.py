@@ -28,10 +28,11 @@ Rows = tuple[Tensor, Tensor]
 
 class CallersPrompts:
     """Reads prompts into amk's cache. model: of transformers; spec: amk's, of the same checkpoint; block: tokens that
-    are read at once, or None for all."""
+    are read at once, or None for all; device: of the tokens, default the model's."""
 
-    def __init__(self, model: Any, spec: ModelSpec, block: int | None = None) -> None:
+    def __init__(self, model: Any, spec: ModelSpec, block: int | None = None, device: Any = None) -> None:
         self._decoder, self._spec, self._block = model.base_model, spec, block
+        self._device = model.device if device is None else device
         names = inspect.signature(self._decoder.forward).parameters
         self._cache_name = "cache" if "cache" in names else "past_key_values"
 
@@ -45,10 +46,8 @@ class CallersPrompts:
         if rows is None:
             return False
         cache = Cache(layers=[SharedLayer(self._spec, each, kept) for each in rows])
-        ids = torch.tensor(
-            [[int(token) for token in tokens]], device=self._decoder.get_input_embeddings().weight.device
-        )
-        with torch.inference_mode():
+        ids = torch.tensor([[int(token) for token in tokens]], device=self._device)
+        with torch.no_grad():
             for part in ids.split(self._block or len(tokens), dim=1):
                 self._decoder(input_ids=part, use_cache=True, **{self._cache_name: cache})
         if rows[0][0].is_cuda:
@@ -81,8 +80,7 @@ class SharedLayer(DynamicLayer):  # type: ignore[misc]
         if not self._shared(key_states, value_states):
             both: Rows = super().update(key_states, value_states, *args, **kwargs)
             return both
-        if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
+        self.dtype, self.device, self.is_initialized = key_states.dtype, key_states.device, True
         self.keys, self.values = (memory[None, :, :end] for memory in self._rows)
         return self.keys, self.values
 

@@ -24,13 +24,13 @@ from amk.engine.checkpoints.open_checkpoint import open_checkpoint  # noqa: E402
 from amk.prefill.by_caller import CallersPrompts, rows_of  # noqa: E402
 from amk.report.diagnostic import AmkError  # noqa: E402
 from amk.schedule_ir.sampling import GREEDY  # noqa: E402
+from amk.schedule_ir.schedule import CacheDtype, Schedule  # noqa: E402
 from amk.weights.bfloat import F32  # noqa: E402
 from tests.engine import against_transformers as known  # noqa: E402
 from tests.engine.tiny import tiny_plan  # noqa: E402
 
-TEXT = known.PROMPT[:13]
+TEXT = known.PROMPT[:9]
 READ = len(TEXT) - 1
-FRESH = {"workers": 5, "warps": 2, "context": 32}
 
 
 @pytest.fixture(scope="module", params=known.TYPES)
@@ -59,12 +59,21 @@ def forward(source: Checkpoint) -> ForwardBackend:
     return ForwardBackend(ForwardPass(source, 32))
 
 
-BACKENDS: dict[str, Callable[[Checkpoint], Any]] = {
+def engine(source: Checkpoint, kv_dtype: CacheDtype = "bf16", **settings: Any) -> CpuEngine:
+    known_by = (kv_dtype, *sorted(settings.items()))
+    if known_by not in PLANS:
+        PLANS[known_by] = tiny_plan(source.spec, workers=5, warps=2, context=32, kv_dtype=kv_dtype, **settings)
+    return CpuEngine(PLANS[known_by], source)
+
+
+PLANS: dict[Any, Schedule] = {}
+"""Of the llama's spec."""
+BACKENDS: dict[str, Callable[..., Any]] = {
     "forward pass": forward,
     "two texts": lambda source: ForwardBackend(ForwardPass(source, 32), 2),
-    "schedule": lambda source: ScheduleBackend(CpuEngine(tiny_plan(source.spec, **FRESH), source)),
-    "rows": lambda source: RowsBackend(CpuEngine(tiny_plan(source.spec, rows=4, **FRESH), source)),
-    "sequences": lambda source: LiveBackend(CpuEngine(tiny_plan(source.spec, batch=2, live=True, **FRESH), source)),
+    "schedule": lambda source, **more: ScheduleBackend(engine(source, **more)),
+    "rows": lambda source, **more: RowsBackend(engine(source, rows=4, **more)),
+    "sequences": lambda source, **more: LiveBackend(engine(source, batch=2, live=True, **more)),
 }
 
 
@@ -131,10 +140,9 @@ def test_a_cache_of_the_same_type_is_not_copied(llama: Path, monkeypatch: pytest
 
 @pytest.mark.parametrize("kv_dtype", ["bf16", "fp8"])
 @pytest.mark.parametrize("kind", ["schedule", "rows", "sequences"])
-def test_schedules_go_on_behind_it(llama: Path, kind: str, kv_dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(FRESH, "kv_dtype", kv_dtype)
+def test_schedules_go_on_behind_it(llama: Path, kind: str, kv_dtype: CacheDtype) -> None:
     source = open_checkpoint(llama)
-    alone, lent = BACKENDS[kind](source), BACKENDS[kind](source)
+    alone, lent = (BACKENDS[kind](source, kv_dtype=kv_dtype) for _ in range(2))
     reader, text = in_bf16(theirs(llama)), [OfOneText(TEXT[0]), *TEXT[1:]]
     place = Place(CallersPrompts(reader, source.spec), TEXT[:-1])
     assert lent.lend(text[:-1], place)
@@ -165,7 +173,7 @@ def test_other_texts_are_not_given_these_rows(llama: Path, kind: str) -> None:
         np.testing.assert_allclose(backend.logits(text), went_on, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", ["forward pass", "schedule", "sequences"])
 def test_what_nobody_wrote_is_read(llama: Path, kind: str) -> None:
     backend = BACKENDS[kind](open_checkpoint(llama))
     fresh = backend.logits(TEXT)
