@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -193,3 +194,11 @@ def test_a_model_of_other_shapes_is_refused(llama: Path, tmp_path: Path) -> None
     source = open_checkpoint(llama)
     with pytest.raises(AmkError, match="AMK012"):
         forward(source).lend(TEXT[:-1], Place(CallersPrompts(other, source.spec), TEXT[:-1]))
+
+
+def test_memory_that_torch_cannot_reach(llama: Path) -> None:
+    """As of a schedule in the emulator."""
+    source = open_checkpoint(llama)
+    away = SimpleNamespace(schedule=engine(source).schedule)
+    assert rows_of(away, 0) is None
+    assert not CallersPrompts(theirs(llama), source.spec).read(TEXT, away, 0)
