@@ -1,38 +1,55 @@
 """Decoding for transformers: `model.generate(**inputs, custom_generate=amk.hf.decode(...))`.
 
-transformers prepares the request as it always does; the prompt and every token are computed by amk, with its own copy
-of the weights and its own cache. Needs torch and transformers, which are imported by whoever calls it.
+transformers prepares the request as it always does and reads the prompt into amk's cache; amk computes every token
+behind it, with its own copy of the weights. Needs torch and transformers, which are imported by whoever calls it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from amk.api.loading import load
-from amk.engine.backends.room import check_room
+from amk.engine.backends.room import OfOneText, check_room
 from amk.engine.generation.language_model import LanguageModel
 from amk.report.diagnostic import AmkError, Diagnostic
 
+Prompts = Literal["transformers", "amk"]
+"""What reads a prompt."""
 
-def decode(source: LanguageModel | str | Path, *, streamer: Any = None, **options: Any) -> Callable[..., Any]:
+
+def decode(
+    source: LanguageModel | str | Path, *, prompts: Prompts = "transformers", streamer: Any = None, **options: Any
+) -> Callable[..., Any]:
     """A function for `custom_generate` that decodes with amk.
 
     source: what `amk.load` returned, or what it takes, with its `options`; of the checkpoint that the model of
-    transformers has. streamer: one of transformers'; `generate` hands its own to no function.
+    transformers has. prompts: what reads them. streamer: one of transformers'; `generate` hands its own to no function.
+
+    Prompts by 'transformers': its model reads all tokens but the last of each sequence, without padding, in blocks of
+    prefill_chunk_size if generation_config says so. Its keys and values lie in amk's cache at once, without a copy,
+    where both have one type (float32 on the device cpu, the cache's bf16 on one GPU). They are copied layer by layer
+    where the types or devices differ, where the cache is fp8, and where heads are rotated in part (gpt_neox). They
+    serve this answer alone, as the model may have other weights than amk's: the next one is read from its first token.
+    amk reads prompts itself on the device emulator, for models that were loaded with states=True, where no cache is
+    free, and where more sequences than `LanguageModel.sequences` are decoded step by step.
+    Prompts by 'amk': what earlier texts left in the cache is not read again.
 
     Greedy decoding and sampling, logits processors, stopping criteria, left padding and several sequences work as in
     transformers. Sequences have one cache: greedy ones without processors are decoded one after the other, others read
     their texts again at every step. The function returns what `generate` returns: tokens i64 [sequences, length], or
     with return_dict_in_generate an object with `sequences`.
 
-    It raises AMK012 for another model, AMK014 where the cache is full before transformers ends the text, AMK015 for
-    embeddings in the place of tokens, beam search, assisted decoding, guidance, and for scores, attentions or hidden
-    states.
+    It raises AMK005 for unknown `prompts`, AMK012 for another model, AMK014 where the cache is full before transformers
+    ends the text, AMK015 for embeddings in the place of tokens, beam search, assisted decoding, guidance, and for
+    scores, attentions or hidden states.
     """
+    if prompts not in get_args(Prompts):
+        raise AmkError(Diagnostic("AMK005", f"prompts={prompts!r} is not known", help="transformers or amk"))
     model = source if isinstance(source, LanguageModel) else load(source, **options)
 
     def generate(
@@ -43,18 +60,21 @@ def decode(source: LanguageModel | str | Path, *, streamer: Any = None, **option
             raise AmkError(Diagnostic("AMK015", "decoding for transformers does not do inputs_embeds"))
         mask = more.get("attention_mask")
         seen = [True] * len(input_ids) if mask is None else mask.bool()
-        prompts = [ids[where].reshape(-1).tolist() for ids, where in zip(input_ids, seen, strict=True)]
-        request = _Request(model, logits_processor, stopping_criteria, generation_config, streamer)
-        return request.answered(input_ids, prompts)
+        texts = [ids[where].reshape(-1).tolist() for ids, where in zip(input_ids, seen, strict=True)]
+        by = theirs if prompts == "transformers" else None
+        request = _Request(model, by, logits_processor, stopping_criteria, generation_config, streamer)
+        return request.answered(input_ids, texts)
 
     return generate
 
 
 class _Request:
-    """One call of `generate`."""
+    """One call of `generate`. by: the model of transformers that reads prompts; None for amk."""
 
-    def __init__(self, model: LanguageModel, processors: Any, criteria: Any, config: Any, streamer: Any) -> None:
-        self._model, self._processors, self._criteria = model, processors, criteria
+    def __init__(
+        self, model: LanguageModel, by: Any, processors: Any, criteria: Any, config: Any, streamer: Any
+    ) -> None:
+        self._model, self._by, self._processors, self._criteria = model, by, processors, criteria
         self._config, self._streamer = config, streamer
 
     def answered(self, ids: Any, prompts: list[list[int]]) -> Any:
@@ -79,7 +99,7 @@ class _Request:
     def _most_probable(self, ids: Any, prompt: list[int]) -> Any:
         """One sequence with its greedy answer, [1, length]."""
         room = max(self._model.context - len(prompt) + 1, 1)
-        with self._model.stream(prompt, max_tokens=room, ignore_eos=True) as stream:
+        with self._model.stream(self._begun(prompt, ids.device), max_tokens=room, ignore_eos=True) as stream:
             for piece in stream:
                 ids = self._longer(ids, [piece.token])
                 if bool(self._criteria(ids, None).all()):
@@ -91,6 +111,8 @@ class _Request:
         """All sequences step by step: transformers chooses by its own rules from amk's logits."""
         import torch
 
+        if len(texts) <= self._model.sequences:
+            texts = [self._begun(text, ids.device) for text in texts]
         going = [True] * len(texts)
         while any(going):
             rows = [self._model.logits(text, last=True) if on else None for text, on in zip(texts, going, strict=True)]
@@ -108,6 +130,18 @@ class _Request:
             ended = self._criteria(ids, None).tolist()
             going = [on and not end for on, end in zip(going, ended, strict=True)]
         return ids
+
+    def _begun(self, prompt: list[int], device: Any) -> list[int]:
+        """The prompt, all but its last token read where transformers can."""
+        if self._by is None or len(prompt) < 2:
+            return prompt
+        check_room(prompt, self._model.spec.vocab, self._model.context)
+        from amk.prefill.by_caller import CallersPrompts
+
+        reader = CallersPrompts(self._by, self._model.spec, self._config.prefill_chunk_size, device)
+        text = [OfOneText(prompt[0]), *prompt[1:]]
+        read = partial(reader.read, text[:-1])
+        return text if self._model.lend(text[:-1], read) else prompt
 
     def _longer(self, ids: Any, tokens: list[int]) -> Any:
         import torch

@@ -87,6 +87,10 @@ class Machine:
         """A copy of a global buffer, flat."""
         return self._storage.globals[buffer].copy()
 
+    def memory(self, buffer: str) -> NDArray[Any]:
+        """A global buffer itself, flat."""
+        return self._storage.globals[buffer]
+
     def counter(self, name: str) -> list[int]:
         """Values of a counter family, flat."""
         return list(self._counters[name].values)

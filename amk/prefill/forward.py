@@ -18,7 +18,7 @@ from torch.nn.attention.bias import causal_lower_right
 
 from amk.models.graph import Attention, MatrixName, Norm, Product
 from amk.models.matrices import bias_buffer
-from amk.schedule_ir.schedule import Schedule
+from amk.schedule_ir.schedule import CacheDtype, Schedule
 from amk.weights.quantised import E4M3_MOST
 
 BLOCK = 4096
@@ -150,14 +150,16 @@ class PromptForward:
         both = []
         for name, fresh in (("k_cache", turned[:, model.heads :]), ("v_cache", v)):
             cache = self._buffers[name][layer, rows, :end]
-            cache[:, start:] = self._for_cache(fresh.transpose(0, 1), cache.dtype)
+            cache[:, start:] = for_cache(fresh.transpose(0, 1), self._schedule.kv.dtype, cache.dtype)
             both.append(cache.to(self._dtype))
         return turned[:, : model.heads].transpose(0, 1).to(self._dtype), both[0], both[1]
 
-    def _for_cache(self, values: Tensor, dtype: torch.dtype) -> Tensor:
-        if self._schedule.kv.dtype == "fp8":
-            values = values.clamp(-E4M3_MOST, E4M3_MOST).to(torch.float8_e4m3fn)
-        return values.to(dtype)
+
+def for_cache(values: Tensor, kept: CacheDtype, dtype: torch.dtype) -> Tensor:
+    """Keys or values as a cache of the type `kept` has them, in `dtype`."""
+    if kept == "fp8":
+        values = values.clamp(-E4M3_MOST, E4M3_MOST).to(torch.float8_e4m3fn)
+    return values.to(dtype)
 
 
 def rotated(x: Tensor, table: Tensor, dtype: torch.dtype) -> Tensor:

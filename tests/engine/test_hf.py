@@ -33,15 +33,18 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, amk.LanguageMod
         {"eos_token_id": [50, 60, 70]},
         {"max_length": 9},
         {"bad_words_ids": [[30], [31]], "no_repeat_ngram_size": 2},
+        {"prefill_chunk_size": 2},
     ],
 )
-def test_greedy_texts(pair: tuple[Any, amk.LanguageModel], options: dict[str, Any]) -> None:
+@pytest.mark.parametrize("prompts", ["transformers", "amk"])
+def test_greedy_texts(pair: tuple[Any, amk.LanguageModel], options: dict[str, Any], prompts: Any) -> None:
     theirs, ours = pair
     asked = {"max_new_tokens": 12, "do_sample": False, "pad_token_id": 0} | options
     if "max_length" in asked:
         del asked["max_new_tokens"]
     wanted = theirs.generate(**INPUTS, **asked)
-    assert torch.equal(theirs.generate(**INPUTS, **asked, custom_generate=amk.hf.decode(ours)), wanted)
+    decode = amk.hf.decode(ours, prompts=prompts)
+    assert torch.equal(theirs.generate(**INPUTS, **asked, custom_generate=decode), wanted)
 
 
 def test_drawn_texts_take_the_same_numbers(pair: tuple[Any, amk.LanguageModel]) -> None:
@@ -86,6 +89,8 @@ def test_dictionary_streamer_and_files(pair: tuple[Any, amk.LanguageModel]) -> N
 def test_what_is_refused(pair: tuple[Any, amk.LanguageModel]) -> None:
     theirs, ours = pair
     decode = amk.hf.decode(ours)
+    with pytest.raises(AmkError, match="AMK005"):
+        amk.hf.decode(ours, prompts="torch")  # type: ignore[arg-type]
     with pytest.raises(AmkError, match="AMK015"):
         theirs.generate(PROMPTS[:1], max_new_tokens=2, num_beams=2, custom_generate=decode)
     with pytest.raises(AmkError, match="AMK015"):
@@ -95,6 +100,32 @@ def test_what_is_refused(pair: tuple[Any, amk.LanguageModel]) -> None:
     other = transformers.LlamaForCausalLM(transformers.LlamaConfig(**config))
     with pytest.raises(AmkError, match="AMK012"):
         other.generate(PROMPTS[:1], max_new_tokens=2, custom_generate=decode)
+
+
+@pytest.mark.parametrize("texts", [1, 2])
+@pytest.mark.parametrize("chosen", [{"do_sample": False}, {"do_sample": False, "no_repeat_ngram_size": 3}])
+def test_who_reads_the_prompt(texts: int, chosen: dict[str, Any], tmp_path: Path) -> None:
+    """The caller's model, once and for this answer alone: it need not have amk's weights."""
+    path = tiny_chat.write(tmp_path / "tiny")
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+    with torch.no_grad():
+        for parameter in theirs.model.layers[0].self_attn.parameters():
+            parameter.neg_()
+    read: list[int] = []
+    theirs.model.register_forward_pre_hook(lambda *given: read.append(given[2]["input_ids"].numel()), with_kwargs=True)
+    ours = amk.load(path, device="cpu", batch=texts)
+    asked: dict[str, Any] = {"max_new_tokens": 12, "pad_token_id": 0} | chosen
+    prompts = {"input_ids": PROMPTS.clone(), "attention_mask": INPUTS["attention_mask"]}
+
+    def answer(**options: Any) -> Any:
+        return theirs.generate(**prompts, **asked, custom_generate=amk.hf.decode(ours, **options))
+
+    own = answer(prompts="amk")
+    assert read == []
+    mixed = answer()
+    several = texts > 1 or "no_repeat_ngram_size" not in chosen
+    assert read == ([3, 1] if several else []) and torch.equal(mixed, own) is not several
+    assert torch.equal(answer(prompts="amk"), own)
 
 
 @pytest.mark.parametrize("drawn", [False, True])

@@ -1,19 +1,22 @@
 """`amk.lm_eval.Model` under lm-evaluation-harness, beside the harness's own model for transformers.
 
 pip install torch==2.13.0 transformers accelerate lm_eval
-python -m pytest tests/engine/test_lm_eval.py --record FILE
+python -m pytest tests/engine/test_lm_eval.py --long --record FILE
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
+import time
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -102,6 +105,75 @@ def numbers(answers: Any) -> list[float]:
     if isinstance(answers, list | tuple):
         return [number for each in answers for number in numbers(each)]
     return [float({"True": 1, "False": 0}.get(str(answers), answers))]
+
+
+@pytest.mark.checkpoint
+@pytest.mark.long
+def test_questions_of_mmlu_on_the_real_checkpoint(
+    smollm2_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record_property: Callable[[str, Any], None]
+) -> None:
+    """Every fifth question that lm_eval has with it, its examples for MMLU; the harness's model reads the same file."""
+    huggingface = pytest.importorskip("lm_eval.models.huggingface")
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    asked = [question for text in examples().values() for question in questions(text)]
+    (tmp_path / "questions.jsonl").write_text("".join(json.dumps(each) + "\n" for each in asked[::5]))
+    accuracy = [{"metric": name, "aggregation": "mean", "higher_is_better": True} for name in ("acc", "acc_norm")]
+    task = {
+        "task": "mmlu_examples", "output_type": "multiple_choice", "dataset_path": "json", "test_split": "test",
+        "dataset_kwargs": {"data_files": {"test": str(tmp_path / "questions.jsonl")}}, "num_fewshot": 0,
+        "doc_to_text": "Question: {{question}}\nAnswer:", "doc_to_choice": "{{choices}}",
+        "doc_to_target": "{{answer}}", "metric_list": accuracy,
+    }  # fmt: skip
+    told: dict[str, dict[str, float]] = {}
+    answers: dict[str, list[float]] = {}
+    for name, make in {
+        "amk": lambda: amk.lm_eval.Model(smollm2_path, device="cpu", max_length=1024),
+        "lm_eval's hf": lambda: huggingface.HFLM(
+            pretrained=str(smollm2_path.parent), gguf_file=smollm2_path.name, device="cpu", dtype="float32",
+            batch_size=1, max_length=1024,
+        ),
+    }.items():  # fmt: skip
+        model, start = make(), time.process_time()
+        found = lm_eval.simple_evaluate(model=model, tasks=[task], log_samples=True, random_seed=0)
+        told[name] = {"processor_s": round(time.process_time() - start, 1)}
+        results = found["results"]["mmlu_examples"]
+        told[name] |= {key: round(value, 4) for key, value in results.items() if isinstance(value, float)}
+        answers[name] = numbers([each["resps"] for each in found["samples"]["mmlu_examples"]])
+    ours, theirs = (np.array(answers[name]).reshape(-1, 2) for name in told)
+    record_property("questions", len(asked[::5]))
+    record_property("results", told)
+    record_property("logarithms of the choices: largest difference", float(np.abs(ours - theirs)[:, 0].max()))
+    record_property("lm_eval", version("lm_eval"))
+    assert len(ours) == 4 * len(asked[::5]) > 200
+    np.testing.assert_allclose(ours, theirs, atol=1e-2)
+    assert all(told["amk"][f"{name},none"] == told["lm_eval's hf"][f"{name},none"] for name in ("acc", "acc_norm"))
+
+
+def examples() -> dict[str, str]:
+    """Questions of MMLU's development split by subject, which the harness has with it for its prompts."""
+    path = Path(lm_eval.__file__).parent / "tasks" / "mmlu" / "flan_cot_fewshot" / "_cot_prompts.json"
+    found: dict[str, str] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def questions(text: str) -> list[dict[str, Any]]:
+    """Those of a subject that have four choices."""
+    found = [QUESTION.fullmatch(part) for part in text.split("\n\nQ: ")[1:]]
+    return [
+        {
+            "question": each[1].strip(),
+            "choices": [each[n].strip() for n in range(2, 6)],
+            "answer": "ABCD".index(each[6]),
+        }
+        for each in found
+        if each is not None
+    ]
+
+
+QUESTION = re.compile(
+    r"(.*?)\n?\(A\)(.*?)\(B\)(.*?)\(C\)(.*?)\(D\)(.*?)\nA: Let's think step by step\..*The answer is \(([ABCD])\).*",
+    re.S,
+)
 
 
 def requests(*arguments: tuple[Any, ...]) -> list[Any]:

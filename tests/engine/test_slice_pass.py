@@ -42,6 +42,12 @@ def close(found: Any, wanted: Any, part: float) -> None:
 
 
 @pytest.mark.turns(4)
+def test_nobody_else_writes_to_its_cache(model: amk.LanguageModel) -> None:
+    """Its texts are in the memory of a schedule, of which a caller gets no view."""
+    assert not model.lend(model.encode(PROMPT), lambda place, sequence: True)
+
+
+@pytest.mark.turns(4)
 def test_states_out_and_embeddings_in(model: amk.LanguageModel, exact: amk.LanguageModel) -> None:
     """As the device cpu tells and takes them, but for the rounding of weights and caches to bf16."""
     tokens = model.encode(PROMPT)

@@ -6,7 +6,8 @@ A round takes --seconds, with a server of its own: clients ask without a pause t
 and whole; some go in the middle of an answer, some read slowly, some send what no server should get. Half-way the
 server is killed with SIGKILL and started again at the same port. Every answer that comes to its end must be the greedy
 text that the model gives by itself; no request may hang; files and memory of the server must not grow. The record is
-written after every round; a run that was ended goes on behind the rounds that it has.
+written after every round; a run that was ended goes on behind the rounds that it has. --model: that checkpoint in the
+place of a small random one.
 """
 
 from __future__ import annotations
@@ -40,8 +41,6 @@ KINDS = ("streamed", "streamed", "whole", "gone", "slow", "malformed", "streamed
 """What client n does, by n modulo their number."""
 WRONG = (b"{", b"[]", b'{"model": "soaked", "messages": 3}', b"\xff" * 100, b'{"model": "other", "prompt": "A"}')
 PROMPTS = tuple(f"{word} {number}" for word in ("HELLO", "WHAT IS", "TELL ME", "WHY") for number in range(8))
-ENOUGH = 24
-"""Tokens of an answer."""
 LEAK_BYTES, LEAK_FILES = 64 << 20, 8
 """By how much a server that has answered may differ from one that has begun to."""
 
@@ -69,10 +68,11 @@ class Server:
 
 
 class Load:
-    """The clients of one round. counts: what happened; first, whole: seconds; wrong: answers that differ."""
+    """The clients of one round. enough: tokens of an answer; counts: what happened; first, whole: seconds; wrong:
+    answers that differ."""
 
-    def __init__(self, port: int, expected: dict[str, str], seed: int) -> None:
-        self.port, self.expected, self.random = port, expected, random.Random(seed)
+    def __init__(self, port: int, expected: dict[str, str], enough: int, seed: int) -> None:
+        self.port, self.expected, self.enough, self.random = port, expected, enough, random.Random(seed)
         self.counts: Counter[str] = Counter()
         self.first: list[float] = []
         self.whole: list[float] = []
@@ -109,12 +109,12 @@ class Load:
 
     def _ask(self, prompt: str, stream: bool) -> Any:
         return self.client.completions.create(
-            model=NAME, prompt=prompt, max_tokens=ENOUGH, temperature=0, stream=stream
+            model=NAME, prompt=prompt, max_tokens=self.enough, temperature=0, stream=stream
         )
 
     def _answered(self, prompt: str, text: str, begin: float) -> None:
         self.whole.append(time.monotonic() - begin)
-        self.tokens += ENOUGH
+        self.tokens += self.enough
         if text != self.expected[prompt]:
             self.wrong.append(f"{prompt!r}: {text!r}, not {self.expected[prompt]!r}")
 
@@ -144,7 +144,7 @@ class Load:
     async def _slow(self, prompt: str) -> None:
         """Takes a few bytes at a time, and must get all of the answer."""
         begin = time.monotonic()
-        body = {"model": NAME, "prompt": prompt, "max_tokens": ENOUGH, "temperature": 0, "stream": True}
+        body = {"model": NAME, "prompt": prompt, "max_tokens": self.enough, "temperature": 0, "stream": True}
         reader, writer = await self._sent("/v1/completions", json.dumps(body).encode(), limit=256)
         received = b""
         while part := await reader.read(97):
@@ -181,11 +181,11 @@ class Load:
 
 
 async def soaked(
-    words: Sequence[str], expected: dict[str, str], seed: int, clients: int, seconds: float
+    words: Sequence[str], expected: dict[str, str], enough: int, seed: int, clients: int, seconds: float
 ) -> dict[str, Any]:
     """One round."""
     server = Server(words)
-    load = Load(server.port, expected, seed)
+    load = Load(server.port, expected, enough, seed)
     running = asyncio.create_task(load.run(clients, seconds))
     await asyncio.sleep(seconds / 2)
     load.down_until = time.monotonic() + HANG
@@ -224,29 +224,37 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--batch", type=int, default=1, help="answers that are computed at once")
+    parser.add_argument("--tokens", type=int, default=24, help="of an answer")
+    parser.add_argument("--model", type=Path, help="a checkpoint")
     parser.add_argument("--draft", action="store_true", help="with a draft, the model and some noise")
     arguments = parser.parse_args()
     record = json.loads(arguments.record.read_text()) if arguments.record.exists() else {"format": 1, "rounds": []}
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     with tempfile.TemporaryDirectory() as scratch:
-        model = tiny_chat.write(Path(scratch) / "tiny")
+        model = arguments.model or tiny_chat.write(Path(scratch) / "tiny")
         with amk.load(model, device="cpu") as alone:
-            expected = {prompt: alone.generate(prompt, max_tokens=ENOUGH).text for prompt in PROMPTS}
+            expected = {prompt: alone.generate(prompt, max_tokens=arguments.tokens).text for prompt in PROMPTS}
+        named = arguments.model.name if arguments.model else "two layers of 256, random"
         words = ["--model", str(model), "--batch", str(arguments.batch)]
         if arguments.draft:
             words += ["--draft", str(tiny_chat.write(Path(scratch) / "draft", noise=0.02)), "--draft-tokens", "3"]
         for seed in range(len(record["rounds"]), arguments.rounds):
-            found = asyncio.run(soaked(words, expected, seed, arguments.clients, arguments.seconds))
+            found = asyncio.run(soaked(words, expected, arguments.tokens, seed, arguments.clients, arguments.seconds))
             found |= {"clients": arguments.clients, "commit": commit(), "date": _now(), "cpus": os.cpu_count()}
-            found |= {"load_average": round(os.getloadavg()[0], 1), "model": "two layers of 256, random"}
-            found |= {"batch": arguments.batch, "draft": arguments.draft}
+            found |= {"load_average": round(os.getloadavg()[0], 1), "model": named}
+            found |= {"batch": arguments.batch, "draft": arguments.draft, "answer_tokens": arguments.tokens}
             record["rounds"].append(found)
-            record["command"] = shlex.join(["python", "-m", "tests.serve.soak", *sys.argv[1:]])
+            record["command"] = shlex.join(["python", "-m", "tests.serve.soak", *_told(sys.argv[1:])])
             temporary = arguments.record.with_suffix(".tmp")
             temporary.write_text(json.dumps(record, indent=1) + "\n")
             os.replace(temporary, arguments.record)
             print(json.dumps({key: found[key] for key in ("counts", "tokens_per_second", "first_token_ms", "faults")}))
     return int(any(each["faults"] for each in record["rounds"]))
+
+
+def _told(arguments: list[str]) -> list[str]:
+    """The command without places of this machine."""
+    return [Path(word).name if word.startswith("/") else word for word in arguments]
 
 
 def _now() -> str:

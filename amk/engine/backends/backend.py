@@ -7,11 +7,19 @@ and reads only what differs from them, so a conversation costs its new tokens, a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from amk.engine.backends.room import Token
 from amk.schedule_ir.sampling import Sampling
 from amk.weights.bfloat import F32
+
+
+class Writer(Protocol):
+    """Writes keys and values of a text at position 0 and behind."""
+
+    def __call__(self, place: Any, sequence: int) -> bool:
+        """place: a `TextCache` with room for them, or an engine with a schedule, of whose batch it is this sequence.
+        False, with nothing written, where it cannot write there. Whatever it started is done when it returns."""
 
 
 class Backend(Protocol):
@@ -42,6 +50,13 @@ class Backend(Protocol):
 
     def extend(self, tokens: Sequence[Token], most: int, sampling: Sampling, eos: Sequence[int]) -> list[int]:
         """The tokens that follow, 1 to `most` of them; none after one of `eos`."""
+
+    def lend(self, tokens: Sequence[Token], write: Writer) -> bool:
+        """Let somebody else write the keys and values of the tokens to a cache, for a text that begins with them.
+
+        False where `write` returns it or no cache is free. The first token is an `OfOneText` unless what is written is
+        what amk would write.
+        """
 
     def free(self) -> None: ...
 

@@ -56,6 +56,10 @@ class CpuEngine(TextEngine):
         self._machine.launch(1, self._order())
         return self._machine.get(slice_result(self.schedule)[0])
 
+    def memory(self, name: str) -> NDArray[Any]:
+        """A global buffer itself, f32 or i32 [elements]: the interpreter keeps narrower types so, too."""
+        return self._machine.memory(name)
+
     def state(self) -> dict[str, int]:
         return dict(zip(self._words, self._machine.get("state").tolist(), strict=True))
 

@@ -80,6 +80,8 @@ class ForwardPass:
     available.
     """
 
+    caches = True
+
     def __init__(self, source: Checkpoint, context: int, memory: int | None = None) -> None:
         self.model, self.context = source.spec, context
         self._source = source

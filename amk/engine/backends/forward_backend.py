@@ -11,6 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
+from amk.engine.backends.backend import Writer
 from amk.engine.backends.choice import choose
 from amk.engine.backends.forward import Part
 from amk.engine.backends.room import Token, check_room
@@ -62,6 +63,8 @@ class ModelPass(Protocol):
 
     model: ModelSpec
     context: int
+    caches: bool
+    """Are keys and values of a text in its `TextCache`?"""
 
     def text(self) -> TextCache: ...
     def read(self, parts: Sequence[Part]) -> list[F32]: ...
@@ -106,6 +109,15 @@ class ForwardBackend(Seats[_Ask]):
 
     def extend(self, tokens: Sequence[Token], most: int, sampling: Sampling, eos: Sequence[int]) -> list[int]:
         return list(self.choices(tokens, len(tokens) - 1, sampling))
+
+    def lend(self, tokens: Sequence[Token], write: Writer) -> bool:
+        def into(number: int) -> bool:
+            text = self._texts[number]
+            text.length = 0
+            text.reserve(min(len(tokens) + BLOCK, self.context))
+            return write(text, 0)
+
+        return self._forward.caches and self._lend(tokens, into)
 
     def free(self) -> None:
         self._forward.free()

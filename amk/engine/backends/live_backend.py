@@ -14,8 +14,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from amk.engine.backends.backend import Writer
 from amk.engine.backends.choice import choose
-from amk.engine.backends.room import Token, check_room
+from amk.engine.backends.room import Token, check_room, numbered
 from amk.engine.backends.schedule_backend import PromptReader, ScheduleTexts
 from amk.engine.backends.seats import PATIENCE_S, Ask, Seat, Seats
 from amk.report.diagnostic import AmkError, Diagnostic
@@ -58,7 +59,7 @@ class _Ask(Ask):
     @property
     def tokens(self) -> list[int]:
         """Of the text and behind it."""
-        return [*map(int, self.text), *self.answer]
+        return [*numbered(self.text), *self.answer]
 
 
 def _unread(seat: Seat[_Ask], ask: _Ask) -> int:
@@ -92,6 +93,9 @@ class LiveBackend(ScheduleTexts, Seats[_Ask]):
         if not serves(self._mode, sampling):
             return [choose(self.logits(tokens), sampling, len(tokens) - 1)]
         return self._answer_text(tokens, max(1, min(most, self._slice)), eos, sampling).answer
+
+    def lend(self, tokens: Sequence[Token], write: Writer) -> bool:
+        return self._lend(tokens, lambda number: write(self.engine, number))
 
     def free(self) -> None:
         with self._turn:

@@ -12,6 +12,21 @@ Token = int | bytes
 """A token of the vocabulary, or an embedding in its place: the bytes of f32 [hidden size]."""
 
 
+class OfOneText(int):
+    """A token that equals no other, not even of the same number.
+
+    Behind it a cache shares nothing with other texts: none is given rows of it that somebody else than amk computed.
+    """
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __ne__(self, other: object) -> bool:
+        return self is not other
+
+    __hash__ = int.__hash__
+
+
 def check_room(prompt: Sequence[Token], vocab: int, context: int, hidden: int | None = None) -> None:
     """AMK014 for a text without tokens, with one that is not in the vocabulary, or longer than the context.
 
@@ -37,13 +52,18 @@ def check_room(prompt: Sequence[Token], vocab: int, context: int, hidden: int | 
         )
 
 
+def numbered(tokens: Sequence[Token]) -> list[int]:
+    """Tokens of a text without embeddings, each as it is."""
+    return [token if isinstance(token, int) else int(token) for token in tokens]
+
+
 def tokens_of(prompt: Any) -> list[int]:
     """Numbers of tokens, whatever kind of whole numbers they are. AMK014 for anything else."""
     try:
         parts = [*prompt]
         if isinstance(prompt, bytes) or any(isinstance(part, bool) for part in parts):
             raise TypeError(f"{str(prompt)[:80]} has no numbers of tokens")
-        return [operator.index(part) for part in parts]
+        return [part if isinstance(part, OfOneText) else operator.index(part) for part in parts]
     except TypeError as error:
         message = f"the prompt is neither a text, tokens, nor messages with role and content: {error}"
         raise AmkError(Diagnostic("AMK014", message)) from error

@@ -9,8 +9,8 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from amk.engine.backends.backend import common
-from amk.engine.backends.room import Token, check_room
+from amk.engine.backends.backend import Writer, common
+from amk.engine.backends.room import Token, check_room, numbered
 from amk.engine.backends.run import Launches, Run
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.ops.select import REQUEST
@@ -176,6 +176,12 @@ class ScheduleBackend(ScheduleTexts):
             run, self._run = self._run, None
             run.close()
 
+    def lend(self, tokens: Sequence[Token], write: Writer) -> bool:
+        self.forget()
+        if write(self.engine, 0):
+            self._read = list(tokens)
+        return bool(self._read)
+
     def forget(self) -> None:
         """Read the next text from its first token on, whatever the cache holds."""
         self._stop()
@@ -196,7 +202,7 @@ class ScheduleBackend(ScheduleTexts):
         require(mode_of(schedule), sampling)
         self.cached = min(common(self._read, tokens), len(tokens) - 1)
         self._read = self._read[: self.cached]
-        return [int(token) for token in tokens]
+        return numbered(tokens)
 
     def _behind(self, given: list[int]) -> LogitsBehind | None:
         """All that the cache does not hold is read, by a reader that tells what follows."""

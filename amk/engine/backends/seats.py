@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -94,6 +94,22 @@ class Seats(ABC, Generic[A]):
         if ask.error is not None:
             raise ask.error
         return ask
+
+    def _lend(self, text: Sequence[Token], write: Callable[[int], bool]) -> bool:
+        """Somebody writes keys and values of a text to the cache of a free seat, given by its number. False where none
+        is free, or nothing was written."""
+        with self._turn:
+            self._idle()
+            free = [seat for seat in self._seats if seat.ask is None]
+            if not free:
+                return False
+            seat = min(free, key=lambda seat: seat.used)
+            seat.read = ()
+            if not write(seat.number):
+                return False
+            self._clock += 1
+            seat.read, seat.used = list(text), self._clock
+            return True
 
     def _idle(self) -> None:
         """Wait until nothing is being computed; the lock is held."""

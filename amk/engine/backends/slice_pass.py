@@ -37,6 +37,8 @@ class SliceEngine(Protocol):
 class SlicePass:
     """The model, with one text, whose keys and values are in the memory of `layers`. Not thread safe."""
 
+    caches = False
+
     def __init__(self, layers: SliceEngine, head: SliceEngine, source: TensorSource) -> None:
         part = layers.schedule.model
         self.model = part.model_copy(update={"slice": None})

@@ -34,6 +34,11 @@ class TextCache:
                 cache[layer] = self._empty(room)
                 cache[layer][:, : self.length] = old[:, : self.length]
 
+    def rows(self) -> list[tuple[F32, F32]]:
+        """Keys and values of each layer, [KV heads, positions, head_dim] for as many as there is room for; keys are
+        turned by their position. They are the memory itself, until more room is reserved."""
+        return list(zip(self._keys, self._values, strict=True))
+
     def attended(self, layer: int, q: F32, k: F32, v: F32, hidden: NDArray[np.bool_] | None) -> F32:
         """What attention makes of rows behind the text, [rows, q_dim]; their keys and values go behind those of it.
 

@@ -119,13 +119,18 @@ def stored_rows(spec: ModelSpec, tensor: Tensor, start: int, stop: int) -> npt.N
     pairs are half a head apart, the rotated ones first.
     """
     head, row = np.divmod(np.arange(start, stop), spec.head_dim)
-    half, pair = np.divmod(row, spec.head_dim // 2)
-    turned = (spec.rotary_dim or spec.head_dim) // 2
     if tensor.partly:
-        rest = turned * 2 + half * (spec.head_dim // 2 - turned) + pair - turned
-        row = np.where(pair < turned, half * turned + pair, rest)
+        row = order_in_head(spec)[row]
     part, parts = tensor.part
     return np.asarray((head * parts + part) * spec.head_dim + row, np.intp)
+
+
+def order_in_head(spec: ModelSpec) -> npt.NDArray[np.intp]:
+    """[head_dim]: which element of a head of the file is each of a head here, see `stored_rows`."""
+    half, pair = np.divmod(np.arange(spec.head_dim), spec.head_dim // 2)
+    turned = (spec.rotary_dim or spec.head_dim) // 2
+    rest = turned * 2 + half * (spec.head_dim // 2 - turned) + pair - turned
+    return np.asarray(np.where(pair < turned, half * turned + pair, rest), np.intp)
 
 
 def _files(path: Path) -> dict[str, Path]:

@@ -13,9 +13,9 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from amk.engine.backends.backend import Backend
+from amk.engine.backends.backend import Backend, Writer
 from amk.engine.backends.choice import choose, log_softmax
-from amk.engine.backends.room import Token, tokens_of
+from amk.engine.backends.room import Token, check_room, tokens_of
 from amk.engine.generation.answer_stream import NewTokens, Stream
 from amk.engine.generation.completion import Completion, Options, Perplexity, Piece, Score, TokenLogprob, biased
 from amk.engine.generation.conversation import Chat
@@ -151,6 +151,14 @@ class LanguageModel:
         with self._lock:
             self._check_open()
             return self._backend.embeddings(tokens)
+
+    def lend(self, tokens: Sequence[Token], write: Writer) -> bool:
+        """As `Backend.lend`: somebody else writes the keys and values of a text's begin. AMK014 for one that the cache
+        cannot hold."""
+        with self._lock:
+            self._check_open()
+            check_room(tokens, self.spec.vocab, self.context)
+            return self._backend.lend(tokens, write)
 
     def score(self, prompt: Prompt, continuations: str | Sequence[str] | Sequence[Sequence[int]]) -> list[Score]:
         """How probable each continuation is behind the prompt. A string is tokenised by itself, without a BOS token.
