@@ -99,7 +99,7 @@ class _Request:
     def _most_probable(self, ids: Any, prompt: list[int]) -> Any:
         """One sequence with its greedy answer, [1, length]."""
         room = max(self._model.context - len(prompt) + 1, 1)
-        with self._model.stream(self._begun(prompt, ids.device), max_tokens=room, ignore_eos=True) as stream:
+        with self._model.stream(self._read_ahead(prompt, ids.device), max_tokens=room, ignore_eos=True) as stream:
             for piece in stream:
                 ids = self._longer(ids, [piece.token])
                 if bool(self._criteria(ids, None).all()):
@@ -112,7 +112,7 @@ class _Request:
         import torch
 
         if len(texts) <= self._model.sequences:
-            texts = [self._begun(text, ids.device) for text in texts]
+            texts = [self._read_ahead(text, ids.device) for text in texts]
         going = [True] * len(texts)
         while any(going):
             rows = [self._model.logits(text, last=True) if on else None for text, on in zip(texts, going, strict=True)]
@@ -131,7 +131,7 @@ class _Request:
             going = [on and not end for on, end in zip(going, ended, strict=True)]
         return ids
 
-    def _begun(self, prompt: list[int], device: Any) -> list[int]:
+    def _read_ahead(self, prompt: list[int], device: Any) -> list[int]:
         """The prompt, all but its last token read where transformers can."""
         if self._by is None or len(prompt) < 2:
             return prompt

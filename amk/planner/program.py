@@ -270,7 +270,7 @@ class Author(Writer):
     def choice(self) -> list[Step]:
         """The next token, or the next given ones."""
         if self.settings.headless:
-            return [*self.met(), Step(op=AdvanceOp(role="all", prompt="prompt", output="output"))]
+            return [*self.meeting(), Step(op=AdvanceOp(role="all", prompt="prompt", output="output"))]
         best = ArgmaxRowsOp(
             role="all", logits="logits", best_value="best_value", best_index="best_index", **self.of_sums("lm_head"),
             **self.squares(), k_parts=self.parts("lm_head"),
@@ -289,7 +289,7 @@ class Author(Writer):
         )  # fmt: skip
         return [*steps, Step(op=select)]
 
-    def met(self) -> list[Step]:
+    def meeting(self) -> list[Step]:
         """Where every warp looks for the words of the last hidden state by itself, another of its worker may still add
         to what the next step overwrites: they meet."""
         last = self.state(len(self.graph.additions))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -98,3 +100,10 @@ def torch_gpu(device: Device) -> Device:
     if not torch.cuda.is_available():
         pytest.skip("torch cannot use this GPU")
     return device
+
+
+@pytest.fixture(scope="module")
+def checkpoint_path(request: pytest.FixtureRequest) -> Path:
+    """SmolLM2: what AMK_SMOLLM2 names, else the file that the tests keep."""
+    given = os.environ.get("AMK_SMOLLM2")
+    return Path(given) if given else Path(request.getfixturevalue("smollm2_path"))

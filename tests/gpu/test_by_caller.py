@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,12 +16,6 @@ from tests.prompts import PROMPTS
 
 pytestmark = [pytest.mark.gpu, pytest.mark.checkpoint]
 NEW = 32
-
-
-@pytest.fixture(scope="module")
-def checkpoint_path(request: pytest.FixtureRequest) -> Path:
-    given = os.environ.get("AMK_SMOLLM2")
-    return Path(given) if given else Path(request.getfixturevalue("smollm2_path"))
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,6 @@ ops or the packing. AMK_SMOLLM2 names the GGUF file where it cannot be fetched.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,12 +22,6 @@ from tests.prompts import PROMPTS
 pytestmark = [pytest.mark.gpu, pytest.mark.checkpoint]
 
 TOKENS = 64
-
-
-@pytest.fixture(scope="module")
-def checkpoint_path(request: pytest.FixtureRequest) -> Path:
-    given = os.environ.get("AMK_SMOLLM2")
-    return Path(given) if given else Path(request.getfixturevalue("smollm2_path"))
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from amk.engine.backends.backend import Writer
 from amk.engine.backends.choice import choose
-from amk.engine.backends.room import Token, check_room, numbered
+from amk.engine.backends.room import Token, check_room, token_numbers
 from amk.engine.backends.schedule_backend import PromptReader, ScheduleTexts
 from amk.engine.backends.seats import PATIENCE_S, Ask, Seat, Seats
 from amk.report.diagnostic import AmkError, Diagnostic
@@ -59,7 +59,7 @@ class _Ask(Ask):
     @property
     def tokens(self) -> list[int]:
         """Of the text and behind it."""
-        return [*numbered(self.text), *self.answer]
+        return [*token_numbers(self.text), *self.answer]
 
 
 def _unread(seat: Seat[_Ask], ask: _Ask) -> int:

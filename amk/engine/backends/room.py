@@ -52,7 +52,7 @@ def check_room(prompt: Sequence[Token], vocab: int, context: int, hidden: int | 
         )
 
 
-def numbered(tokens: Sequence[Token]) -> list[int]:
+def token_numbers(tokens: Sequence[Token]) -> list[int]:
     """Tokens of a text without embeddings, each as it is."""
     return [token if isinstance(token, int) else int(token) for token in tokens]
 

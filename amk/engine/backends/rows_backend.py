@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from amk.engine.backends.backend import common
 from amk.engine.backends.choice import choose
-from amk.engine.backends.room import Token, check_room, numbered
+from amk.engine.backends.room import Token, check_room, token_numbers
 from amk.engine.backends.schedule_backend import PromptReader, ScheduleBackend, ScheduleEngine
 from amk.schedule_ir.ops.select import REJECTED, REQUEST
 from amk.schedule_ir.sampling import Sampling, serves
@@ -66,7 +66,7 @@ class RowsBackend(ScheduleBackend):
             row_of = {node: row for row, node in enumerate([*begin[-1:], *some] if begin else [-1, *some], lead)}
             behind = [row_of[parents[node]] for node in some]
             start = len(text) - 1 - lead
-            given = numbered(text)
+            given = token_numbers(text)
             self.engine.request(
                 [*given, *(nodes[node] for node in some)], start=start, given=start + 1,
                 parents=[*range(lead), *behind],
@@ -85,7 +85,7 @@ class RowsBackend(ScheduleBackend):
         """Read the text but for its last token, as far as a step of so many nodes has no rows for it: how many rows of
         that step are the text's before its last token."""
         check_room(text, self.engine.schedule.model.vocab, self.context)
-        last, given = len(text) - 1, numbered(text)
+        last, given = len(text) - 1, token_numbers(text)
         self.cached = min(common(self._read, text), last)
         self._read = self._read[: self.cached]
         at = self._read_before(given, last)
@@ -121,7 +121,7 @@ class RowsBackend(ScheduleBackend):
         """One launch behind the first `known` tokens, what follows them are guesses: what each step adds to the text,
         at most `most` tokens in all, none behind one of `eos`."""
         check_room(tokens[:known], self.engine.schedule.model.vocab, self.context)
-        text, first = numbered(tokens), known - 1
+        text, first = token_numbers(tokens), known - 1
         self.cached = min(common(self._read, tokens), first)
         self._read = self._read[: self.cached]
         at = min(self._read_before(text[:known], first), self.context - self.rows)
@@ -145,7 +145,7 @@ class RowsBackend(ScheduleBackend):
         For each step with such tokens: their rows, from and to, and the token with the largest logit behind every row.
         """
         check_room(tokens, self.engine.schedule.model.vocab, self.context)
-        text = numbered(tokens)
+        text = token_numbers(tokens)
         self.cached = min(common(self._read, tokens), first)
         self._read = self._read[: self.cached]
         at = self._read_before(text, first)

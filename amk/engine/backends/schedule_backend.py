@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from amk.engine.backends.backend import Writer, common
-from amk.engine.backends.room import Token, check_room, numbered
+from amk.engine.backends.room import Token, check_room, token_numbers
 from amk.engine.backends.run import Launches, Run
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.ops.select import REQUEST
@@ -202,7 +202,7 @@ class ScheduleBackend(ScheduleTexts):
         require(mode_of(schedule), sampling)
         self.cached = min(common(self._read, tokens), len(tokens) - 1)
         self._read = self._read[: self.cached]
-        return numbered(tokens)
+        return token_numbers(tokens)
 
     def _behind(self, given: list[int]) -> LogitsBehind | None:
         """All that the cache does not hold is read, by a reader that tells what follows."""
