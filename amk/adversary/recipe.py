@@ -120,6 +120,10 @@ def put(find_path: Callable[[Json], Path], value: Any, new: bool = False) -> Mak
     return lambda s: [Edit("insert" if new else "replace", find_path(s), value)]
 
 
+def put_each(*values: tuple[Path, Any]) -> Make:
+    return lambda s: [Edit("replace", path, value) for path, value in values]
+
+
 def swap(find_path: Callable[[Json], Path], by: int) -> Make:
     """Move the step `by` places."""
 

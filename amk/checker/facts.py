@@ -156,8 +156,8 @@ def check_sequences(schedule: Schedule, rows: I64) -> None:
 
 def check_launch(schedule: Schedule, programs: list[Program]) -> None:
     """(8) Every worker is resident, with the registers and shared memory that the schedule allows the kernel; there is
-    device memory for all buffers, and the copy engine."""
-    launch, target = schedule.launch, schedule.target
+    device memory for all buffers, and the copy engine. The file's limits count up to what is known of the GPU."""
+    launch, target = schedule.launch, schedule.target.as_known()
     threads, ctas = launch.warps * WARP, launch.ctas_per_sm
     require(launch.cooperative, "launch: not cooperative")
     registers = -(-launch.registers * WARP // REGISTER_UNIT) * REGISTER_UNIT

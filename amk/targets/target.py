@@ -26,6 +26,9 @@ RESERVED_SMEM_PER_BLOCK = 1024
 MAX_THREADS_PER_BLOCK = 1024
 MAX_REGISTERS_PER_THREAD = 255
 
+PER_SM = ("smem_per_sm", "smem_per_block", "regs_per_sm", "max_threads_per_sm", "max_blocks_per_sm")
+PER_CARD = ("sms", "hbm_bytes")
+
 _Positive = Annotated[int, Field(gt=0, lt=1 << 48)]
 _Rate = Annotated[float, Field(gt=0, lt=1e6, allow_inf_nan=False)]
 
@@ -58,6 +61,20 @@ class Target(BaseModel):
         """(major, minor) as the driver reports it: (9, 0) for sm_90a."""
         digits = re.sub(r"\D", "", self.arch)
         return int(digits[:-1]), int(digits[-1])
+
+    def as_known(self) -> "Target":
+        """The target with no more than is known of it.
+
+        A schedule carries its target, and whoever edits the file may write any limit. What an SM has and can do follows
+        from the architecture, the number of SMs and the memory from the name. Where no known target has that
+        architecture or name, the file's numbers stand.
+        """
+        like = [known for known in targets() if known.arch == self.arch]
+        same = [known for known in targets() if known.name == self.name]
+        known = [(limit, like) for limit in PER_SM if like] + [(limit, same) for limit in PER_CARD if same]
+        least = {limit: min(getattr(self, limit), *(getattr(gpu, limit) for gpu in gpus)) for limit, gpus in known}
+        lacking = {f for f in self.features if like and not any(gpu.has(f) for gpu in like)}
+        return self.model_copy(update={**least, "features": tuple(f for f in self.features if f not in lacking)})
 
     def has(self, feature: Feature) -> bool:
         return feature in self.features

@@ -4,7 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from amk.report.diagnostic import AmkError
-from amk.targets.target import RESERVED_SMEM_PER_BLOCK, Target, load_target, targets
+from amk.targets.target import PER_CARD, PER_SM, RESERVED_SMEM_PER_BLOCK, Target, load_target, targets
 
 NAMES = ("a10g", "a100-40gb", "a100-80gb", "l4", "l20", "l40s", "rtx4090", "h100", "h200", "b200", "rtx5090")
 
@@ -95,3 +95,23 @@ def test_a_target_cannot_be_changed_and_refuses_unknown_fields() -> None:
         target.sms = 1  # type: ignore[misc]
     with pytest.raises(ValidationError, match="Extra inputs"):
         Target.model_validate({**target.model_dump(), "tflops": 1})
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_file_cannot_claim_more_of_a_gpu_than_is_known(name: str) -> None:
+    target = load_target(name)
+    assert target.as_known() == target
+    for limit in (*PER_SM, *PER_CARD):
+        more, less = (target.model_copy(update={limit: getattr(target, limit) + by}) for by in (1, -1))
+        assert more.as_known() == target and less.as_known() == less
+        own = more.model_copy(update={"name": "mine"})
+        assert own.as_known() == (own if limit in PER_CARD else target.model_copy(update={"name": "mine"}))
+    every = target.model_copy(
+        update={"features": ("cp_async", "mma", "fp8", "bulk_copy", "cluster", "wgmma", "tcgen05")}
+    )
+    assert set(every.as_known().features) == set(target.features)
+
+
+def test_of_an_unknown_architecture_the_file_is_believed() -> None:
+    other = load_target("l4").model_copy(update={"name": "orin", "arch": "sm_87", "smem_per_block": 1 << 30})
+    assert other.as_known() == other

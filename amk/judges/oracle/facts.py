@@ -77,7 +77,7 @@ def steps(body: tuple[Node, ...]) -> Iterator[Step]:
 def _resident(schedule: Schedule) -> Iterator[str]:
     """All workers at once on the target: threads, registers in units of 256 a warp and a quarter for each part of the
     SM, shared memory with its reserve in units of 128 bytes, barriers up to the largest number."""
-    launch, target = schedule.launch, schedule.target
+    launch, target = schedule.launch, schedule.target.as_known()
     if not launch.cooperative:
         yield "only a cooperative launch promises that all workers run"
     if launch.workers > target.sms * launch.ctas_per_sm:
@@ -102,9 +102,9 @@ def _resident(schedule: Schedule) -> Iterator[str]:
 
 
 def _shared(schedule: Schedule) -> Iterator[str]:
-    if sum(b.bytes for b in schedule.buffers if b.space == "global") > schedule.target.hbm_bytes:
+    if sum(b.bytes for b in schedule.buffers if b.space == "global") > schedule.target.as_known().hbm_bytes:
         yield "the buffers exceed device memory"
-    if schedule.launch.shared_bytes > schedule.target.smem_per_block:
+    if schedule.launch.shared_bytes > schedule.target.as_known().smem_per_block:
         yield "a block has less shared memory"
     for buffer in schedule.buffers:
         if buffer.space == "shared":

@@ -4,7 +4,8 @@ Resources. Do all workers run at once: arithmetic against the target. Properties
 grid-wide progress promised); workers <= SMs * CTAs per SM, where a CTA needs its shared memory plus the reserved KiB in
 units of 128 bytes, its threads, its named barriers, and its registers in allocation units, each warp's inside one
 quarter of the register file; shared buffers inside the launch's shared memory and aligned; global buffers inside device
-memory. Numbers of the compiled kernel replace the schedule's own.
+memory. Numbers of the compiled kernel replace the schedule's own. The file's limits
+count up to what is known of the GPU.
 
 Source: CUDA C++ Programming Guide, compute capability tables; `cuda_occupancy.h` of CUDA 13.
 
@@ -67,7 +68,7 @@ def check_resources(schedule: Schedule, compiled: CompiledResources | None = Non
 
 
 def _shared(schedule: Schedule, compiled: CompiledResources | None) -> Iterator[Diagnostic]:
-    launch, target = schedule.launch, schedule.target
+    launch, target = schedule.launch, schedule.target.as_known()
     for i, buffer in enumerate(schedule.buffers):
         if buffer.space != "shared":
             continue
@@ -88,14 +89,14 @@ def _shared(schedule: Schedule, compiled: CompiledResources | None) -> Iterator[
 
 def _global(schedule: Schedule) -> Iterator[Diagnostic]:
     """Every global buffer is allocated, at once."""
-    need, target = sum(b.bytes for b in schedule.buffers if b.space == "global"), schedule.target
+    need, target = sum(b.bytes for b in schedule.buffers if b.space == "global"), schedule.target.as_known()
     if need > target.hbm_bytes:
         message = f"the buffers need {need:,} bytes, {target.name} has {target.hbm_bytes:,}"
         yield finding("AMK011", message, ("buffers",))
 
 
 def _residency(schedule: Schedule, compiled: CompiledResources | None) -> Iterator[Diagnostic]:
-    launch, target = schedule.launch, schedule.target
+    launch, target = schedule.launch, schedule.target.as_known()
     threads, ctas = launch.warps * WARP, launch.ctas_per_sm
     if not launch.cooperative:
         yield finding(
@@ -137,10 +138,11 @@ def _named_barriers(schedule: Schedule) -> int:
 
 
 def _features(schedule: Schedule) -> Iterator[Diagnostic]:
+    target = schedule.target.as_known()
     for i, stream in enumerate(schedule.streams):
         feature = "bulk_copy" if stream.engine == "bulk" else "cp_async"
-        if feature not in schedule.target.features:
-            message = f"stream '{stream.name}' needs {feature}, {schedule.target.name} lacks it"
+        if feature not in target.features:
+            message = f"stream '{stream.name}' needs {feature}, {target.name} lacks it"
             yield finding("AMK601", message, ("streams", i, "engine"))
 
 
