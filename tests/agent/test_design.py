@@ -227,6 +227,12 @@ def test_a_search_of_edits_learns_and_repeats_nothing(make_loop: MakeLoop, monke
     elites = Archive().elites(loop.context())
     assert len({e.cell for e in elites}) == len(elites) and elites[0].score <= 0
     assert Structure().ask(loop.context()) == Structure().ask(loop.context())
+    for trial in trials:
+        assert trial.gated is not None and not trial.gated.bottleneck, "what no device runs the gate does not simulate"
+        trial.gated = trial.gated.model_copy(update={"bottleneck": "down: as the gate saw it"})
+    archive = Archive()
+    cells = {e.cell[0] for e in archive.elites(loop.context()) if e.index != START}
+    assert cells == {"down: as the gate saw it"} and set(archive._times) <= {START}, "nothing is simulated twice"
     assert all(edit_of(text) for text in refused(loop.context()))
 
 

@@ -189,6 +189,7 @@ def test_a_certificate_that_the_checker_refuses_is_a_verdict(runs: bool, monkeyp
     gated, ready = gate.judge(0, made)
     assert gated.verdict == "passed" and ready is not None and bool(ready.kernel) == runs
     assert (gated.simulated_ms is not None) == runs, "a report says how the simulator ranked what a device measured"
+    assert bool(gated.bottleneck) == runs, "the search does not simulate it once more"
 
     def refuse(*_: object) -> None:
         raise Rejected("race: in 'h_out'")

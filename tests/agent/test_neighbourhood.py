@@ -2,17 +2,18 @@
 
 from dataclasses import dataclass, replace
 from math import exp
+from typing import Any
 
 import pytest
 
-from amk.agent.decide.neighbourhood import Neighbourhood, fate, sentence
+from amk.agent.decide.neighbourhood import PLANS_BESIDE, WAITING, Neighbourhood, fate, sentence
 from amk.agent.device.measure import Block, Job
 from amk.agent.device.noise import Noise
 from amk.agent.device.simulated import SimulatedBackend
 from amk.agent.gate.candidate import Workshop
 from amk.agent.gate.certify import Judgement
 from amk.agent.gate.gate import Ready
-from amk.agent.journal.state import START, State
+from amk.agent.journal.state import START, State, Trial
 from amk.agent.journal.store import read_state
 from amk.agent.propose.combine import Paid
 from amk.agent.propose.replay import Replay
@@ -90,6 +91,47 @@ def test_what_a_short_look_does_not_plan_counts_as_open(make_loop: MakeLoop, wor
     some = Neighbourhood().survey(fresh, plans=2).event()
     every = Neighbourhood().survey(fresh).event()
     assert some.open >= every.open and some.singles == every.singles
+
+
+class EveryKernel(dict[str, int]):
+    def get(self, key: str, default: Any = None) -> int:
+        return 0
+
+
+@dataclass
+class Waiting:
+    """A state in which proposals wait, and every kernel was tried."""
+
+    state: State
+    by_key: EveryKernel
+
+    @property
+    def open_trials(self) -> list[Trial]:
+        return WAITING * self.state.trials
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.state, name)
+
+
+def test_while_proposals_wait_a_look_makes_few_plans_and_goes_on_next_time(
+    make_loop: MakeLoop, workshop: Workshop
+) -> None:
+    """Whoever waits for the search does not wait for a thousand plans. Nothing is called settled before its plan."""
+    loop = make_loop(Replay(({"warps": 6},)), evals=1)
+    names = ("warps", "overlay", "run_ahead", "slots")
+    loop.space = replace(loop.space, knobs=tuple(k for k in loop.space.knobs if k.name in names))
+    loop.__post_init__()
+    loop.run()
+    fresh = Workshop(workshop.model, workshop.target, workshop.context)
+    state: Any = Waiting(loop.state, EveryKernel())
+    busy, near, made = replace(loop.context(), workshop=fresh, state=state), Neighbourhood(), [0]
+    points = sum(1 for _ in loop.space.neighbours(loop.space.start))
+    while (settled := near.look(busy, last=False)) is None:
+        assert near.following(busy) is None
+        made.append(len(fresh._keys))
+        assert made[-2] < made[-1] <= made[-2] + 2 * PLANS_BESIDE
+    assert len(made) > 2 and settled.singles == points and settled.pairs > points and not settled.open
+    assert settled.duplicate + settled.impossible + settled.tried == settled.singles + settled.pairs
 
 
 @pytest.mark.turns(4)

@@ -22,6 +22,8 @@ that, because the value has passed in another plan.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import combinations, product
 from math import inf
@@ -132,6 +134,10 @@ class Survey:
         )  # fmt: skip
 
 
+WAITING, PLANS_BESIDE = 4, 16
+"""From so many open proposals on a look makes so few plans: a device or a client waits for what the search does next,
+and the plans near a new best are a thousand, 20 ms each."""
+
 LAST_PLANS = 300
 """Plans that are made for the look at the end of a session, which takes them some seconds: what was not planned counts
 as open."""
@@ -167,7 +173,13 @@ class Neighbourhood:
         return survey
 
     def following(self, progress: Progress) -> tuple[float, Settings] | None:
-        """The first of what is open; costs few lowerings."""
+        """The first of what is open. Where proposals wait for a device, it makes few plans at a time: None then says
+        that nothing is known to be open yet, and the next call goes on."""
+        with self._few_plans(progress):
+            found = self._following(progress)
+            return None if self._plans <= 0 and found and not progress.workshop.knows(found[1]) else found
+
+    def _following(self, progress: Progress) -> tuple[float, Settings] | None:
         if (single := self._single_that_is(progress, "open")) is not None:
             return 0.0, single
         survey = self._singles(progress)
@@ -182,8 +194,9 @@ class Neighbourhood:
     def paid(self, progress: Progress) -> list[tuple[float, Item]]:
         """By knob its best single change, if that gains more than PAID (log time, change), the greatest gain first;
         empty until every single change is settled."""
-        if self._single_that_is(progress, *UNSETTLED) is not None:
-            return []
+        with self._few_plans(progress):
+            if self._single_that_is(progress, *UNSETTLED) is not None:
+                return []
         self.effects.update(progress)
         base, best = progress.incumbent(), dict[str, tuple[float, Item]]()
         for change, worth in sorted(self.effects.averaged(base).items(), key=lambda seen: seen[1]):
@@ -193,12 +206,24 @@ class Neighbourhood:
 
     def look(self, progress: Progress, last: bool) -> Surveyed | None:
         """What to write down; None if something is open and the search goes on."""
-        if not last and (
-            self._single_that_is(progress, *UNSETTLED) is not None or self.following(progress) is not None
-        ):
+        if not last and self._is_open(progress):
             return None
         found = self.survey(progress, LAST_PLANS if last else inf).event()
         return None if found.open and not last else found
+
+    def _is_open(self, progress: Progress) -> bool:
+        """Whether something is open, or may be: `following` would need more plans to tell."""
+        with self._few_plans(progress):
+            return self._single_that_is(progress, *UNSETTLED) is not None or self._following(progress) is not None
+
+    @contextmanager
+    def _few_plans(self, progress: Progress) -> Iterator[None]:
+        """Within, what has no plan yet counts as open after a few more plans, if proposals wait."""
+        self._plans = PLANS_BESIDE if len(progress.state.open_trials) >= WAITING else inf
+        try:
+            yield
+        finally:
+            self._plans = inf
 
     def _single_that_is(self, progress: Progress, *fates: Fate) -> Settings | None:
         """The first plan one change away that is so."""

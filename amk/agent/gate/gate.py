@@ -17,11 +17,12 @@ from amk.agent.gate.candidate import Candidate, Impossible, Workshop
 from amk.agent.gate.certify import Certifier, Judgement
 from amk.agent.gate.design import Design
 from amk.agent.journal.events import Gated
+from amk.agent.tools.time_by_step import bottleneck
 from amk.lowering.kernel import build
 from amk.planner.settings import Settings
 from amk.report.diagnostic import AmkError, Diagnostic, Exit
 from amk.schedule_ir.schedule import Schedule
-from amk.simulator.predict import Simulator
+from amk.simulator.predict import Prediction, Simulator
 
 DETAIL = 1000
 VERDICT = -3
@@ -159,16 +160,17 @@ class Gate:
             kernel_key = candidate.kernel_key()
         except AmkError as error:
             return refused("uncompilable", tuple(d.code for d in error.diagnostics), error.diagnostics[0].message)
+        foretold = simulated(self.workshop.simulator, candidate.schedule) if kernel else None
         passed = Gated(
             index=index, verdict="passed", key=candidate.key, kernel=kernel_key, repaired=candidate.repaired[:20],
-            simulated_ms=simulated(self.workshop.simulator, candidate.schedule) if kernel else None,
+            simulated_ms=foretold.ms if foretold else None, bottleneck=bottleneck(foretold) if foretold else "",
         )  # fmt: skip
         return passed, Ready(candidate, kernel, judgement)
 
 
-def simulated(simulator: Simulator, schedule: Schedule) -> float | None:
-    """ms per token at position LOOKED_AT, or the last before it; None where the simulator cannot tell."""
+def simulated(simulator: Simulator, schedule: Schedule) -> Prediction | None:
+    """A token at position LOOKED_AT, or the last before it; None where the simulator cannot tell."""
     try:
-        return simulator.step_ms(schedule, min(LOOKED_AT, schedule.kv.context - 1))
+        return simulator.predict(schedule, min(LOOKED_AT, schedule.kv.context - 1))
     except AmkError:
         return None

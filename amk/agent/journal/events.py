@@ -131,6 +131,8 @@ class Gated(Event):
     """What was mended after the edits, in words."""
     simulated_ms: float | None = None
     """Of what a device is going to run, at one position: how well the simulator ranks is told of every run."""
+    bottleneck: Text = ""
+    """The phase in which the same simulation loses most, and to what."""
 
 
 class LeaseReserved(Event):

@@ -70,11 +70,19 @@ class Archive:
             if score > best + WITHIN:
                 continue
             design = context.design(index)
-            cell = self.times(context, index).bottleneck, structure(design)
+            cell = self._bottleneck(context, index), structure(design)
             known = found.get(cell)
             if known is None or _better(score, design, known):
                 found[cell] = Elite(index, design, score, cell)
         return sorted(found.values(), key=lambda elite: elite.score)
+
+    def _bottleneck(self, context: Context, index: int) -> str:
+        """As the gate saw it where it simulated the design: a simulation takes longer than a pilot on a device."""
+        gated = context.state.trials[index].gated if index != START else None
+        known = (
+            gated.bottleneck if gated is not None and context.state.run is not None and context.state.run.prior else ""
+        )
+        return known or self.times(context, index).bottleneck
 
     def times(self, context: Context, index: int) -> StepTimes:
         """Of a trial or of the start; `NOWHERE` where nobody may ask the simulator, or it cannot tell."""

@@ -25,10 +25,15 @@ class StepTimes:
 
 
 def step_times(found: Prediction) -> StepTimes:
+    return StepTimes(by_step(found), bottleneck(found), found.ms)
+
+
+def bottleneck(found: Prediction) -> str:
+    """The phase that loses most while no memory is at work, and to what: `down: drain`."""
     lost = [(us, phase.name, part) for phase in found.phases for part, us in phase.parts.items()
             if part not in STREAMED]  # fmt: skip
     _, phase, part = max(lost, default=(0.0, "none", "memory"))
-    return StepTimes(by_step(found), f"{phase}: {part}", found.ms)
+    return f"{phase}: {part}"
 
 
 def by_step(found: Prediction) -> dict[str, float]:
