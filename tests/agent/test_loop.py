@@ -1,6 +1,7 @@
 """The state machine: gate before device, dedup, budgets, faults, suggestions from outside."""
 
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +18,9 @@ from amk.agent.gate.gate import Ready
 from amk.agent.journal import budget
 from amk.agent.journal import inbox as inbox_module
 from amk.agent.journal.events import Limits
+from amk.agent.journal.inbox import Suggestion
 from amk.agent.journal.state import START
+from amk.agent.propose.base import Context
 from amk.agent.propose.local import Local
 from amk.agent.propose.random_draw import RandomDraw
 from amk.agent.propose.replay import Replay
@@ -231,3 +234,29 @@ def test_the_best_is_compared_with_a_plan_that_nobody_proposes_from(make_loop: M
     assert found.phase == "confirm" and found.against == beside.state.best and found.candidate_ms != found.incumbent_ms
     assert not beside.state.leases and beside.state.evals == 5
     assert "than the plan compared with" in compared(found)
+
+
+@dataclass
+class Slow:
+    """Points in turn; remembers how many were evaluated when it was asked."""
+
+    evals: list[int] = field(default_factory=list)
+    name: str = "slow"
+
+    def ask(self, context: Context) -> Sequence[Suggestion]:
+        time.sleep(0.2)
+        self.evals.append(context.state.evals)
+        value = (2, 3, 4, 6, 12)[len(self.evals) - 1] if len(self.evals) <= 5 else None
+        return [] if value is None else [Suggestion(self.name, {"warps": value})]
+
+
+@pytest.mark.parametrize("simulated", [False, True])
+def test_a_real_device_does_not_wait_for_several_proposals(make_loop: MakeLoop, simulated: bool) -> None:
+    """A simulated one does, so that a run can be repeated."""
+    proposer = Slow()
+    loop = make_loop(proposer, SimulatedBackend("h200", noise=Noise("quiet")))
+    loop.gate.ahead = 5
+    assert loop.state.run is not None
+    loop.state.run = loop.state.run.model_copy(update={"simulated": simulated})
+    loop.run()
+    assert proposer.evals[:5] == sorted(proposer.evals[:5]) and (proposer.evals[4] > 0) == (not simulated)

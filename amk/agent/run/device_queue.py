@@ -34,6 +34,11 @@ class DeviceQueue:
     def busy(self) -> bool:
         return self._future is not None
 
+    @property
+    def ready(self) -> bool:
+        """Whether a measurement is over, and not taken."""
+        return self._future is not None and self._future.done()
+
     def start(self, job: Job, against: int, incumbent: Ready, candidate: Ready) -> None:
         """Begin a measurement against the trial with the index `against`."""
         self.job, self.against, self._began = job, against, time.monotonic()

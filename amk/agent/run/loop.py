@@ -155,11 +155,16 @@ class Loop:
             self.note(found)
 
     def _fill(self) -> None:
-        """Propose until enough waits for a device. What waits for its paired test holds up nothing."""
+        """Propose until enough waits for a device. What waits for its paired test holds up nothing. A real device waits
+        for one proposal at most; a simulated one is asked in a fixed order, so that a run can be repeated."""
         wanted = self.gate.ahead + len(self._device_queues) - 1
         while self._queued < wanted and self._stop_reason() is None:
             if not self._propose():
                 return
+            if self.state.run is not None and not self.state.run.simulated:
+                for queue in [queue for queue in self._device_queues if queue.ready]:
+                    self._take(queue)
+                self._assign()
 
     @property
     def _queued(self) -> int:
