@@ -3,14 +3,14 @@
 Property: on every path from a tagged load on which one of its words is compared with the tag and is stale, the load is
     executed again, or a flag of the watchdog is set, before anything else that synchronises, but for other tagged loads
     of the same loop, and before the end. So the comparison of each word decides the loop around its load.
-Not seen: what excuses a word, a branch around its comparison or what "or" joins to it, or a choice of something
-    else. Splits of attention that are not active are excused so.
+Not seen: what excuses a word, a branch around its comparison, what "or" joins to it or a choice of something else (splits
+    of attention that are not active are excused so), and more than `_LIMIT` states of a word.
 Algorithm: depth first from the load, for one word at a time, until a way goes back to where every way to the load
-    passes. Of registers is known along the path whether they hold the
-    word, its upper half, zero, or something else than zero: comparisons of the upper half with the tag say "stale", and
-    what is computed from these follows. A branch on anything else goes both ways.
+    passes, or leaves the innermost loop around it. Of registers is known along the path whether they hold the word, its
+    upper half, zero, or something else than zero: comparisons of the upper half with the tag say "stale", and what is
+    computed from these follows. A branch on anything else goes both ways.
 Assumptions: a register of 32 bits that was cut from the word is not zero only if it was compared (`xor`) with the tag.
-Cost: the instructions of the loop for each word, times the few states that they are met in.
+Cost: the instructions of the loop for each word, times the states that they are met in.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MOVES = re.compile(r"mov\.(?:[bsu](?:16|32|64)|pred)|cvt\.[us](?:16|32|64)\.[us
 _PASS = ("mov", "cvt", "shr", "setp", "xor", "and", "or", "not", "selp")
 _VERDICTS = ("%p", "%rs")
 """Registers that say whether words are stale, also where they are set to a number on a way."""
-_LIMIT = 50_000
+_LIMIT = 4_000
 _WORD, _UPPER, _ZERO, _OTHER = "word", "upper", "zero", "not zero"
 _COMPARED = ""
 """Stands for a register: the word was compared on the path."""
@@ -45,7 +45,7 @@ class StaleWords:
         self.consumers = consumers
 
     def leave(self, load: Code, word: str, tag: Callable[[Form], bool]) -> bool:
-        """Whether a path leaves the loop around the load although the word is stale; True where there are too many."""
+        """Whether a path leaves the loop around the load although the word is stale, as far as it is followed."""
         start = (load.at + 1, frozenset({(word, _WORD)}))
         around, made_of, head = self._around(load.at), self._made_of(word), self._head(load.at)
         seen, stack = {start}, [start]
@@ -65,7 +65,7 @@ class StaleWords:
                 if (to, after) not in seen and not self._passes(to, load.at):
                     seen.add((to, after))
                     stack.append((to, after))
-        return len(seen) >= _LIMIT
+        return False
 
     def _passes(self, earlier: int, at: int) -> bool:
         return earlier == at or self.ways.passes(earlier, at)
