@@ -66,11 +66,11 @@ UNEXPECTED = "?"
 
 
 class LoopAt(NamedTuple):
-    """A loop of the schedule, in the order of the text: over layers ("l"), or tokens ("t"), whose count is 0."""
+    """A loop of the schedule, in the order of the text: over layers ("l"), or tokens ("t"), which have no passes here."""
 
     number: int
     var: str
-    count: int
+    passes: int
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,8 @@
 Property: on every path from a tagged load on which one of its words is compared with the tag and is stale, the load is
     executed again, or a flag of the watchdog is set, before anything else that synchronises, but for other tagged loads
     of the same loop, and before the end. So the comparison of each word decides the loop around its load.
-Not seen: what excuses a word, a branch around its comparison, what "or" joins to it or a choice of something else (splits
-    of attention that are not active are excused so), and more than `_LIMIT` states of a word.
+Not seen: what excuses a word, a branch around its comparison, what "or" joins to it or a choice of something else, as
+    for splits of attention that are not active, and more than `_LIMIT` states of a word.
 Algorithm: depth first from the load, for one word at a time, until a way goes back to where every way to the load
     passes, or leaves the innermost loop around it. Of registers is known along the path whether they hold the word, its
     upper half, zero, or something else than zero: comparisons of the upper half with the tag say "stale", and what is
