@@ -66,7 +66,7 @@ UNEXPECTED = "?"
 
 
 class LoopAt(NamedTuple):
-    """A loop of the schedule, in the order of the text: over layers ("l"), or tokens ("t"), which have no passes here."""
+    """A loop of the schedule, in the order of the text: over layers ("l"), or tokens ("t") with 0 for passes."""
 
     number: int
     var: str

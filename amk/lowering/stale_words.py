@@ -43,6 +43,10 @@ class StaleWords:
     def __init__(self, reading: Reading, loads: set[int], consumers: dict[str, list[Code]]) -> None:
         self.reading, self.loads, self.ways = reading, loads, Dominators(reading.kernel)
         self.consumers = consumers
+        reads = {register: [one.at for one in each] for register, each in consumers.items()}
+        for one in reading.kernel.code:
+            reads.setdefault(one.guard.lstrip("!"), []).append(one.at)
+        self._last_read = {register: max(each) for register, each in reads.items()}
 
     def leave(self, load: Code, word: str, tag: Callable[[Form], bool]) -> bool:
         """Whether a path leaves the loop around the load although the word is stale, as far as it is followed."""
@@ -61,6 +65,7 @@ class StaleWords:
             after = known
             if any(register in made_of or register.startswith(_VERDICTS) for register in one.results):
                 after = frozenset(_after(self.reading, one, held, tag).items())
+            after = frozenset(pair for pair in after if pair[0] == _COMPARED or self._last_read.get(pair[0], 0) > at)
             for to in following if one.opcode != _TRIP else ():
                 if (to, after) not in seen and not self._passes(to, load.at):
                     seen.add((to, after))
