@@ -17,7 +17,7 @@ from amk.lowering.ptx_code import Code, Kernel
 
 Form = dict[str, int]
 _COPIES = re.compile(r"mov\.[bsu](?:32|64)|cvta(?:\.to)?\.\w+(?:::\w+)?\.u64|cvt(?:\.[su](?:32|64)){2}")
-_SUMS = re.compile(r"(?:(?:add|sub)\.[su]|neg\.s|(?:shl|or)\.b|(?:mul|mad)\.(?:lo|wide)\.[su])(?:32|64)")
+_SUMS = re.compile(r"(?:(?:add|sub)\.[su]|neg\.s|(?:shl|or|not)\.b|(?:mul|mad)\.(?:lo|wide)\.[su])(?:32|64)")
 _INTEGER = re.compile(r"-?(?:0[xX][0-9a-fA-F]+|\d+)U?")
 _MODULUS = 1 << 64
 _DEPTH = 100
@@ -248,6 +248,7 @@ _LINEAR = {
     "add": lambda _, f: added(f[0], f[1]),
     "sub": lambda _, f: added(f[0], f[1], -1),
     "neg": lambda _, f: scaled(f[0], -1),
+    "not": lambda _, f: added({"": -1}, f[0], -1),
     "shl": _shifted,
     "mul": _product,
     "mad": _multiply_add,

@@ -20,6 +20,10 @@ _RELATIONS: dict[str, Callable[[int, int], bool]] = {
     "eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge,
     "lo": operator.lt, "ls": operator.le, "hi": operator.gt, "hs": operator.ge,
 }  # fmt: skip
+_NEGATED = {
+    "eq": "ne", "ne": "eq", "lt": "ge", "ge": "lt", "le": "gt", "gt": "le", "lo": "hs", "hs": "lo",
+    "ls": "hi", "hi": "ls",
+}  # fmt: skip
 LANES = frozenset(range(32))
 
 
@@ -55,6 +59,21 @@ class Condition:
         """What is not zero where the condition holds; None of one that says something else."""
         unequal = {"eq": False, "ne": True}.get(self.relation) == self.true
         return added(self.left, self.right, -1) if unequal and self.relation in ("eq", "ne") else None
+
+    def at_least(self) -> Form | None:
+        """What is 0 or more just where the condition holds, as long as nothing wraps; None of one for equality."""
+        relation = self.relation if self.true else _NEGATED[self.relation]
+        difference = added(self.left, self.right, -1)
+        match relation:
+            case "ge" | "hs":
+                return difference
+            case "gt" | "hi":
+                return added(difference, {"": 1}, -1)
+            case "le" | "ls":
+                return added({}, difference, -1)
+            case "lt" | "lo":
+                return added(added({}, difference, -1), {"": 1}, -1)
+        return None
 
     def _at(self, form: Form, thread: int) -> int:
         of_thread = {"": 1, "lane": thread % 32, "warp": thread // 32, "%tid.x": thread}

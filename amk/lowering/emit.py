@@ -109,8 +109,8 @@ def _kernel(schedule: Schedule, body: str) -> str:
     const int agent = c.warp - {role.first}, place = c.worker * {role.count} + agent;
     c.ring.start(shared + {offsets[stream.ring]} + agent * {stream.slots * stream.chunk_bytes},
                  {full},
-                 reinterpret_cast<const char*>(globals.{member(stream.source)}) +
-                     static_cast<long long>(stream_base[place]) * {stream.chunk_bytes},
+                 amk::row_at<{stream.chunk_bytes}>(
+                     reinterpret_cast<const char*>(globals.{member(stream.source)}), stream_base[place]),
                  stream_total[place], static_cast<int>(globals.tokens), c.lane);
   }}
 {body}}}

@@ -201,8 +201,7 @@ extern "C" __global__ void __launch_bounds__({threads}, {self.blocks})
     const int chunk = work.first + layer * work.per_layer;
     c.ring.start(shared + {self.ring_at} + agent * {ring},
                  reinterpret_cast<amk::u64*>(shared + {self.ring_at + count * ring}) + agent * {self.slots},
-                 reinterpret_cast<const char*>(globals.{member(self.stream.source)}) +
-                     static_cast<long long>(chunk) * {size},
+                 amk::row_at<{size}>(reinterpret_cast<const char*>(globals.{member(self.stream.source)}), chunk),
                  work.count, 1, c.lane);
   }}
 """

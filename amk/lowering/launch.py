@@ -21,6 +21,7 @@ from amk.report.diagnostic import AmkError, Diagnostic, Exit, shown
 
 _JIT_LOG_BYTES = 16 * 1024
 _MINIMUM_DRIVER = 13_000
+_WITHOUT_GPU = "`amk generate`, `amk chat` and `amk serve` need no GPU with `--device cpu`"
 
 
 class Driver:
@@ -38,17 +39,17 @@ class Driver:
             version = driver.call("cuDriverGetVersion")
         except (ImportError, RuntimeError) as error:  # the bindings raise RuntimeError when libcuda is not there
             raise refusal.unusable(
-                f"no CUDA driver: {error}", advice="install the NVIDIA driver, or run on the CPU: --device cpu"
+                f"no CUDA driver: {error}", advice=f"install the NVIDIA driver; {_WITHOUT_GPU}"
             ) from error
         if version < _MINIMUM_DRIVER:
             raise refusal.unusable(
                 f"the CUDA driver supports CUDA {version // 1000}.{version % 1000 // 10}, 13.0 is needed",
-                advice="install a driver of release 580 or later, or run on the CPU: --device cpu",
+                advice=f"install a driver of release 580 or later; {_WITHOUT_GPU}",
             )
         try:
             driver.call("cuInit", 0)
         except AmkError as error:
-            raise refusal.unusable(f"no usable GPU: {error}", advice="run on the CPU: --device cpu") from error
+            raise refusal.unusable(f"no usable GPU: {error}", advice=_WITHOUT_GPU) from error
         return driver
 
     def call(self, name: str, *arguments: Any) -> Any:

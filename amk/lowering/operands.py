@@ -32,6 +32,7 @@ from amk.lowering.conditions import conditions, lanes_of
 from amk.lowering.definite_assignment import Dominators, check_written
 from amk.lowering.emit import KERNEL
 from amk.lowering.gaps import Gaps
+from amk.lowering.loop_ends import check_loop_ends
 from amk.lowering.part_loops import check_part_loops
 from amk.lowering.ptx_code import read_kernel
 from amk.lowering.readback import Instruction, Kind, read_ptx
@@ -62,6 +63,7 @@ def check_operands(schedule: Schedule, ptx: str, found: Found) -> None:
         elif isinstance(part.item, Step) and part.signals:
             _signals(reading, part, part.item.signals, instructions)
     check_part_loops(reading)
+    check_loop_ends(reading)
     check_ring(reading)
     check_tags(reading)
     check_threads(reading)

@@ -38,7 +38,7 @@ def check_part_loops(reading: Reading) -> None:
             back = [
                 one for one in _branches(reading, places[-1], behind) if before <= _target(reading, one) <= places[0]
             ]
-            if len(back) != 1 or _passes(reading, back[0], loop.count) != loop.count:
+            if len(back) != 1 or passes(reading, back[0], loop.count) != loop.count:
                 first = reading.kernel.code[places[0]]
                 raise reading.refused(group[0][0].label, first, f"is not in a loop of {loop.count} passes")
         before = max([before, *(place + 1 for place in places)])
@@ -59,7 +59,7 @@ def _target(reading: Reading, branch: Code) -> int:
     return reading.kernel.successors(branch.at)[0]
 
 
-def _passes(reading: Reading, branch: Code, most: int) -> int | None:
+def passes(reading: Reading, branch: Code, most: int) -> int | None:
     """How often the loop that the branch closes runs, up to one more than `most`; None where that is not seen."""
     test = reading.definition(branch.guard.lstrip("!")) if branch.guard else None
     compared = _COMPARED.get(test.opcode) if test is not None else None

@@ -3,6 +3,8 @@
 Property, with F the first mbarrier of the warp, S its first slot, b the bytes of a chunk:
     init        mbarrier s is F + 8 s, for every slot, with one arrival; F is where the schedule has it
     copy        expects b bytes on F + 8 s and copies b bytes of packed weights into S + b s, completing on F + 8 s
+    due         a copy is issued where a count is 1 or more, the chunks that are left. What else decides a refill and
+                changes with the passes of the loop around it does not begin to hold in a later one
     drain       the wait ends only when the copy has landed (`wait_loops`). The slot of mbarrier F + 8 s is read at
                 S + b s, before the warp's barrier and not behind it. It is refilled there unless refills are owed
     cp.async    the pieces of a group, of 16 bytes a lane, are b bytes side by side, in shared memory and in the packed
@@ -15,7 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from amk.lowering.affine import Form, added, constant, scaled
+from amk.lowering.affine import Form, added, constant, only_leaf, scaled
+from amk.lowering.conditions import conditions
 from amk.lowering.copy_groups import check_groups
 from amk.lowering.deferred_refills import carries
 from amk.lowering.readback import Instruction, Kind
@@ -71,6 +74,19 @@ class _Ring:
         if {self.reading.buffer_names.get(root) for root in roots} != {self.stream.source}:
             raise self.reading.refused(part.label, one, "copies from elsewhere than the packed weights")
 
+    def due(self, part: Part, one: Instruction, before: Instruction | None, drains: bool) -> None:
+        """before: what synchronises before the copy's first instruction. drains: it refills a slot that was drained."""
+        reading, places = self.reading, [self.reading.kernel.by_line[one.line]]
+        if before is not None and before.kind is Kind.PROXY_FENCE_SHARED:
+            places.append(reading.kernel.by_line[before.line])
+        least = [form for at in places for each in conditions(reading, at) if (form := each.at_least()) is not None]
+        if not any(only_leaf(added(form, {"": 1})) for form in least):
+            raise reading.refused(part.label, one, "is executed without a chunk that is left")
+        for form in least if drains else ():
+            steps = [(factor, reading.values.recurrence(leaf)) for leaf, factor in form.items() if leaf]
+            if sum(factor * found[1] for factor, found in steps if found is not None) > 0:
+                raise reading.refused(part.label, one, "is executed in the last passes of a loop, not in the first")
+
     def reads(self, slot: Form, first: int, last: int) -> list[int]:
         """Loads of shared memory between two places of the text whose address grows by a chunk with each slot."""
         leaves = set(slot) - {""}
@@ -114,6 +130,7 @@ class _BulkRing(_Ring):
             self.start(part)
         for at, one in enumerate(instructions):
             if one.kind is Kind.MBARRIER_EXPECT:
+                self.due(part, one, instructions[at - 1] if at else None, Kind.MBARRIER_WAIT in kinds[:at])
                 self.copy(part, one, instructions[at + 1])
             if one.kind is Kind.MBARRIER_WAIT:
                 self.drain(part, instructions[at:])
@@ -169,6 +186,8 @@ class _CopyRing(_Ring):
         group: list[Instruction] = []
         for at, one in enumerate(instructions):
             if one.kind is Kind.COPY:
+                if not group:
+                    self.due(part, one, None, any(i.kind is Kind.COPY_WAIT for i in instructions[:at]))
                 group.append(one)
             elif one.kind is Kind.COPY_COMMIT and group:
                 self.pieces(part, group)

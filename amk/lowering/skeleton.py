@@ -27,7 +27,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import accumulate, product
+from itertools import accumulate, count, product
+from typing import NamedTuple
 
 import numpy as np
 
@@ -64,12 +65,21 @@ IGNORED = frozenset({Kind.WATCHDOG, Kind.LOAD_CONSTANT})
 UNEXPECTED = "?"
 
 
+class LoopAt(NamedTuple):
+    """A loop of the schedule, in the order of the text: over layers ("l"), or tokens ("t") with 0 for passes."""
+
+    number: int
+    var: str
+    passes: int
+
+
 @dataclass(frozen=True)
 class Part:
     """What one step must have left in the PTX: a regular expression over the letters.
 
     item: the wait or the step that the part is of; None for the kernel's start and the lanes' meeting. layers: how
-    often the loop over layers around it runs. part_loop: the loop over parts of a product that it is in.
+    often the loop over layers around it runs. part_loop: the loop over parts of a product that it is in. loops: those
+    around it, the outermost first.
     """
 
     label: str
@@ -78,6 +88,7 @@ class Part:
     signals: bool = False
     layers: int = 1
     part_loop: PartLoop | None = None
+    loops: tuple[LoopAt, ...] = ()
 
 
 Found = list[tuple[Part, tuple[Instruction, ...]]]
@@ -134,14 +145,18 @@ def _start(schedule: Schedule) -> Iterator[Part]:
 
 
 def _programs(schedule: Schedule) -> Iterator[Part]:
-    def walk(nodes: tuple[Printed, ...], layers: int = 1) -> Iterator[Part]:
+    numbers = count()
+
+    def walk(nodes: tuple[Printed, ...], layers: int = 1, loops: tuple[LoopAt, ...] = ()) -> Iterator[Part]:
         for node in nodes:
             if isinstance(node, PrintedLoop):
-                yield from walk(node.body, node.loop.count or layers)
+                here = LoopAt(next(numbers), node.loop.var, node.loop.count or 0)
+                yield from walk(node.body, node.loop.count or layers, (*loops, here))
                 continue
             for step in node.body if isinstance(node, PartLoop) else (node,):
                 for part in _step(schedule, step.step, step.path, step.lanes_meet):
-                    yield replace(part, layers=layers, part_loop=node if isinstance(node, PartLoop) else None)
+                    part_loop = node if isinstance(node, PartLoop) else None
+                    yield replace(part, layers=layers, part_loop=part_loop, loops=loops)
 
     for nodes in printed(schedule):
         yield from walk(nodes)

@@ -2,8 +2,7 @@
 
 Property: a tagged store goes to a tagged buffer that its step names, with the buffer's tag in the upper half; the upper
     half of what a tagged load reads is compared with the tag of its buffer, and there is a way from the load through
-    the count of failed attempts back to it.
-Not read: that every comparison decides the loop.
+    the count of failed attempts back to it, which is taken while a word is stale (`stale_words`).
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from amk.lowering.affine import Form, constant
 from amk.lowering.ptx_code import Code
 from amk.lowering.readback import Instruction, Kind
 from amk.lowering.skeleton import Found, Part
+from amk.lowering.stale_words import StaleWords
 from amk.lowering.symbolic import Reading
 
 _HALF = 32
@@ -25,6 +25,8 @@ _COMPARES = re.compile(r"(?:setp\.(?:eq|ne)|xor)\.[sub]32")
 def check_tags(reading: Reading) -> None:
     """AMK609 for the first tagged word that is not as above."""
     consumers = _consumers(reading)
+    loads = {reading.kernel.by_line[i.line] for _, each in reading.found for i in each if i.kind is Kind.TAGGED_LOAD}
+    stale = StaleWords(reading, loads, consumers)
     filled = [(part, instructions) for part, instructions in reading.found if instructions]
     for number, (part, instructions) in enumerate(filled):
         loading = [part, *_next_that_loads(filled[number + 1 :])]
@@ -32,7 +34,7 @@ def check_tags(reading: Reading) -> None:
             if one.kind is Kind.TAGGED_STORE:
                 _store(reading, part, one)
             elif one.kind is Kind.TAGGED_LOAD:
-                _load(reading, loading, one, consumers)
+                _load(reading, loading, one, consumers, stale)
 
 
 def _next_that_loads(rest: Found) -> list[Part]:
@@ -86,13 +88,18 @@ def _consumers(reading: Reading) -> dict[str, list[Code]]:
     return found
 
 
-def _load(reading: Reading, parts: list[Part], one: Instruction, consumers: dict[str, list[Code]]) -> None:
+def _load(
+    reading: Reading, parts: list[Part], one: Instruction, consumers: dict[str, list[Code]], stale: StaleWords
+) -> None:
     tag, code = _tag(reading, parts, one), reading.code(one)
     for word in code.results:
         if not any(reading.named(form) == tag for form in _compared(reading, word, consumers)):
             raise reading.refused(parts[0].label, one, "does not compare the word with the tag of its buffer")
     if not _attempted_again(reading, one):
         raise reading.refused(parts[0].label, one, "does not read a stale word again")
+    for word in code.results:
+        if stale.leave(code, word, lambda form: reading.named(form) == tag):
+            raise reading.refused(parts[0].label, one, "goes on although a word is stale")
 
 
 def _compared(reading: Reading, word: str, consumers: dict[str, list[Code]]) -> list[Form]:

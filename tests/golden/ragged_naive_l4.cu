@@ -546,8 +546,8 @@ amk_decode(const __grid_constant__ Globals globals) {
     const int agent = c.warp - 0, place = c.worker * 4 + agent;
     c.ring.start(shared + 4480 + agent * 1024,
                  nullptr,
-                 reinterpret_cast<const char*>(globals.b_weights) +
-                     static_cast<long long>(stream_base[place]) * 512,
+                 amk::row_at<512>(
+                     reinterpret_cast<const char*>(globals.b_weights), stream_base[place]),
                  stream_total[place], static_cast<int>(globals.tokens), c.lane);
   }
   c.enter_step();

@@ -862,8 +862,8 @@ amk_decode(const __grid_constant__ Globals globals) {
     const int agent = c.warp - 0, place = c.worker * 8 + agent;
     c.ring.start(shared + 12032 + agent * 26624,
                  reinterpret_cast<amk::u64*>(shared + 225024) + agent * 52,
-                 reinterpret_cast<const char*>(globals.b_weights) +
-                     static_cast<long long>(stream_base[place]) * 512,
+                 amk::row_at<512>(
+                     reinterpret_cast<const char*>(globals.b_weights), stream_base[place]),
                  stream_total[place], static_cast<int>(globals.tokens), c.lane);
   }
   c.enter_step();

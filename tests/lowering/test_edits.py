@@ -17,12 +17,14 @@ from amk.schedule_ir.ranking import gumbel, keys
 from amk.schedule_ir.schedule import steps_of
 from amk.validator.verify import verify
 from tests.lowering.edits.further import (
+    FAR,
     FROM_WARP_1,
     FURTHER,
     LOGITS,
     ROWS,
     TOPS,
     best_of,
+    far_cache_row_of,
     far_chunk_of,
     far_row_of,
     full_log_of_stalls,
@@ -155,14 +157,14 @@ WATCHDOG, RANKING = "amk/watchdog.cuh", "amk/ranking.cuh"
         (RANKING, "0.99999994039535522f", "1.f", "noise", "memory"),
         (
             "amk/ring.cuh",
-            "sync::bulk_load(place(s), source + static_cast<long long>(next) * kBytes",
-            "sync::bulk_load(place(s), source + next * kBytes",
+            "row_at<kBytes>(source, next), kBytes",
+            "source + next * kBytes, kBytes",
             "far bulk copy",
             "out of bounds",
         ),
         (
             "amk/ring.cuh",
-            "from = source + static_cast<long long>(next) * kBytes",
+            "from = row_at<kBytes>(source, next)",
             "from = source + next * kBytes",
             "far copy",
             "out of bounds",
@@ -173,7 +175,23 @@ WATCHDOG, RANKING = "amk/watchdog.cuh", "amk/ranking.cuh"
         ("amk/cache.cuh", "__NV_SATFINITE", "__NV_NOSAT", "keys beyond fp8", "memory"),
         ("amk/vector_layouts.cuh", ">> 23, 15u)", ">> 23, 1u)", "scales", "memory"),
         ("amk/vector_layouts.cuh", "exponent >= 255u ?", "exponent > 255u ?", "scales", "memory"),
-        ("amk/token_rows.cuh", "static_cast<long long>(token) * P::kHidden", "token * P::kHidden", "far row", "memory"),
+        (
+            "amk/token_rows.cuh",
+            "row_at<P::kHidden>(S::table(c).data, token)",
+            "S::table(c).data + token * P::kHidden",
+            "far row",
+            "memory",
+        ),
+        ("amk/row_at.cuh", "long long row", "int row", "far cache row", "memory"),
+        (
+            "amk/row_at.cuh",
+            "rows + row * kWidth",
+            "rows + static_cast<int>(row) * kWidth",
+            "far row of anything",
+            "memory",
+        ),
+        ("amk/cache.cuh", "static_cast<long long>(layer", "static_cast<int>(layer", "far cache row", "memory"),
+        ("amk/cache.cuh", "const long long first", "const int first", "far cache row", "memory"),
     ],
 )
 def test_an_edit_beside_the_rules_is_seen(file: str, text: str, new: str, kernel: str, seen: str) -> None:
@@ -204,6 +222,9 @@ def test_chunks_and_rows_behind_two_gigabytes_are_found() -> None:
         assert far_chunk_of(original(name) or "").tolist() == list(range(32))
     low, high = far_row_of(original("far row") or "").tolist()
     assert low | high << 32 == 2 * 4096 * 1_000_000
+    layer, head, position = FAR
+    low, high = far_cache_row_of(original("far cache row") or "").tolist()
+    assert low | high << 32 == 2 * 128 * (131_072 * (256 * layer + head) + position) > 1 << 39
 
 
 def test_the_scales_of_a_block_are_each_other_s_inverse() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from amk.cli import _parser
 from amk.lowering.device_memory import DeviceBuffer, MappedBuffer
 from amk.lowering.launch import Device, Driver, compiled_arch
 from amk.lowering.stream import Graph, Stream
@@ -92,6 +94,28 @@ def test_a_machine_without_a_driver_gets_exit_code_5(tmp_path: Path) -> None:
     done = run_python(["-c", program], LD_LIBRARY_PATH=str(tmp_path))
     assert done.returncode == Exit.NO_GPU, done.stderr
     assert done.stdout.startswith("AMK602: no CUDA driver: ")
+
+
+@pytest.mark.parametrize("version", [None, 12_080, 13_000])
+def test_advice_names_commands_that_take_it(version: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the bindings, with an old driver, and with one that finds no GPU."""
+
+    def bindings(name: str) -> SimpleNamespace:
+        if version is None:
+            raise ImportError(name)
+        no_device = Result.CUDA_ERROR_OUT_OF_MEMORY
+        return SimpleNamespace(cuDriverGetVersion=lambda: (Result.CUDA_SUCCESS, version), cuInit=lambda _: (no_device,))
+
+    monkeypatch.setattr("importlib.import_module", bindings)
+    with pytest.raises(AmkError) as caught:
+        Driver.load.__wrapped__(Driver)
+    monkeypatch.undo()
+    advice = caught.value.diagnostics[0].help or ""
+    commands = re.findall(r"`amk (\w+)`", advice)
+    assert commands and "`--device cpu`" in advice
+    for command in commands:
+        words = _parser([command]).parse_args([command, "--model", "m", "--device", "cpu"])
+        assert words.device == "cpu"
 
 
 def test_every_error_names_the_call() -> None:

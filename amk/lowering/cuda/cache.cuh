@@ -35,4 +35,11 @@ struct CacheRow<fp8> {
   static __device__ __forceinline__ void store_pair(fp8* to, float2 v) { to[0] = of(v.x), to[1] = of(v.y); }
 };
 
+// The row of a position of a head: P::kCaches heads have one each in every layer.
+template <class P, class Cache>
+__device__ __forceinline__ Cache* cache_row(Cache* cache, int layer, int head, int position) {
+  const long long first = static_cast<long long>(layer * P::kCaches + head) * P::kContext;
+  return row_at<P::kHeadDim>(cache, first + position);
+}
+
 }  // namespace amk

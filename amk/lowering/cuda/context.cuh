@@ -2,6 +2,7 @@
 #pragma once
 #include <cuda_bf16.h>
 
+#include "amk/row_at.cuh"
 #include "amk/sync.cuh"
 #include "amk/watchdog.cuh"
 

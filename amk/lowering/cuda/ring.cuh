@@ -3,6 +3,7 @@
 // Reads: the warp's contiguous run of packed chunks. Issue of chunk j + S follows the drain of chunk j by the same
 // warp (the stream's rule), so filling never waits for anything but the warp's own progress.
 #pragma once
+#include "amk/row_at.cuh"
 #include "amk/watchdog.cuh"
 
 namespace amk {
@@ -49,8 +50,7 @@ struct BulkRing {
     if (sync::elected()) {
       if (kFence && read) sync::fence_proxy_async_shared();
       sync::mbarrier_arrive_expect_tx(full + s * 8, kBytes);
-      sync::bulk_load(place(s), source + static_cast<long long>(next) * kBytes, kBytes, full + s * 8,
-                      sync::policy_evict_first());
+      sync::bulk_load(place(s), row_at<kBytes>(source, next), kBytes, full + s * 8, sync::policy_evict_first());
     }
     --left;
     next = ablation::kOnePlace || next + 1 == per_token ? 0 : next + 1;
@@ -138,7 +138,7 @@ struct CopyRing {
   // An empty group when nothing is left, so that the number of younger groups stays kSlots - 1.
   __device__ __forceinline__ void issue(int s, int lane) {
     if (left > 0) {
-      const char* from = source + static_cast<long long>(next) * kBytes;
+      const char* from = row_at<kBytes>(source, next);
 #pragma unroll
       for (int i = 0; i < kBytes / 512; ++i) {
         const int at = (i * 32 + lane) * 16;

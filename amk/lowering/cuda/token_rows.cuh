@@ -21,7 +21,7 @@ __device__ __forceinline__ const bf16* token_row(C& c, int s) {
 #pragma unroll
     for (int k = 1; k < P::kBatch; ++k) token = k == s ? c.tokens[k] : token;
   }
-  return S::table(c).data + static_cast<long long>(token) * P::kHidden;
+  return row_at<P::kHidden>(S::table(c).data, token);
 }
 
 // residual = the worker's rows of every token's embedding, a contiguous share of them a warp.

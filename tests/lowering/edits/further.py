@@ -378,6 +378,15 @@ struct Step {{
   if (threadIdx.x == 0) out[0] = static_cast<amk::u32>(row), out[1] = static_cast<amk::u32>(row >> 32);
 }}
 """
+_FAR_CACHE = f"""#include "amk/cache.cuh"
+struct Plan {{
+  static constexpr int kHeadDim = 128, kCaches = 256, kContext = 131072;
+}};
+{_HEAD}  const amk::bf16* cache = nullptr;
+  const auto row = reinterpret_cast<amk::u64>(amk::cache_row<Plan>(cache, out[0], out[1], out[2]));
+  if (threadIdx.x == 0) out[0] = static_cast<amk::u32>(row), out[1] = static_cast<amk::u32>(row >> 32);
+}}
+"""
 
 
 class UnitFault(Exception):
@@ -453,6 +462,15 @@ def far_row_of(ptx: str) -> NDArray[np.uint32]:
     return _words(_ran(ptx, np.array([1_000_000, 0], np.uint32), 1), "out", 2)
 
 
+FAR = 99, 255, 131_071
+"""Layer, head and position of a row of a cache before which 3.4 thousand million rows lie."""
+
+
+def far_cache_row_of(ptx: str) -> NDArray[np.uint32]:
+    """The address of the row `FAR` of a cache at 0, of 128 numbers a row, in two words."""
+    return _words(_ran(ptx, np.array(FAR, np.uint32), 1), "out", 3)[:2]
+
+
 VALUES = np.where(np.arange(32) % 3 == 1, 2.0, -1.0).astype(np.float32)
 """Several lanes have the largest one."""
 ROWS = np.array([858_091, 8610, *range(30)], np.uint32)
@@ -472,9 +490,11 @@ ALONE = {
     "far bulk copy": Alone("amk/ring.cuh", _FAR_BULK, far_chunk_of),
     "far copy": Alone("amk/ring.cuh", _FAR_COPY, far_chunk_of),
     "far row": Alone("amk/token_rows.cuh", _FAR_ROW, far_row_of),
+    "far row of anything": Alone("amk/row_at.cuh", _FAR_ROW, far_row_of),
+    "far cache row": Alone("amk/cache.cuh", _FAR_CACHE, far_cache_row_of),
     "scales": Alone("amk/vector_layouts.cuh", _SCALES, scales_of),
 }
 """The order of logits; what is recorded of waits that are given up: two, one behind the other, of blocks of which one
 stalls, and more than there is room for; how long one for a copy goes on; which of equal logits counts; the noise of a
-draw; chunks and a row of a table more than 2^31 bytes from their beginning; scales of
-blocks of any size."""
+draw; chunks, a row of a table and one of a cache more than 2^31 bytes from their beginning; scales of blocks of any
+size."""

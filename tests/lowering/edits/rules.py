@@ -65,6 +65,9 @@ OPEN = (
     ' : "+f"(a) : "f"(b), "f"(c)); return a; }('
 )
 """A product and a sum that the assembler may contract."""
+_PARENTHESES = r"\((?:[^()\n]|\((?:[^()\n]|\((?:[^()\n]|\([^()\n]*\))*\))*\))*\)"
+ARM = rf"((?:[^()?:;,{{}}\[\]\n]|::|{_PARENTHESES}|\[[^\]\n]*\])+)"
+BODIES = r"amk/(?!(?:sync|watchdog|ablation)\.cuh)[\w/]+\.cuh"
 
 RULES = (
     Rule(OPCODE, "acquire made relaxed", SYNC, r"\.acquire(?=\.)", _to(".relaxed")),
@@ -116,6 +119,13 @@ RULES = (
     Rule("footprint", "condition negated", OPS, CONDITION, _negated),
     Rule("arithmetic", "constant one more", OPS, r"(?<=[\w)\]] [-+*/%] )(\d+)(?=[^\w.])", lambda m: str(int(m[1]) + 1)),
     Rule("arithmetic", "rounding left open", OPS, r"\bfmaf\(", lambda _: OPEN),
+    Rule("footprint", "relation", BODIES, r"(?<= )([<>])(=?)(?= )", lambda m: m[1] + "=" * (not m[2])),
+    Rule("footprint", "equality turned", BODIES, r"(?<= )[=!]=(?= )", lambda m: "!=" if m[0] == "==" else "=="),
+    Rule("arithmetic", "literal one more", BODIES, r"(?<![\w.\"%])(?<![-+*/%] )(?<!(?:<<|>>) )(\d+)(?=[^\w.\"])",
+         lambda m: str(int(m[1]) + 1)),
+    Rule("arithmetic", "shift one more", BODIES, r"(?<=(?:<<|>>) )(\d+)", lambda m: str(int(m[1]) + 1)),
+    Rule("arithmetic", "arms exchanged", BODIES, rf"(?<=\? ){ARM} : {ARM}(?=[,;)\]}}])", _to(r"\2 : \1")),
+    Rule("arithmetic", "number of 32 bits", BODIES + "|" + SOURCE, r"\b(?:unsigned )?long long\b", _to("int")),
     Rule("arithmetic", "sum for difference", OPS, r"(?<=[\w)\]]) - (?=[\w(])", _to(" + ")),
     Rule("arithmetic", "difference for sum", OPS, r"(?<=[\w)\]]) \+ (?=[\w(])", _to(" - ")),
 )  # fmt: skip

@@ -179,14 +179,14 @@ __device__ __forceinline__ void attend(C& c) {
   if (head < 0 || (kLeftOver && share >= S::kSharers)) return;
   const int a0 = share_begin(P::kKvBlock, S::kSharers, share), a1 = share_begin(P::kKvBlock, S::kSharers, share + 1);
   const int row = c.lane / 4, first = c.shares.attn_split * P::kKvBlock, ahead = c.pos + P::kRows - first - a0;
-  const long long base = static_cast<long long>(S::layer(c) * P::kCaches + head) * P::kContext;
-  const long long offset = (base + first + a0 + c.lane / 8) * kDim + c.lane % 8 * 8;
+  const int layer = S::layer(c), position = first + a0 + c.lane / 8, dim = c.lane % 8 * 8;
+  const auto* keys = cache_row<P>(S::k_cache(c).data, layer, head, position) + dim;
+  const auto* values = cache_row<P>(S::v_cache(c).data, layer, head, position) + dim;
 #pragma unroll 1
   for (int head0 = agent % S::kTileColumns * 8; head0 < kQueries; head0 += 8 * S::kTileColumns) {
     const int mine = min(head0 + row, kQueries - 1);
     // In registers: what is read from constant memory between loads waits for a scoreboard that may be theirs too.
-    A a{sync::opaque(S::k_cache(c).data + offset), sync::opaque(S::v_cache(c).data + offset), c.lane, a1 - a0, ahead,
-        P::kRows - 1 - mine / kGroup, 0};
+    A a{sync::opaque(keys), sync::opaque(values), c.lane, a1 - a0, ahead, P::kRows - 1 - mine / kGroup, 0};
     if constexpr (S::kHasTree) a.seen = seen_before<S>(c, mine / kGroup) | 1ull << mine / kGroup;
     const uint4* query = reinterpret_cast<const uint4*>(S::q(c) + mine * S::kQueryWidth + c.lane % 4 * 8);
     if constexpr (ablation::kNoAttention) {

@@ -2,6 +2,7 @@
 //
 // Threads: a 128-byte line a lane, keys and values in turn.
 #pragma once
+#include "amk/cache.cuh"
 #include "amk/cells.cuh"
 
 namespace amk::ops {
@@ -14,9 +15,8 @@ __device__ __forceinline__ void prefetch_cache(C& c) {
   const int head = c.shares.attn_head, agent = c.warp - S::kFirst;
   const int first = c.shares.attn_split * P::kKvBlock, rows = min(P::kKvBlock, c.pos - first);
   if (head < 0 || rows <= 0) return;
-  const long long base = (static_cast<long long>(S::layer(c) * P::kCaches + head) * P::kContext + first) * P::kHeadDim;
-  const char* keys = reinterpret_cast<const char*>(S::k_cache(c).data + base);
-  const char* values = reinterpret_cast<const char*>(S::v_cache(c).data + base);
+  const char* keys = reinterpret_cast<const char*>(cache_row<P>(S::k_cache(c).data, S::layer(c), head, first));
+  const char* values = reinterpret_cast<const char*>(cache_row<P>(S::v_cache(c).data, S::layer(c), head, first));
   for (int at = (agent * 32 + c.lane) * kLine; at < rows * kRowBytes; at += S::kAgents * 32 * kLine) {
     sync::prefetch_l2(keys + at);
     sync::prefetch_l2(values + at);

@@ -12,11 +12,10 @@
 
 namespace amk::ops {
 
-// Where a head goes: to query vector `vector` of q, or to element `row` of a cache on.
+// Where a head goes: to query vector `vector` of q, or to the row of cache `cache`.
 struct HeadPlace {
   bool query, key;
-  int vector;
-  long long row;
+  int vector, cache;
 };
 
 // Pairs a, b of one head: normed and rotated unless it is a value, and stored.
@@ -53,7 +52,7 @@ __device__ __forceinline__ void rotate_store(C& c, const HeadPlace& to, float (&
         *reinterpret_cast<uint2*>(q) = low, *reinterpret_cast<uint2*>(q + kHalf) = high;
       }
     } else if (i < kHalf) {
-      auto* cache = (key ? S::k_cache(c).data : S::v_cache(c).data) + to.row;
+      auto* cache = cache_row<P>(key ? S::k_cache(c).data : S::v_cache(c).data, S::layer(c), to.cache, c.pos);
       using Row = CacheRow<typename P::Cache>;
       cache[i] = Row::of(lo), cache[kHalf + i] = Row::of(hi);
     }
@@ -67,8 +66,7 @@ __device__ __forceinline__ void rope_append_one(C& c, int head, int agent) {
   constexpr int kDim = P::kHeadDim, kHalf = kDim / 2, kPairs = (kHalf + 31) / 32, kGroup = P::kHeads / P::kKvHeads;
   const bool owner = c.pos / P::kKvBlock % P::kKvSplits == c.shares.attn_split;
   const auto qkv = S::qkv(c);
-  const float* table = S::rope(c).data + static_cast<long long>(c.pos) * kDim;
-  const long long row = (static_cast<long long>(S::layer(c) * P::kCaches + head) * P::kContext + c.pos) * kDim;
+  const float* table = row_at<kDim>(S::rope(c).data, c.pos);
   const int units = owner ? kGroup + 2 : kGroup;
   int own_head = head, first = 0;  // within the sequence, and where its rows begin
   if constexpr (P::kBatch > 1) own_head = head % P::kKvHeads, first = head / P::kKvHeads * S::kQkvRow;
@@ -99,7 +97,7 @@ __device__ __forceinline__ void rope_append_one(C& c, int head, int agent) {
       a[k] = qkv.value_one(a_raw[k]), b[k] = qkv.value_one(b_raw[k]);
       if (c.lane + 32 * k < kHalf) squares += fmaf(a[k], a[k], b[k] * b[k]);
     }
-    rotate_store<S>(c, {query, key, unit, row}, a, b, cosine, sine, squares);
+    rotate_store<S>(c, {query, key, unit, head}, a, b, cosine, sine, squares);
   }
 }
 
@@ -163,7 +161,6 @@ __device__ __forceinline__ void rope_append_rows(C& c, int head, int agent) {
   constexpr int kDim = P::kHeadDim, kHalf = kDim / 2, kTwos = (kHalf / 2 + 31) / 32, kGroup = P::kHeads / P::kKvHeads;
   constexpr int kQueries = P::kRows * kGroup, kTogether = 8, kTurn = 2, kWriters = S::kAgents > 2 ? 2 : 0;
   const auto qkv = S::qkv(c);
-  const long long base = (static_cast<long long>(S::layer(c) * P::kCaches + head) * P::kContext + c.pos) * kDim;
   // The rows lie in two blocks at most: those that the worker owns are side by side.
   const int block = c.pos / P::kKvBlock, cut = min((block + 1) * P::kKvBlock - c.pos, P::kRows);
   const int own_begin = block % P::kKvSplits == c.shares.attn_split ? 0 : cut;
@@ -174,7 +171,7 @@ __device__ __forceinline__ void rope_append_rows(C& c, int head, int agent) {
     if (query ? agent < kWriters : (kind - 1) % S::kAgents != agent) continue;
     const int stride = query ? S::kAgents - kWriters : 1, end = query ? kQueries : own_end;
     const int source = query ? head * kGroup : P::kHeads + (kind - 1) * P::kKvHeads + head;
-    auto* cache = (kind == 1 ? S::k_cache(c).data : S::v_cache(c).data) + base;
+    auto* cache = cache_row<P>(kind == 1 ? S::k_cache(c).data : S::v_cache(c).data, S::layer(c), head, c.pos);
 #pragma unroll 1
     for (int first = query ? agent - kWriters : own_begin; first < end; first += kTogether * stride) {
       // All loads are in flight together, those of rotations as well, and without a branch: where no item is left, they are those
@@ -186,9 +183,9 @@ __device__ __forceinline__ void rope_append_rows(C& c, int head, int agent) {
       for (int j = 0; j < kTogether; ++j) {
         const int item = first + j * stride < end ? first + j * stride : first, row = query ? item / kGroup : item;
         from[j] = row * S::kQkvRow + (source + (query ? item % kGroup : 0)) * kDim;
-        long long turn = c.pos + row;
+        int turn = c.pos + row;
         if constexpr (S::kHasTree) turn = c.pos + __popcll(seen_before<S>(c, row));
-        table[j] = S::rope(c).data + turn * kDim;
+        table[j] = row_at<kDim>(S::rope(c).data, turn);
       }
       typename decltype(qkv)::Two a_raw[kTogether][kTwos], b_raw[kTogether][kTwos];
       until_fresh(c, qkv.tag, [&] {
