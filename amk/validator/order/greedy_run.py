@@ -63,16 +63,16 @@ class Machine:
 
     def __init__(self, system: System, held: Collection[int]) -> None:
         sync = np.flatnonzero((np.diff(system.wait_first) > 0) | (np.diff(system.signal_first) > 0))
-        self.sync, self.first = memoryview(sync), system.agent_first[:-1]
+        self.sync, self.first = sync.data, system.agent_first[:-1]
         bounds = np.searchsorted(sync, system.agent_first).tolist()
         self.cursor, self.last = bounds[:-1], bounds[1:]
         self.at, self.end = system.agent_first[:-1].tolist(), system.agent_first[1:].tolist()
         for event in held:
             self.end[system.agent_of[event]] = event
             self.last[system.agent_of[event]] = int(np.searchsorted(sync, event))
-        self.wait_first, self.signal_first = memoryview(system.wait_first), memoryview(system.signal_first)
-        self.wait_counter, self.threshold = memoryview(system.wait_counter), memoryview(system.wait_threshold)
-        self.signal_counter, self.amount = memoryview(system.signal_counter), memoryview(system.signal_amount)
+        self.wait_first, self.signal_first = system.wait_first.data, system.signal_first.data
+        self.wait_counter, self.threshold = system.wait_counter.data, system.wait_threshold.data
+        self.signal_counter, self.amount = system.signal_counter.data, system.signal_amount.data
         self.value = system.counter_init.tolist()
         self.parked: list[list[tuple[int, int]]] = [[] for _ in self.value]
         self.held_up = [0] * system.agents
