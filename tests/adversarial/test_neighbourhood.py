@@ -19,9 +19,11 @@ from amk.adversary.neighbourhood.account import account, beyond
 from amk.adversary.neighbourhood.bases import MADE, WHOLE, base
 from amk.adversary.neighbourhood.ledger import Ledger, Line, counts, key_of, read
 from amk.adversary.neighbourhood.mutator import Change, Neighbourhood, Site, schema_of_schedules
+from amk.adversary.neighbourhood.reasons import BY_CODE, BY_FIELD, BY_PROPERTY, reason_of
 from amk.adversary.neighbourhood.search import Search, pairs
 from amk.adversary.neighbourhood.survey import EVERYTHING, Care, Outcome, Survey
 from amk.cli import main
+from amk.report.diagnostic import TITLES
 from amk.schedule_ir.ops import OPS
 from amk.schedule_ir.schedule import Schedule, mode_of
 from amk.validator.verify import Verdict, verify
@@ -367,11 +369,33 @@ def test_rows_of_the_output_head_count_where_there_is_one() -> None:
 
 
 def test_the_strictness_account_names_what_stands_without_a_reason() -> None:
-    row = {"judged": 5, "refuted": 2, "unrun": 1, "fields": {"Wait.order": 3}, "example": ""}
-    record = {
-        "counts": {"edits": 9, "account": {"AMK503": row, "AMK202": row | {"judged": 4}, "AMK201": row | {"judged": 2}}}
-    }
-    page, without = rendered(record, "neighbourhood.json")
-    assert without == ["AMK202"]
+    def row(**fields: int) -> dict[str, Any]:
+        named = {name.replace("_", "."): count for name, count in fields.items()}
+        return {"judged": 2 + sum(fields.values()), "refuted": 2, "unrun": 1, "fields": named, "example": ""}
+
+    rows = {
+        "AMK503": row(Wait_order=3), "AMK202": row(Wait_order=2), "AMK201": row(),
+        "AMK302": row(Counter_handoff=1, Wait_counter=4, StageOp_also=2),
+    }  # fmt: skip
+    page, without = rendered({"counts": {"edits": 9, "account": rows}}, "neighbourhood.json")
+    assert without == ["AMK202 Wait.order"]
     assert "| AMK503 | M3: wait does not acquire | 5 | 2 | 3 | 1 | unseen: " in page
-    assert "3 stand unseen, 0 by policy, 2 without a reason.\n\nKnown to be refused needlessly:\n" in page
+    assert "| 4 unseen: a race shows in some orders only; 2 policy: an op orders its accesses to one operand" in page
+    assert "7 stand unseen, 3 by policy, 2 without a reason.\n\nKnown to be refused needlessly:\n" in page
+
+
+def test_a_reason_is_that_of_the_code_and_the_field() -> None:
+    assert reason_of("AMK302", "Counter.handoff").kind == reason_of("AMK302", "GemvOp.scales").kind == "policy"
+    assert reason_of("AMK302", "Wait.at_least").kind == reason_of("AMK106", "PeakOp.round").kind == "unseen"
+    assert reason_of("AMK106", "GemvOp.layer").kind == "policy" and reason_of("AMK999", "GemvOp.layer").kind == "open"
+    assert {reason.kind for table in (BY_CODE, BY_FIELD, BY_PROPERTY) for reason in table.values()} <= {
+        "unseen",
+        "policy",
+    }
+
+
+def test_reasons_are_of_codes_and_fields_that_there_are() -> None:
+    fields = {site.field for name in MADE for site in neighbourhood(name).sites}
+    assert {code for code, _ in (*BY_FIELD, *BY_PROPERTY)} | BY_CODE.keys() <= TITLES.keys()
+    assert {field for _, field in BY_FIELD} <= fields | {f"{field}[]" for field in fields} | {"Stream.chunks{}"}
+    assert {name for _, name in BY_PROPERTY} <= {field.rpartition(".")[2] for field in fields}
