@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from amk.adversary.edits import Json, apply, at, find, steps
+from amk.adversary.edits import Edit, Json, apply, at, find, steps
 from amk.adversary.neighbourhood.account import account, beyond
-from amk.adversary.neighbourhood.bases import MADE, WHOLE, base
+from amk.adversary.neighbourhood.bases import CONTEXT, MADE, WHOLE, base
 from amk.adversary.neighbourhood.ledger import Ledger, Line, counts, key_of, read
 from amk.adversary.neighbourhood.mutator import Change, Neighbourhood, Site, schema_of_schedules
 from amk.adversary.neighbourhood.reasons import BY_CODE, BY_FIELD, BY_PROPERTY, reason_of
@@ -29,7 +29,17 @@ from amk.schedule_ir.schedule import Schedule, mode_of
 from amk.validator.verify import Verdict, verify
 from amk.weights.weight_format import FORMATS
 from tests.adversarial.strictness import rendered
-from tests.adversarial.whole_neighbourhood import PARTS, SLICES, counted, edits_of, splits_of
+from tests.adversarial.whole_neighbourhood import (
+    PARTS,
+    SLICES,
+    VALUE_PARTS,
+    VALUE_SLICES,
+    VALUES,
+    counted,
+    edits_of,
+    splits_of,
+    values_of,
+)
 
 SLICE, SPLITS = 3_000, 30
 EACH, MOST = 64, 600
@@ -98,6 +108,28 @@ def test_every_property_of_the_schema_is_edited() -> None:
         "version", "dtype", "batch",
     }  # fmt: skip
     assert {"Step.op", "Wait.compare", "Signal.action", "GemvOp.k_part", "Stream.run_ahead", "Loop.count"} <= edited
+
+
+def test_further_edits_are_those_that_the_others_lack() -> None:
+    document, further = base("layers of two kinds"), neighbourhood("layers of two kinds")
+    known = {change.key for change in further.changes()}
+    changes = list(further.further())
+    found = {change.key: change for change in changes}
+    assert len(found) == len(changes) > 20_000 and not known & found.keys()
+    for change in Random(1).sample(changes, 500):
+        assert apply(document, list(change.edits))[0] != document, change
+
+    def made(path: tuple[str | int, ...], value: Json) -> bool:
+        return any(c.edits[0].path == path and c.edits[0].value == value for c in found.values())
+
+    path = next(s.path for s in further.sites if s.field == "GemvOp.layer" and s.value == {"l": 1})
+    assert made(("launch", "max_tokens"), document["model"]["vocab"]), "of another field"
+    assert made(path, {"l": document["model"]["vocab"]}) and made(path, {"l": 3 * 2**32}), "coefficients"
+    assert made(("launch", "max_tokens"), 3 * 2**32) and made(("launch", "max_tokens"), CONTEXT + 3 * 2**32)
+    assert made(("model", "rope_theta"), document["model"]["rms_eps"]), "floats"
+    assert made(("tables", "qkv.first"), document["tables"]["qkv.count"]), "arrays"
+    later = next(n for n, stream in enumerate(document["streams"]) if stream.get("later"))
+    assert any(c.edits == (Edit("remove", ("streams", later, "later")),) for c in found.values()), "left out"
 
 
 def test_edits_are_all_different_and_change_the_text() -> None:
@@ -169,6 +201,19 @@ def test_no_hole_in_a_slice(name: str) -> None:
             holes.append((change.field, change.kind, change.key[:200], outcome))
     assert not holes
     assert min(outcomes[verdict] for verdict in VERDICTS) > 1, outcomes
+
+
+@pytest.mark.turns(12)
+@pytest.mark.parametrize("name", MADE)
+def test_no_hole_in_a_slice_of_further_edits(name: str) -> None:
+    """Every SAFE edit is run; of one in ten the certificate is offered to the checker."""
+    rng, survey, holes = Random(f"further {name}"), Survey(base(name)), []
+    for number, site in enumerate(rng.choices(sites_of(name), k=50)):
+        for change in sorted(neighbourhood(name).further_at(site), key=lambda _: rng.random())[:1]:
+            outcome = survey.outcome(change, replace(LIGHT, certificates=number % 10 == 0))
+            if outcome.verdict == "error" or outcome.hole:
+                holes.append((change.field, change.kind, change.key[:200], outcome))
+    assert not holes
 
 
 PLANTED = {
@@ -347,6 +392,15 @@ def test_a_slice_of_the_whole_run_counts_what_it_saw() -> None:
     hole, error, beyond = found["differences"]
     assert "passes validator" in hole and "KeyError" in error and "is refused for AMK103 AMK302" in beyond
     assert found["account"]["AMK302"]["fields"] == {"Wait.at_least": 1} and found["account"]["AMK103"]["unrun"] == 1
+
+
+def test_the_drawn_values_have_every_field_and_kind_of_a_base() -> None:
+    changes, of_field, _ = values_of("output head")
+    every = list(neighbourhood("output head").further())
+    parts = [change.key for part in range(VALUE_PARTS) for change in changes[part::VALUE_PARTS]]
+    assert len(set(parts)) == len(changes) == VALUES and VALUE_PARTS * len(MADE) == VALUE_SLICES
+    assert {(c.field, c.kind) for c in changes} == {(c.field, c.kind) for c in every}
+    assert of_field == Counter(c.field for c in every)
 
 
 def test_the_slices_of_a_base_are_all_of_its_edits() -> None:
