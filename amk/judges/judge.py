@@ -58,6 +58,10 @@ MATRIX_OF: dict[str, MatrixName] = {
 FormOf = tuple[tuple[str, FormatName], ...]
 
 
+MOST_READ = 1024
+"""Tokens that the forward pass reads before a request begins."""
+
+
 @dataclass(frozen=True)
 class Ruling:
     """refuted: kind is hang, poison, bounds, chunk, registers, fault, tokens, logits, hidden, state, cache or the name
@@ -93,13 +97,14 @@ class Text:
         return allowed([logits for logits, _ in self._after(tokens)], self.least)
 
     def _after(self, tokens: tuple[int, ...]) -> list[tuple[Floats, Rows]]:
-        if tokens not in self._known:
-            before, found = self._after(tokens[:-1]), list[tuple[Floats, Rows]]()
-            self._rounded.draw(*tokens)
+        known = next(n for n in range(len(tokens), -1, -1) if tokens[:n] in self._known)
+        for n in range(known, len(tokens)):
+            before, found = self._known[tokens[:n]], list[tuple[Floats, Rows]]()
+            self._rounded.draw(*tokens[: n + 1])
             for one, (_, rows) in zip(self._rounded.passes, before, strict=True):
                 one.resume(rows)
-                found.append((one.feed(tokens[-1]), one.cache()))
-            self._known[tokens] = found
+                found.append((one.feed(tokens[n]), one.cache()))
+            self._known[tokens[: n + 1]] = found
         return self._known[tokens]
 
 
@@ -127,6 +132,9 @@ def judged(
     """One request, in one order. tolerance: of the machine's logits."""
     if schedule.model.slice is not None:
         return _judged_slice(schedule, request, order, machine, tolerance)
+    behind = max(request.first(s) for s in range(len(request.texts)))
+    if behind > MOST_READ:
+        return Ruling("unrun", why=f"begins behind {behind:,} tokens, at most {MOST_READ:,} are read")
     try:
         text = _text(schedule.model, _forms(schedule), schedule.kv.dtype == "fp8", tolerance)
         weights = _weights(schedule.model)

@@ -69,7 +69,8 @@ dimensions of 1. The norms and biases of the model come with them."""
 
 
 class Unmet(NamedTuple):
-    """Something that the device code relies on and that does not hold. need: `op.name`, or the name of a check here."""
+    """Something that the device code relies on and that does not hold. need: `op.name`, or the name of a check here.
+    message: what should hold, as a clause."""
 
     path: Path
     need: str
@@ -101,7 +102,7 @@ def _host_buffers(schedule: Schedule) -> Iterator[Unmet]:
     found = {buffer.name for buffer in schedule.buffers}
     used = _used(schedule)
     for name in sorted(scales.keys() - found):
-        yield Unmet(("buffers",), "host-buffer", f"there is no buffer '{name}' for scales that stand apart")
+        yield Unmet(("buffers",), "host-buffer", f"there is a buffer '{name}' for scales that stand apart")
     for i, buffer in enumerate(schedule.buffers):
         if buffer.name in wanted:
             role, shape = wanted[buffer.name]
@@ -109,7 +110,7 @@ def _host_buffers(schedule: Schedule) -> Iterator[Unmet]:
                 message = f"'{buffer.name}' is a {role} buffer of shape {list(shape)} for the host"
                 yield Unmet(("buffers", i), "host-buffer", message)
         elif buffer.role != "scratch" and buffer.name in used - {stream.source for stream in schedule.streams}:
-            message = f"the host knows no {buffer.role} buffer '{buffer.name}'"
+            message = f"the host knows the {buffer.role} buffer '{buffer.name}' by its name"
             yield Unmet(("buffers", i, "role"), "host-buffer", message)
 
 
@@ -172,7 +173,7 @@ def _streams(schedule: Schedule) -> Iterator[Unmet]:
     for i, stream in enumerate(schedule.streams):
         at, source = ("streams", i), buffers[stream.source]
         if stream.source in HOST or stream.source in vectors(schedule.model) or stream.source.startswith("scales."):
-            yield Unmet((*at, "source"), "source", f"'{stream.source}' is filled with something else than weights")
+            yield Unmet((*at, "source"), "source", f"'{stream.source}' is filled with packed weights")
         if (source.role, source.space) != ("constant", "global"):
             yield Unmet((*at, "source"), "source", f"'{stream.source}' is a constant of global memory")
         for name in MATRICES:

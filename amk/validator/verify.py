@@ -120,7 +120,7 @@ def check_needs(schedule: Schedule) -> list[Diagnostic]:
     """AMK407 for each precondition of an op's definition that does not hold at one of its steps, and for what the host
     or the packed weights lack (`launch_needs`). Nothing of it depends on who runs when."""
     return [
-        finding("AMK407", f"not so: {message}", path, f"need {need}")
+        finding("AMK407", f"a launch requires that {message}", path, f"need {need}")
         for path, need, message in islice(unmet(schedule), MOST_NEEDS)
     ]
 

@@ -1,18 +1,19 @@
-"""The strictness account of a recorded neighbourhood: what is refused and no run refutes, by code, with the reason.
+"""The strictness account of a recorded neighbourhood: what is refused and no run refutes, with the reasons.
 
     python -m tests.adversarial.strictness tests/records/proof/neighbourhood.json > tests/records/proof/strictness.md
 
-Exit 1 if a code stands that nobody has given a reason: it may be a needless refusal.
+Exit 1 if edits of a code and field stand that nobody has given a reason: they may be refused needlessly.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from amk.adversary.neighbourhood.account import kind_of, reason_of
+from amk.adversary.neighbourhood.reasons import Reason, reason_of
 from amk.report.diagnostic import TITLES
 
 NEEDLESS = (
@@ -37,9 +38,9 @@ NEEDLESS = (
 HEAD = """# What is refused and no run refutes
 
 Of {edits:,} edits of small schedules ({record}), those that are UNSAFE or UNKNOWN, by their first code.
-*Stand* are those that one run of the judge did not refute: `unseen` for a reason that the judge's machine
-cannot show, `policy` because amk asks it of every schedule whatever runs show. Not refuting proves nothing.
-*Not run*: the machine cannot start them.
+*Stand* are those that one run of the judge did not refute, with the reasons by the field that was edited: `unseen`
+where the judge's machine cannot show it, `policy` where amk asks it of every schedule whatever runs show. Not refuting
+proves nothing. *Not run*: the machine cannot start them.
 
 | code | meaning | run | refuted | stand | not run | why | most of them |
 |---|---|---|---|---|---|---|---|
@@ -47,23 +48,30 @@ cannot show, `policy` because amk asks it of every schedule whatever runs show. 
 
 
 def rendered(record: dict[str, Any], name: str) -> tuple[str, list[str]]:
-    """(the page, codes that stand without a reason)."""
+    """(the page, codes and fields that stand without a reason)."""
     rows = sorted(record["counts"]["account"].items(), key=lambda item: (-_stand(item[1]), item[0]))
     page = HEAD.format(edits=record["counts"]["edits"], record=name)
+    kinds: Counter[str] = Counter()
     for code, row in rows:
-        fields = sorted(row["fields"].items(), key=lambda item: (-item[1], item[0]))[:3]
-        most = ", ".join(f"{field} {count:,}" for field, count in fields)
+        fields = sorted(row["fields"].items(), key=lambda item: (-item[1], item[0]))
+        most = ", ".join(f"{field} {count:,}" for field, count in fields[:3])
         numbers = [f"{n:,}" for n in (row["judged"], row["refuted"], _stand(row), row["unrun"])]
-        why = f"{kind_of(code)}: {reason_of(code)}" if _stand(row) else ""
+        reasons: Counter[Reason] = Counter()
+        for field, count in fields:
+            reasons[reason_of(code, field)] += count
+            kinds[reason_of(code, field).kind] += count
+        why = "; ".join(_why(reason, count, len(reasons)) for reason, count in reasons.most_common())
         page += f"| {' | '.join([code, TITLES.get(code, ''), *numbers, why, most])} |\n"
-    kinds = {
-        kind: sum(_stand(row) for code, row in rows if kind_of(code) == kind) for kind in ("unseen", "policy", "open")
-    }
     page += f"\n{kinds['unseen']:,} stand unseen, {kinds['policy']:,} by policy, {kinds['open']:,} without a reason.\n"
     page += "\nKnown to be refused needlessly:\n\n" + "".join(
         f"* {code}: {what}. Kept: {why}.\n" for code, what, why in NEEDLESS
     )
-    return page, [code for code, row in rows if _stand(row) and not reason_of(code)]
+    return page, [f"{code} {f}" for code, row in rows for f in row["fields"] if reason_of(code, f).kind == "open"]
+
+
+def _why(reason: Reason, count: int, of: int) -> str:
+    number = f"{count:,} " if of > 1 else ""
+    return f"{number}{reason.kind}: {reason.text}"
 
 
 def _stand(row: dict[str, Any]) -> int:

@@ -1,14 +1,16 @@
 """Every edit of the small schedules in `WHOLE`, in slices: what became of each, counted by base, field and code.
 
-    python -m tests.validator.evidence --only neighbourhood splits --jobs 14 --seconds 1500 --records FOLDER
+    python -m tests.validator.evidence --only neighbourhood splits values --jobs 14 --seconds 1500 --records FOLDER
 
 A base has PARTS slices, each a part of its edits in an order that its name draws. The bases take turns, so that a
 run that is not done has looked at as much of each. Every edit that is SAFE, or that the checker alone accepts, runs on
 the numpy machine and as a kernel in the emulator (`emulated`), and every other on the numpy machine if that can run it.
 THOROUGH of the edits of each field of each base are, if SAFE, judged by everything, and so is the first SAFE one of
 each field that a run meets. Splits run on the numpy machine alone, and so do the edits of bases in which two layers, or
-one worker of a class, stand for others. A *difference* is a hole, an accepted certificate of what is refused for
-another reason than those of `account.beyond`, or a failure of the tool itself.
+one worker of a class, stand for others. *Values* are the edits of `Neighbourhood.further`, of all bases, of which there
+are too many: of each base VALUES are drawn, the first of every field and kind before the second of any. A *difference*
+is a hole, an accepted certificate of what is refused for another reason than those of `account.beyond`, or a failure of
+the tool itself.
 """
 
 from __future__ import annotations
@@ -20,9 +22,10 @@ from random import Random
 from typing import Any
 
 from amk.adversary.neighbourhood.account import account, beyond
-from amk.adversary.neighbourhood.bases import STAND_FOR_MORE, WHOLE, base
+from amk.adversary.neighbourhood.bases import MADE, STAND_FOR_MORE, WHOLE, base
 from amk.adversary.neighbourhood.ledger import Line, counts, key_of
 from amk.adversary.neighbourhood.mutator import Change, Neighbourhood, schema_of_schedules
+from amk.adversary.neighbourhood.search import in_turns
 from amk.adversary.neighbourhood.survey import EVERYTHING, TOO_MUCH, Care, Outcome, Survey
 from amk.schedule_ir.schedule import Schedule
 from tests.adversarial.emulated import Emulated
@@ -32,6 +35,8 @@ SLICES = PARTS * len(WHOLE)
 SPLIT_PARTS = 128
 SPLIT_SLICES = SPLIT_PARTS * len(WHOLE)
 ABSTRACT_SLICES = PARTS * len(STAND_FOR_MORE)
+VALUES, VALUE_PARTS = 466, 4
+VALUE_SLICES = VALUE_PARTS * len(MADE)
 THOROUGH = 6
 SHOWN = 300
 """Characters of an edit that a record repeats."""
@@ -53,12 +58,34 @@ def splits_of(name: str) -> tuple[list[Change], Counter[str], Survey]:
     return changes, Counter(change.field for change in changes), Survey(base(name))
 
 
+@lru_cache(maxsize=len(MADE))
+def values_of(name: str) -> tuple[list[Change], Counter[str], Survey]:
+    """(the drawn ones of the edits that the others lack, all of these of each field)."""
+    changes = list(Neighbourhood(base(name), schema_of_schedules()).further())
+    of_field = Counter(change.field for change in changes)
+    return in_turns(changes, Random(f"{name} values"))[:VALUES], of_field, Survey(base(name))
+
+
 def neighbourhood_slice(number: int) -> dict[str, Any]:
     """One part of the edits of one base."""
     name, part = WHOLE[number % len(WHOLE)], number // len(WHOLE)
     changes, of_field, survey = edits_of(name)
-    lines, emulated = [], Emulated(f"slice {number}")
-    for change in changes[part::PARTS]:
+    return executed(name, changes[part::PARTS], of_field, survey, f"slice {number}")
+
+
+def values_slice(number: int) -> dict[str, Any]:
+    """One part of the drawn values of one base."""
+    name, part = tuple(MADE)[number % len(MADE)], number // len(MADE)
+    changes, of_field, survey = values_of(name)
+    if name in STAND_FOR_MORE:
+        return surveyed(name, changes[part::VALUE_PARTS], of_field, survey)
+    return executed(name, changes[part::VALUE_PARTS], of_field, survey, f"slice {number}")
+
+
+def executed(name: str, changes: list[Change], of_field: Counter[str], survey: Survey, by: str) -> dict[str, Any]:
+    """What became of each, on the numpy machine and, if it is SAFE, as a kernel in the emulator."""
+    lines, emulated = [], Emulated(by)
+    for change in changes:
         outcome = survey.outcome(change)
         line = Line(name, key_of(name, change), change.field, change.kind, outcome, edits=change.key)
         lines.append(line)

@@ -10,7 +10,7 @@ import pytest
 from amk.adversary.edits import Json, find, steps, waiting
 from amk.adversary.edits import at as value_at
 from amk.adversary.neighbourhood.bases import MADE, base
-from amk.judges.judge import judge, judged, requests
+from amk.judges.judge import MOST_READ, judge, judged, requests
 from amk.judges.orders import Priorities, order_of
 from amk.judges.request import Request
 from amk.schedule_ir.schedule import Schedule
@@ -199,3 +199,11 @@ def test_orders_are_repeatable_and_differ() -> None:
     assert len({tuple(run(seed)) for seed in range(5)}) == 5
     with pytest.raises(ValueError, match="names no"):
         order_of("priorities:x")
+
+
+def test_a_request_behind_more_tokens_than_are_read_is_not_run() -> None:
+    """The sequences of a live batch begin at positions of their own, the last ones of the context among them."""
+    document = json.loads(json.dumps(base("live batch, fenced, head norms")))
+    document["kv"]["context"] = 4 * MOST_READ
+    ruling = judge(schedule_of(document))
+    assert ruling.status == "unrun" and f"at most {MOST_READ:,} are read" in ruling.why

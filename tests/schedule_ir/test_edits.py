@@ -131,6 +131,13 @@ def test_edits_survive_their_file(name: str, seed: int) -> None:
     assert edits_json(again) == edits_json(found)
 
 
+def test_a_bare_list_is_no_file_of_edits() -> None:
+    with pytest.raises(AmkError) as refusal:
+        parse_edits(b"[]", "edits.json")
+    (found,) = refusal.value.diagnostics
+    assert (found.code, found.message) == ("AMK005", "a file of edits is a JSON object with the list `edits`")
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.sampled_from(BASES), st.integers(0, 2**32 - 1))
 def test_a_name_means_the_same_step_whatever_is_edited_before(name: str, seed: int) -> None:

@@ -23,9 +23,11 @@ from tests.adversarial.whole_neighbourhood import (
     ABSTRACT_SLICES,
     SLICES,
     SPLIT_SLICES,
+    VALUE_SLICES,
     abstract_slice,
     neighbourhood_slice,
     splits_slice,
+    values_slice,
 )
 from tests.long_run import Run
 from tests.lowering.edits.lane_barriers import SLICES as LANES
@@ -171,6 +173,7 @@ WHAT: dict[str, Check] = {
     "sizes": Check(sizes_slice, "sizes.json", SIZES, 15.0),
     "neighbourhood": Check(neighbourhood_slice, "neighbourhood.json", SLICES, 30.0),
     "abstractions": Check(abstract_slice, "neighbourhood-abstractions.json", ABSTRACT_SLICES, 20.0),
+    "values": Check(values_slice, "neighbourhood-values.json", VALUE_SLICES, 40.0),
     "splits": Check(splits_slice, "neighbourhood-splits.json", SPLIT_SLICES, 15.0),
     "system-rules": Check(long_rules.compare, "system-rules.json", long_rules.SLICES, 60.0),
     "system-loops": Check(long_loops.compare, "system-loops.json", long_loops.SLICES, 5.0),

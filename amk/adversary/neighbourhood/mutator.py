@@ -13,6 +13,12 @@ describes it; its alternatives follow from that and from what occurs in the file
   beside it, every other entry of its kind in the file; arrays are emptied;
 * an optional key is left out, and one that is absent counts as its default.
 
+`further` has the single edits that these leave out:
+
+* an integer, and a coefficient, takes every integer of the file, of whatever field, and 3 * 2^32; a float every float;
+* an optional key that is there is left out;
+* an array or an object takes every other value of the same field.
+
 `splits` are edits of another form: an entry that others name gets a twin under a new name, which differs in one field
 or in none, and one of those who name the entry names the twin instead.
 
@@ -32,6 +38,7 @@ from amk.adversary.edits import Edit, Json, Path, apply, at
 SMALL_ENTRIES = ("Wait", "Signal", "Chunk")
 """Definitions whose objects take each other's place."""
 FAR = (2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**33, 2**64, -(2**31), -(2**32))
+FARTHER = 3 * 2**32
 BESIDE = (-8, -4, -2, -1, 1, 2, 4, 8)
 
 
@@ -88,6 +95,29 @@ class Neighbourhood:
         return {field: sorted(values) for field, values in found.items()}
 
     @cached_property
+    def _every_number(self) -> dict[type, list[Json]]:
+        """Integers and floats of all fields; coefficients are integers."""
+        terms = [
+            term
+            for s in self.sites
+            if isinstance(s.value, dict) and _is_expression(s.schema)
+            for term in s.value.values()
+        ]
+        found = {
+            kind: {v for v in [*(s.value for s in self.sites), *terms] if type(v) is kind} for kind in (int, float)
+        }
+        return {kind: sorted(values) for kind, values in found.items()}
+
+    @cached_property
+    def _composites(self) -> dict[str, list[Json]]:
+        """Arrays and objects by field; expressions are values, not objects."""
+        found: dict[str, list[Json]] = {}
+        for site in self.sites:
+            if site.present and isinstance(site.value, dict | list) and not _is_expression(site.schema):
+                found.setdefault(site.field, []).append(site.value)
+        return {field: _distinct(iter(values)) for field, values in found.items()}
+
+    @cached_property
     def _expressions(self) -> list[Json]:
         return _distinct(s.value for s in self.sites if _is_expression(s.schema) and s.value is not None)
 
@@ -105,6 +135,19 @@ class Neighbourhood:
         """Every single edit, in the order of the text; no two are the same."""
         for site in self.sites:
             yield from self.at(site)
+
+    def further(self) -> Iterator[Change]:
+        """Every single edit that `changes` leaves out, in the order of the text; no two are the same."""
+        for site in self.sites:
+            yield from self.further_at(site)
+
+    def further_at(self, site: Site) -> Iterator[Change]:
+        """Those of one site."""
+        seen = {change.key for change in self.at(site)}
+        for change in self._further_of(site):
+            if change.key not in seen:
+                seen.add(change.key)
+                yield change
 
     def splits(self) -> Iterator[Change]:
         """An entry with a name in two: a twin with at most one edit, which one user of the name uses."""
@@ -153,6 +196,35 @@ class Neighbourhood:
             yield from self._rearranged(site)
         if isinstance(site.value, dict) and _open(site.schema):
             yield from self._rekeyed(site)
+
+    def _further_of(self, site: Site) -> Iterator[Change]:
+        if isinstance(site.value, dict) and not _is_expression(site.schema):
+            yield from self._left_out(site)
+        for kind, value in self._further_values(site) if site.path else ():
+            if not _same(value, site.value):
+                yield Change(site.field, kind, (_put(site, value),))
+
+    def _left_out(self, site: Site) -> Iterator[Change]:
+        """Keys that an object need not have, where they say something else than their default."""
+        branch = self._fitting(site.schema, site.value)
+        for key, schema in branch.get("properties", {}).items():
+            optional = key in site.value and key not in branch.get("required", ())
+            if optional and not ("default" in schema and _same(schema["default"], site.value[key])):
+                yield Change(f"{branch['title']}.{key}", "left out", (Edit("remove", (*site.path, key)),))
+
+    def _further_values(self, site: Site) -> Iterator[tuple[str, Json]]:
+        value = site.value
+        yield from (("of the field", other) for other in self._composites.get(site.field, []))
+        numbers = [("of another field", number) for number in self._every_number[int]] + [("far", FARTHER)]
+        if _is_expression(site.schema):
+            terms = value if isinstance(value, dict) else {"1": value or 0}
+            for symbol, factor in terms.items():
+                for kind, number in (*numbers, ("wrapped", factor + FARTHER)):
+                    yield f"coefficient {kind}", number if list(terms) == ["1"] else terms | {symbol: number}
+        elif any(branch.get("type") == "integer" for branch in _branches(site.schema)):
+            yield from [*numbers, *([("wrapped", value + FARTHER)] if type(value) is int else [])]
+        elif type(value) is float:
+            yield from (("of another field", number) for number in self._every_number[float])
 
     def _alternatives(self, site: Site) -> Iterator[tuple[str, Json]]:
         schema = site.schema

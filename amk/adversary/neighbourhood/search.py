@@ -6,7 +6,7 @@ import json
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
@@ -99,8 +99,13 @@ def _hole(line: Line) -> str:
 @lru_cache(maxsize=1)
 def ordered(name: str, seed: int = 0) -> list[Change]:
     """All single edits of a base: one of every field and kind first, then another of each, and so on."""
-    changes = list(Neighbourhood(base(name), schema_of_schedules()).changes())
-    Random(f"{seed} {name}").shuffle(changes)
+    return in_turns(Neighbourhood(base(name), schema_of_schedules()).changes(), Random(f"{seed} {name}"))
+
+
+def in_turns(found: Iterable[Change], rng: Random) -> list[Change]:
+    """The changes in a drawn order: one of every field and kind first, then another of each, and so on."""
+    changes = list(found)
+    rng.shuffle(changes)
     rank: Counter[tuple[str, str]] = Counter()
     place: list[int] = []
     for change in changes:

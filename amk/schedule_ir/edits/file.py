@@ -24,7 +24,8 @@ def load_edits(path: Path) -> EditList:
 def parse_edits(content: bytes, file: str) -> EditList:
     """The list in `content`; `file` names the place in diagnostics."""
     if not isinstance(parse_json(content, file), dict):
-        raise AmkError(Diagnostic("AMK005", "a list of edits is a JSON object", where=Where(file=file, line=1)))
+        message = "a file of edits is a JSON object with the list `edits`"
+        raise AmkError(Diagnostic("AMK005", message, where=Where(file=file, line=1)))
     try:
         return EditList.model_validate_json(content.removeprefix(b"\xef\xbb\xbf"))
     except ValidationError as error:

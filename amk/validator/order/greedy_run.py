@@ -58,20 +58,21 @@ class Run:
 
 
 class Machine:
-    """Counter values, agent positions and parked waiters of one greedy run (plain lists: scalar access is the cost)."""
+    """Counter values, agent positions and parked waiters of one greedy run. What changes is in plain lists, because
+    scalar access is the cost; the columns are read through views, because as lists they take 40 bytes a number."""
 
     def __init__(self, system: System, held: Collection[int]) -> None:
         sync = np.flatnonzero((np.diff(system.wait_first) > 0) | (np.diff(system.signal_first) > 0))
-        self.sync, self.first = sync.tolist(), system.agent_first[:-1]
+        self.sync, self.first = sync.data, system.agent_first[:-1]
         bounds = np.searchsorted(sync, system.agent_first).tolist()
         self.cursor, self.last = bounds[:-1], bounds[1:]
         self.at, self.end = system.agent_first[:-1].tolist(), system.agent_first[1:].tolist()
         for event in held:
             self.end[system.agent_of[event]] = event
             self.last[system.agent_of[event]] = int(np.searchsorted(sync, event))
-        self.wait_first, self.signal_first = system.wait_first.tolist(), system.signal_first.tolist()
-        self.wait_counter, self.threshold = system.wait_counter.tolist(), system.wait_threshold.tolist()
-        self.signal_counter, self.amount = system.signal_counter.tolist(), system.signal_amount.tolist()
+        self.wait_first, self.signal_first = system.wait_first.data, system.signal_first.data
+        self.wait_counter, self.threshold = system.wait_counter.data, system.wait_threshold.data
+        self.signal_counter, self.amount = system.signal_counter.data, system.signal_amount.data
         self.value = system.counter_init.tolist()
         self.parked: list[list[tuple[int, int]]] = [[] for _ in self.value]
         self.held_up = [0] * system.agents
