@@ -173,6 +173,7 @@ WATCHDOG, RANKING = "amk/watchdog.cuh", "amk/ranking.cuh"
         ("amk/ops/argmax_rows.cuh", "float value = -3.0e38f", "float value = 0.f", "negative logits of one", "tokens"),
         ("amk/ops/select.cuh", "value[r] = -3.4e38f", "value[r] = 0.f", "negative logits", "tokens"),
         ("amk/cache.cuh", "__NV_SATFINITE", "__NV_NOSAT", "keys beyond fp8", "memory"),
+        ("amk/cache.cuh", "to[1] = of(v.y)", "to[1] = of(v.x)", "rows of fp8", "tokens"),
         ("amk/vector_layouts.cuh", ">> 23, 15u)", ">> 23, 1u)", "scales", "memory"),
         ("amk/vector_layouts.cuh", "exponent >= 255u ?", "exponent > 255u ?", "scales", "memory"),
         (

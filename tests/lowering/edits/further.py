@@ -231,6 +231,13 @@ FURTHER: dict[str, tuple[str, Settings, FormatName, ModelSpec, tuple[Request, ..
         tiny(layers=1, heads=2, kv_heads=1, qkv_bias=True),
         (BEYOND_FP8,),
     ),
+    "rows of fp8": (
+        "h200",
+        replace(FAST, rows=3, kv_dtype="fp8", warps=4, kv_block=16, workers=4),
+        "bf16",
+        tiny(layers=1, heads=8),
+        (ONE_STEP,),
+    ),
     "ragged batch": (
         "h200",
         replace(FAST, batch=2, kv_block=16, workers=4),
@@ -251,8 +258,8 @@ behind them; scales beside the chunks of several layers, and many vectors that e
 draws, each sequence in its own way and at its own position; LayerNorm of several vectors in several pieces, and gelu
 by tanh; blocks that share a scale, in so many fetches of a lane that they are used in groups; rows of which a lane has
 the scale of one split; norms of rows that are one more than a turn takes, beside sums that a later part adds to;
-far scores of a single sequence; logits that are all negative; keys whose largest are beyond fp8; a batch whose last
-row group of the output head has three rows."""
+far scores of a single sequence; logits that are all negative; keys whose largest are beyond fp8; several rows with a
+cache of fp8; a batch whose last row group of the output head has three rows."""
 
 FROM_WARP_1 = frozenset(
     {
