@@ -124,9 +124,9 @@ class Model(TemplateLM):  # type: ignore[misc]
         return logprob_of_text
 
 
-def _options(given: Mapping[str, Any]) -> dict[str, Any]:
+def _options(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """lm_eval's options of an answer as those of `LanguageModel.generate`; AMK015 for one that it does not have."""
-    asked = dict(normalize_gen_kwargs(dict(given), ANSWER))
+    asked = dict(normalize_gen_kwargs(dict(arguments), ANSWER))
     options = {"max_tokens": asked.pop("max_gen_toks"), "stop": [stop for stop in asked.pop("until") if stop]}
     drawn = bool(asked.pop("do_sample"))
     drawing = {name: asked.pop(name) for name in DRAWING if name in asked}

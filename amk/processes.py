@@ -66,9 +66,9 @@ def _environment_of_children() -> Iterator[None]:
     multiprocessing starts inherits the environment, and takes no other."""
     with _STARTING:
         before = dict(os.environ)
-        given = worker_environment(before) | {"PYTHONSAFEPATH": "1"}
+        environment = worker_environment(before) | {"PYTHONSAFEPATH": "1"}
         try:
-            _become(given)
+            _become(environment)
             yield
         finally:
             _become(before)

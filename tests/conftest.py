@@ -65,8 +65,8 @@ def limits_kept() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def smollm2_path() -> Path:
     """Path of the GGUF file. The cache is AMK_TEST_CACHE or the user's; without a network: skipped, in CI failed."""
-    given = os.environ.get("AMK_TEST_CACHE")
-    cache = Path(given) if given else platformdirs.user_cache_path("amk", appauthor=False) / "tests"
+    directory = os.environ.get("AMK_TEST_CACHE")
+    cache = Path(directory) if directory else platformdirs.user_cache_path("amk", appauthor=False) / "tests"
     file = cache / Path(SMOLLM2_MEMBER).name
     if not (file.is_file() and _sha256(file) == SMOLLM2_SHA256):
         try:

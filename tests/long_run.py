@@ -148,34 +148,34 @@ def merged(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
     slices = [{n for text in record["commits"].values() for n in numbers(text)} for record in (one, other)]
     if one["name"] != other["name"] or slices[0] & slices[1]:
         raise ValueError(f"{one['name']} and {other['name']} share {len(slices[0] & slices[1])} slices")
-    made = copy.deepcopy(one)
+    result = copy.deepcopy(one)
     for commit_, text in other["commits"].items():
-        made["commits"][commit_] = ranges({*numbers(made["commits"].get(commit_, "")), *numbers(text)})
-    made["differences"] += other["differences"]
+        result["commits"][commit_] = ranges({*numbers(result["commits"].get(commit_, "")), *numbers(text)})
+    result["differences"] += other["differences"]
     for key in ("seconds", "cpu_seconds"):
-        made[key] = round(made[key] + other[key], 1)
-    made["longest"] = max(made["longest"], other["longest"])
-    add(made["counts"], other["counts"])
+        result[key] = round(result[key] + other[key], 1)
+    result["longest"] = max(result["longest"], other["longest"])
+    add(result["counts"], other["counts"])
     done = slices[0] | slices[1]
-    made["done"] = next(n for n in itertools.count() if n not in done)
-    made["ahead"] = sorted(n for n in done if n > made["done"])
-    return made
+    result["done"] = next(n for n in itertools.count() if n not in done)
+    result["ahead"] = sorted(n for n in done if n > result["done"])
+    return result
 
 
 def without(record: dict[str, Any], counted: dict[int, dict[str, Any]]) -> dict[str, Any]:
     """The record as if these slices were still to be made; counted: what each of them counted and told. The seconds
     that they took stay."""
-    made, slices = copy.deepcopy(record), set(counted)
+    result, slices = copy.deepcopy(record), set(counted)
     for found in counted.values():
         for line in found.get("differences", []):
-            made["differences"].remove(line)
-        _subtract(made["counts"], {key: value for key, value in found.items() if key != "differences"})
+            result["differences"].remove(line)
+        _subtract(result["counts"], {key: value for key, value in found.items() if key != "differences"})
     for commit_, text in record["commits"].items():
-        made["commits"][commit_] = ranges(numbers(text) - slices)
-    done = {n for text in made["commits"].values() for n in numbers(text)}
-    made["done"] = next(n for n in itertools.count() if n not in done)
-    made["ahead"] = sorted(n for n in done if n > made["done"])
-    return made
+        result["commits"][commit_] = ranges(numbers(text) - slices)
+    done = {n for text in result["commits"].values() for n in numbers(text)}
+    result["done"] = next(n for n in itertools.count() if n not in done)
+    result["ahead"] = sorted(n for n in done if n > result["done"])
+    return result
 
 
 def _subtract(total: dict[str, Any], found: dict[str, Any]) -> None:
@@ -205,7 +205,7 @@ def go(runs: list[Run], options: argparse.Namespace) -> int:
 
 
 def _gone(runs: list[Run], options: argparse.Namespace) -> int:
-    began = told = time.monotonic()
+    began = last = time.monotonic()
     workers = SliceWorkers(options.jobs)
     died: set[tuple[str, int]] = set()
     try:
@@ -225,9 +225,9 @@ def _gone(runs: list[Run], options: argparse.Namespace) -> int:
                     print(f"{run.name}: the process of slice {number} died", flush=True)
                     died.add((run.name, number))
                     workers.submit((run, number), run.slice_, number)
-            if time.monotonic() - told > EVERY:
-                told = time.monotonic()
-                print(f"{told - began:4.0f} s  {'  '.join(run.progress for run in runs)}", flush=True)
+            if time.monotonic() - last > EVERY:
+                last = time.monotonic()
+                print(f"{last - began:4.0f} s  {'  '.join(run.progress for run in runs)}", flush=True)
     finally:
         workers.stop()
     for run in runs:

@@ -63,3 +63,46 @@ def test_a_circle_is_found_however_it_is_written(tmp_path: Path, upper: str) -> 
     (root / "low.py").write_text("from amk.high import late")
     with pytest.raises(CycleError):
         TopologicalSorter(graph(root)).prepare()
+
+
+def module_by_name(node: ast.AST) -> str | None:
+    """The module of a call `import_module("...")`: what such a module has, no type checker sees."""
+    if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] == "import_module":
+        (argument,) = node.args
+        return argument.value if isinstance(argument, ast.Constant) else None
+    return None
+
+
+def taken_by_name(path: Path) -> Iterator[tuple[str, str]]:
+    """(module, name) of what a file takes out of modules imported by name, at once or through a variable."""
+    text = path.read_text(encoding="utf-8")
+    tree = ast.parse(text if "import_module(" in text else "")
+    for scope in (tree, *(node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))):
+        assigned = [node for node in ast.walk(scope) if isinstance(node, ast.Assign) and module_by_name(node.value)]
+        module_of = {ast.unparse(node.targets[0]): module_by_name(node.value) for node in assigned}
+        for node in ast.walk(scope):
+            if isinstance(node, ast.Attribute):
+                module = module_by_name(node.value) or module_of.get(ast.unparse(node.value))
+                if module is not None:
+                    yield module, node.attr
+
+
+def test_what_is_taken_out_of_a_module_by_name_is_in_it() -> None:
+    files = modules(ROOT)
+    taken = {(module, name) for path in files.values() for module, name in taken_by_name(path) if module in files}
+    assert len(taken) > 10
+    missing = {(module, name) for module, name in taken if name not in names_of(files[module])}
+    assert missing == set()
+
+
+def names_of(path: Path) -> set[str]:
+    """What a module binds at its top."""
+    found: set[str] = set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            found |= {alias.asname or alias.name for alias in node.names}
+        else:
+            found |= {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+    return found

@@ -46,8 +46,8 @@ def test_a_slice_that_is_taken_out_of_a_record_is_made_again(tmp_path: Path) -> 
     """The others' counts and differences stay."""
 
     def counted(number: int) -> dict[str, Any]:
-        told = [f"slice {number}"] if number in (1, 3) else []
-        return {"seen": 1, "found": {f"kind {number % 2}": number, "what": "kinds"}, "differences": told}
+        differences = [f"slice {number}"] if number in (1, 3) else []
+        return {"seen": 1, "found": {f"kind {number % 2}": number, "what": "kinds"}, "differences": differences}
 
     run = Run("test", counted, path := tmp_path / "record.json", slices=5)
     for _ in range(5):

@@ -34,9 +34,10 @@ def test_a_pool_has_no_key_and_imports_nothing_from_the_working_directory(tmp_pa
     for package in ("amk", "multiprocessing"):
         (hostile / package).mkdir(parents=True)
         (hostile / package / "__init__.py").write_text("raise SystemExit('imported from the working directory')")
-    given = {"PYTHONPATH": str(ROOT.parent), "ANTHROPIC_API_KEY": "sk-secret", "LANG": "C", "PATH": os.environ["PATH"]}
+    environment = {"PYTHONPATH": str(ROOT.parent), "ANTHROPIC_API_KEY": "sk-secret", "LANG": "C"}
+    environment["PATH"] = os.environ["PATH"]
     done = subprocess.run(
-        [sys.executable, str(scripts / "parent.py")], cwd=hostile, env=given, capture_output=True, text=True,
+        [sys.executable, str(scripts / "parent.py")], cwd=hostile, env=environment, capture_output=True, text=True,
         check=False, timeout=60,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")

@@ -117,9 +117,9 @@ def test_a_page_with_a_stale_record_says_how_old_it_is(page: Path) -> None:
     by_record = {claim.record: claim for claim in records.claims()}
     for record in {each for each in LINK.findall(text) if each in by_record}:
         claim = by_record[record]
-        told = (*records.commits(claim), *(records.dates(claim.made_of or record) or ()), "records/README.md)")
+        marks = (*records.commits(claim), *(records.dates(claim.made_of or record) or ()), "records/README.md)")
         current = records.state().stale[record] is False
-        assert current or any(word in text for word in told), f"{record} is stale: name its commit, or link the index"
+        assert current or any(word in text for word in marks), f"{record} is stale: name its commit, or link the index"
 
 
 def test_measured_numbers_of_the_readme_are_filled_in() -> None:

@@ -165,20 +165,20 @@ def load(
     return LanguageModel(files.checkpoint.spec, files.tokenizer, backends[0], notes, suggested, guessing)
 
 
-def _check_words(**given: str | None) -> None:
+def _check_words(**options: str | None) -> None:
     """AMK005 for one that is not known."""
-    for name, word in given.items():
+    for name, word in options.items():
         if word is not None and word not in _KNOWN[name]:
             message = f"{name}={word!r} is not known"
             raise AmkError(Diagnostic("AMK005", message, help=f"one of {', '.join(_KNOWN[name])}"))
 
 
-def _check_whole(**given: int | None) -> None:
+def _check_whole(**options: int | None) -> None:
     """AMK005 for what is no whole number; its size is judged where it matters, but for positions."""
-    for name, number in given.items():
+    for name, number in options.items():
         if number is not None and (isinstance(number, bool) or not isinstance(number, Integral)):
             raise AmkError(Diagnostic("AMK005", f"{name}={number!r} is no whole number"))
-    if (positions := given["max_context"]) is not None and positions < 1:
+    if (positions := options["max_context"]) is not None and positions < 1:
         raise AmkError(Diagnostic("AMK005", f"max_context={positions} is no number of positions"))
 
 

@@ -109,11 +109,11 @@ def simulate(schedule: Schedule | str | Path, pos: int | None = None) -> Predict
     return predict(simulated, min(128, last) if pos is None else pos)
 
 
-def read_schedule(given: Schedule | str | Path) -> Schedule:
+def read_schedule(source: Schedule | str | Path) -> Schedule:
     """A schedule as it is, or from its file."""
     from amk.schedule_ir.codec import load_schedule
 
-    return load_schedule(Path(given))[0] if isinstance(given, str | Path) else given
+    return load_schedule(Path(source))[0] if isinstance(source, str | Path) else source
 
 
 def stored_formats(

@@ -311,9 +311,9 @@ def main(argv: Sequence[str]) -> int:
         times += " ".join(f"{t:9.1f}" for t in (row.total_ms, row.least_ms, row.most_ms))
         print(f"{row.program:44} {row.prompt:6} {times} {row.tokens_per_second:9.1f}  {row.agrees} of {row.tokens}")
     if arguments.record:
-        made = [asdict(row) | {"each_ms": row.each_ms, "tokens_per_second": row.tokens_per_second} for row in rows]
+        records = [asdict(row) | {"each_ms": row.each_ms, "tokens_per_second": row.tokens_per_second} for row in rows]
         run = provenance(f"python -m amk.bench.end_to_end {shlex.join(argv)}", device)
-        text = json.dumps({"new": arguments.new, "rows": made, "run": run}, indent=1)
+        text = json.dumps({"new": arguments.new, "rows": records, "run": run}, indent=1)
         arguments.record.write_text(text + "\n", encoding="utf-8")
     return 0
 

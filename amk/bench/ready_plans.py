@@ -52,21 +52,21 @@ def main() -> int:
     if arguments.table:
         print(table(arguments.table, shipped(arguments.output)))
         return 0
-    made = {(d.model, d.target, d.dtype): d for d in shipped(arguments.output)}
+    plans = {(d.model, d.target, d.dtype): d for d in shipped(arguments.output)}
     pairs = [(m, g) for g in arguments.gpus or [t.name for t in targets()] for m in arguments.only]
-    stale = [p for p in pairs if arguments.again or not current(made, *p)]
+    stale = [p for p in pairs if arguments.again or not current(plans, *p)]
     for pair, result in results(stale, arguments):
         if result is None:
             continue
         stale.remove(pair)
         if isinstance(result, str):
-            made.pop((*pair, DTYPE), None)
+            plans.pop((*pair, DTYPE), None)
             print(f"{pair[0]} on {pair[1]}: {result}", flush=True)
         else:
-            made[result.model, result.target, result.dtype] = result
+            plans[result.model, result.target, result.dtype] = result
             gain = result.default_ms[0] / result.ms[0] if result.default_ms else 1.0
             print(f"{pair[0]} on {pair[1]}: {result.ms[0]:.4f} ms simulated, {gain:.3f}x the default plan", flush=True)
-        write(arguments.output, made)
+        write(arguments.output, plans)
     if stale:
         print(f"the time is up, {len(stale)} are left; the same command goes on", flush=True)
     return 0

@@ -285,18 +285,18 @@ def _to_measure(folder: Path, journal: Journal, replay: bool) -> None:
     )
 
 
-def _advice(folder: Path, given: str | None) -> str:
+def _advice(folder: Path, text: str | None) -> str:
     """What the language model is told: what is given now, else what the run was given last. Says where it stands."""
     from amk.agent.journal.inbox import write_whole
 
     path = folder / PROGRAM
-    if given is not None:
-        write_whole(path, f"{given}\n" if given else "")
-    told = (_program(path) if path.is_file() else None) or ""
-    if told:
-        lines = len(told.splitlines())
+    if text is not None:
+        write_whole(path, f"{text}\n" if text else "")
+    advice = (_program(path) if path.is_file() else None) or ""
+    if advice:
+        lines = len(advice.splitlines())
         print(printable(f"{folder.name}: {lines} lines of advice to the language model, {path}", 400), file=sys.stderr)
-    return told
+    return advice
 
 
 def _plan(arguments: argparse.Namespace, limits: Limits) -> Plan:

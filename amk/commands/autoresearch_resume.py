@@ -55,11 +55,11 @@ def limits_of(arguments: argparse.Namespace, old: Limits | None) -> Limits:
     from amk.agent.journal import budget
     from amk.agent.journal.events import Limits
 
-    given = {name: getattr(arguments, option) for option, name in LIMITS.items()}
+    options = {name: getattr(arguments, option) for option, name in LIMITS.items()}
     if old is None and arguments.evals is None and arguments.minutes is None:
-        given["evals"] = DEFAULT_EVALS
+        options["evals"] = DEFAULT_EVALS
     try:
-        return budget.merged(old or Limits(), given)
+        return budget.merged(old or Limits(), options)
     except ValidationError as error:
         detail = error.errors(include_url=False)[0]
         option = next(option for option, name in LIMITS.items() if name == detail["loc"][0])
@@ -191,9 +191,9 @@ def _same_problem(arguments: argparse.Namespace, name: str, run: RunStarted) -> 
     from amk.models.model import load_model
 
     constants = given_constants(arguments.constants, load_target(arguments.gpu))
-    given = {option: getattr(arguments, option) for option in PROBLEM}
+    options = {option: getattr(arguments, option) for option in PROBLEM}
     most = load_model(run.model).max_context
-    given |= {
+    options |= {
         "model": model_named(arguments.model), "gpu": load_target(arguments.gpu).name,
         "max_context": min(arguments.max_context, most),
     }  # fmt: skip
@@ -202,8 +202,8 @@ def _same_problem(arguments: argparse.Namespace, name: str, run: RunStarted) -> 
         "model": model_named(run.model), "gpu": run.target, "max_context": run.context, "no_prior": not run.prior,
     }  # fmt: skip
     for option, default in PROBLEM.items():
-        if given[option] not in (default, known[option]):
-            words = f"--{option.replace('_', '-')} {known[option]}, not {given[option]}"
+        if options[option] not in (default, known[option]):
+            words = f"--{option.replace('_', '-')} {known[option]}, not {options[option]}"
             raise _another(f"run {name} is of {words}")
     if constants not in (None, run.constants):
         own = "of the target" if run.constants is None else f"that were given ({run.constants.origin})"

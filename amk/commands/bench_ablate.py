@@ -64,7 +64,7 @@ def ablated(arguments: argparse.Namespace, cases: Sequence[Measurement], provena
 def _measured(arguments: argparse.Namespace, case: Measurement) -> Ablation:
     # Imported here: they need torch and a GPU.
     measuring = importlib.import_module("amk.bench.table.ablated")
-    admit = importlib.import_module("amk.bench.tools.ahead").made
+    admit = importlib.import_module("amk.bench.tools.ahead").kernel_of
     subjects = importlib.import_module("amk.bench.tools.subject").Subject
     wanted = [each for each in variants(arguments.ablate) if each]
     cubins = measuring.ablated_cubins(case.schedule, wanted, os.cpu_count() or 1)

@@ -44,8 +44,8 @@ def emulated_slice(
         engine.fill_cache(caches[0][1], caches[1][1])
     name, count = slice_result(schedule)
     outcomes, left = list[Outcome](), list[F32]()
-    for given in _inputs(schedule, arguments):
-        engine.write(given)
+    for inputs in _inputs(schedule, arguments):
+        engine.write(inputs)
         outcomes.append(engine.launch(1, order))
         if not outcomes[-1].ended:
             break
@@ -72,8 +72,8 @@ def interpreted_slice(
     machine.set("state", np.zeros(len(schedule.state_words), np.int32))
     for name, (values, _) in zip(("k_cache", "v_cache"), caches, strict=False):
         machine.set(name, values)
-    for given in _inputs(schedule, arguments):
-        for name, data in given.items():
+    for inputs in _inputs(schedule, arguments):
+        for name, data in inputs.items():
             machine.set(name, data)
         machine.launch(1)
         found.append(machine.get(slice_result(schedule)[0]).copy())

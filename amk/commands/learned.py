@@ -25,7 +25,7 @@ def learn(arguments: argparse.Namespace, target: Target, say: Callable[[str], No
         say(f"warning: {name}: who sent it was not checked, and a seal is no signature; --signers FILE asks for one")
     if arguments.output is None:
         raise AmkError(Diagnostic("AMK005", "--learn needs -o FILE, where the constants are written"))
-    fitted = fit_few(runs, constants_for(target), told=say)
+    fitted = fit_few(runs, constants_for(target), progress=say)
     before, after = (sum(map(abs, errors)) / len(errors) for errors in (fitted.before, fitted.after))
     errors = f"mean error {100 * expm1(before):.1f}% before, {100 * expm1(after):.1f}% after"
     names = printable(", ".join(path.name for path in arguments.learn), 80)

@@ -107,8 +107,8 @@ def _measured_formats(arguments: argparse.Namespace) -> Formats | Layered:
     judge = judge_of(arguments.model, arguments.text)
     parts = arguments.layer_parts or PARTS
     choice = choose(judge, arguments.max_kl, lambda line: print(line, file=sys.stderr), parts)
-    given: dict[MatrixName, FormatName] = {"lm_head": arguments.lm_head_dtype} if arguments.lm_head_dtype else {}
-    runs = runs_of([forms | given for forms in choice.forms])
+    override: dict[MatrixName, FormatName] = {"lm_head": arguments.lm_head_dtype} if arguments.lm_head_dtype else {}
+    runs = runs_of([forms | override for forms in choice.forms])
     return runs[0][1] if len(runs) == 1 else runs
 
 

@@ -30,9 +30,9 @@ def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
 def sampling_of(arguments: argparse.Namespace) -> Sampling:
     """What the arguments ask for; a filter without a temperature means temperature 1. AMK015 for bad values."""
     filtered = arguments.top_k is not None or arguments.top_p is not None
-    given = arguments.temperature
+    temperature = arguments.temperature
     return Sampling(
-        temperature=given if given is not None else 1.0 if filtered else 0.0,
+        temperature=temperature if temperature is not None else 1.0 if filtered else 0.0,
         top_k=GREEDY.top_k if arguments.top_k is None else arguments.top_k,
         top_p=GREEDY.top_p if arguments.top_p is None else arguments.top_p,
         seed=arguments.seed,

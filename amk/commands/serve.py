@@ -57,8 +57,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.host not in LOOPBACK and not keys and not arguments.open:
         message = f"whoever reaches {arguments.host} could use the model"
         raise AmkError(Diagnostic("AMK005", message, help=f"set {KEYS_VARIABLE}, or pass --open"))
-    given = {field.name: getattr(arguments, f"max_{field.name}") for field in fields(Limits)}
-    limits = replace(Limits(), **{name: value for name, value in given.items() if value is not None})
+    values = {field.name: getattr(arguments, f"max_{field.name}") for field in fields(Limits)}
+    limits = replace(Limits(), **{name: value for name, value in values.items() if value is not None})
     listening = listen(arguments.host, arguments.port, limits)
     device = choose_device(arguments)
     with opened(arguments, device, open_files(arguments.model), PLANNED, arguments.batch) as model:

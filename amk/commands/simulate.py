@@ -78,9 +78,9 @@ def run(arguments: argparse.Namespace) -> int:
         raise AmkError(Diagnostic("AMK005", message))
     if arguments.schedule is not None:
         _require_safe(schedule)
-    given = given_constants(arguments.constants, schedule.target)
-    prediction = predict(schedule, arguments.pos, given)
-    error = known_error(schedule, arguments.pos, constants=given)
+    constants = given_constants(arguments.constants, schedule.target)
+    prediction = predict(schedule, arguments.pos, constants)
+    error = known_error(schedule, arguments.pos, constants=constants)
     for path in arguments.timeline:
         timeline = timeline_of(prediction)
         write(path, html(timeline) if path.suffix == ".html" else json.dumps(perfetto(timeline)) + "\n")
@@ -161,7 +161,7 @@ def _print(prediction: Prediction, error: str) -> None:
 def _calibrate(arguments: argparse.Namespace) -> int:
     runs = measured_runs(arguments.calibrate)
     target = _one_target(runs)
-    fitted = fit(runs, _constants(arguments, target), told=_say)
+    fitted = fit(runs, _constants(arguments, target), progress=_say)
     rows = [
         (r.name, f"{r.ms:.4f}", f"{100 * expm1(b):+.1f}%", f"{100 * expm1(a):+.1f}%")
         for r, b, a in zip(runs, fitted.before, fitted.after, strict=True)
@@ -214,8 +214,8 @@ def _compare(arguments: argparse.Namespace) -> int:
             ]
             print_table(("run", "measured, ms", "simulated, ms", "off"), each)
             print()
-        told = [(target, kind, str(error)) for target, own in kinds.items() for kind, error in own.items()]
-        print_table(("target", "kind of plan", "error"), told)
+        rows = [(target, kind, str(error)) for target, own in kinds.items() for kind, error in own.items()]
+        print_table(("target", "kind of plan", "error"), rows)
     return int(Exit.SAFE)
 
 
@@ -238,7 +238,7 @@ def _folded(arguments: argparse.Namespace, models: Mapping[str, list[Run]]) -> d
     runs = [r for own in models.values() for r in own]
     start = _constants(arguments, _one_target(runs))
     try:
-        times = held_out(runs, start, arguments.folds, jobs=arguments.jobs, told=_say)
+        times = held_out(runs, start, arguments.folds, jobs=arguments.jobs, progress=_say)
     except ValueError as error:
         raise AmkError(Diagnostic("AMK005", f"--held-out kernels: {error}")) from error
     pairs: dict[str, list[Pair]] = {name: [] for name in models}
@@ -257,7 +257,7 @@ def _pairs(arguments: argparse.Namespace, name: str, models: Mapping[str, list[R
             raise AmkError(Diagnostic("AMK005", "--held-out needs runs of at least two models"))
         _one_target([*own, *others])
         print(f"fitting without {name}", file=sys.stderr)
-        constants = fit_few(others, constants, told=_say).constants
+        constants = fit_few(others, constants, progress=_say).constants
     known: dict[tuple[int, int], float] = {}
     for r in own:  # runs of one kernel share its schedule
         if (at := (id(r.schedule), r.pos)) not in known:

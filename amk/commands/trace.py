@@ -103,8 +103,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _run_system(arguments: argparse.Namespace, kind: str) -> int:
     """A system of any kernel: its witness, or a run; of one with loops that of few laps."""
-    given = (arguments.witness, arguments.logical, arguments.measure, arguments.recorded, arguments.workers)
-    if any(given):
+    options = (arguments.witness, arguments.logical, arguments.measure, arguments.recorded, arguments.workers)
+    if any(options):
         message = "of a system the verdict's own run is drawn: leave the choice out"
         raise AmkError(Diagnostic("AMK005", message, where=Where(file=str(arguments.schedule))))
     loops = kind == "loops"
@@ -187,8 +187,8 @@ def _with_notes(timeline: Timeline, notes: tuple[str, ...]) -> Timeline:
 
 def _position(arguments: argparse.Namespace, schedule: Schedule) -> int:
     """Of the recorded token."""
-    given: int | None = arguments.pos
-    return min(128, schedule.kv.context - 1) if given is None else given
+    position: int | None = arguments.pos
+    return min(128, schedule.kv.context - 1) if position is None else position
 
 
 def _witness(path: Path, schedule: Schedule, workers: tuple[int, ...] | None) -> Timeline:

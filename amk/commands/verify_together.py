@@ -18,8 +18,8 @@ EXITS = {"SAFE": Exit.SAFE, "UNSAFE": Exit.UNSAFE, "UNKNOWN": Exit.UNKNOWN}
 
 
 def run(arguments: argparse.Namespace) -> int:
-    if given := [name for name in OF_ONE if getattr(arguments, name)]:
-        raise AmkError(Diagnostic("AMK005", f"--{given[0].replace('_', '-')} is for one schedule, several are given"))
+    if options := [name for name in OF_ONE if getattr(arguments, name)]:
+        raise AmkError(Diagnostic("AMK005", f"--{options[0].replace('_', '-')} is for one schedule, several are given"))
     files: list[Path] = [arguments.schedule, *arguments.others]
     findings: list[Diagnostic] = []
     schedules: list[Schedule] = []

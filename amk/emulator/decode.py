@@ -157,13 +157,13 @@ class EmulatedEngine:
         prompts: Sequence[Sequence[int]],
         eos: tuple[int, ...] = (),
         sampling: Sampling | Sequence[Sampling] = GREEDY,
-        given: int | None = None,
+        prompt_length: int | None = None,
         parents: Sequence[int] = (),
     ) -> None:
         """Start a text of each sequence; the position starts over. sampling: of all, or of each its own.
 
-        given, parents: see `request_buffers`."""
-        buffers = request_buffers(self.schedule, prompts, eos, given, parents)
+        prompt_length, parents: see `request_buffers`."""
+        buffers = request_buffers(self.schedule, prompts, eos, prompt_length, parents)
         self.write(buffers | sampling_buffer(self.schedule, sampling))
         self.set_state(**first_state(prompts, starts_of(self.schedule, 0)))
 
@@ -177,8 +177,8 @@ class EmulatedEngine:
         logits = self.buffers["logits"].elements if "logits" in self.buffers else 0
         read = (self.schedule.state_words, self.schedule.vectors, logits)
         places = [(name, self.machine.memory.addresses.get(name)) for name in SHOWN]
-        told = repr((read, places, self._argument(1), self._argument(2)))
-        return sha256(self.machine.fingerprint() + told.encode()).digest()
+        text = repr((read, places, self._argument(1), self._argument(2)))
+        return sha256(self.machine.fingerprint() + text.encode()).digest()
 
     def launch(self, tokens: int, order: Order | None = None) -> Outcome:
         """One launch of `tokens` tokens."""
@@ -232,14 +232,14 @@ def run(
     eos: tuple[int, ...] = (),
     races: bool = False,
     text: str | None = None,
-    given: int | None = None,
+    prompt_length: int | None = None,
     quantise: Quantiser = nearest,
 ) -> Result:
     """Run `launches` launches of `tokens` tokens each of a schedule's PTX, and say what came out.
 
-    prompts: given tokens, one text for each sequence of the batch; after them the kernel chooses. given: as many of the
-    first one, what follows are guesses. position: of the
-    first token; above 0 `cache` (keys, values, in the buffers' own type) is what earlier tokens left. The first fault
+    prompts: given tokens, one text for each sequence of the batch; after them the kernel chooses. prompt_length: as
+    many of the first one, what follows are guesses. position: of the first token; above 0 `cache` (keys, values, in
+    the buffers' own type) is what earlier tokens left. The first fault
     that ends a launch ends the run. races: also tell accesses that nothing orders. text: the CUDA that `ptx` was
     compiled from with `footprints.LINE_INFO`, to compare what the steps of a single launch touch with `accesses`.
     quantise: makes the codes of matrices that `source` holds as numbers; two engines agree only under one choice (that
@@ -248,7 +248,7 @@ def run(
     """
     touches = text is not None
     engine = EmulatedEngine(schedule, source, ptx, limits=limits, races=races, touches=touches, quantise=quantise)
-    engine.request_batch(prompts, eos, sampling, given)
+    engine.request_batch(prompts, eos, sampling, prompt_length)
     if cache is not None:
         engine.fill_cache(*cache)
     engine.set_state(**schedule.all_at(position))

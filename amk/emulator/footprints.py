@@ -248,8 +248,8 @@ class _Comparison:
                 fits = [at for at in nearest if not without([span], _allowed(declared[at], writes, buffer))]
                 now, into = max(now, (fits or nearest)[0]), touched[(fits or nearest)[0]]
             into[writes, buffer].append(span)
-        for visit, told, found in zip(visits, declared, touched, strict=True):
-            yield from self._step(worker, visit, told, found)
+        for visit, declaration, found in zip(visits, declared, touched, strict=True):
+            yield from self._step(worker, visit, declaration, found)
         for (writes, buffer), spans in outside.items():
             left = [] if buffer in self.weights else without(spans, self.ring if buffer == SHARED else [])
             for lo, hi in left:

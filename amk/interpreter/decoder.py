@@ -28,16 +28,16 @@ def layer_output(model: ModelSpec, layer: int, x: F32, multiply: Multiply, vecto
             values["attn"] = attend(values["qkv"])
             continue
         if isinstance(node.reads, Norm):
-            given = normed(model, node.reads, states[node.reads.reads], vector, place)
+            inputs = normed(model, node.reads, states[node.reads.reads], vector, place)
         else:
-            given = values[node.reads]
-        made = multiply(given, tuple(place + tensor.name for tensor in node.rows))
+            inputs = values[node.reads]
+        output = multiply(inputs, tuple(place + tensor.name for tensor in node.rows))
         if node.biases:
-            made += np.concatenate([vector(place + tensor.name) for tensor in node.biases])
+            output += np.concatenate([vector(place + tensor.name) for tensor in node.biases])
         if node.then == "residual":
-            states.append(states[-1] + made)
+            states.append(states[-1] + output)
         else:
-            values["qkv" if node.then == "rows" else "act"] = made if node.then == "rows" else activated(node, made)
+            values["qkv" if node.then == "rows" else "act"] = output if node.then == "rows" else activated(node, output)
     return states[-1]
 
 

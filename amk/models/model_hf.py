@@ -258,9 +258,9 @@ def _kv_heads(config: _Config, kind: str, heads: int) -> Any:
 
 
 def _head_dim(config: _Config, kind: str, hidden: int, heads: int) -> Any:
-    given = config.get("head_dim", int)
-    if given is not None:
-        return given
+    head_dim = config.get("head_dim", int)
+    if head_dim is not None:
+        return head_dim
     if kind == "qwen3":
         return 128  # Qwen3Config's default does not depend on the width
     if heads <= 0 or hidden % heads:
@@ -275,11 +275,11 @@ def _rope_key(config: _Config) -> str:
 
 def _rope(config: _Config, kind: str) -> tuple[Any, dict[str, Any] | None, Any]:
     """`(theta, scaling)` in ModelSpec's words, and the share of a head that is rotated."""
-    given = {key: found for key in ("rope_scaling", "rope_parameters") if (found := config.get(key, dict))}
-    if len(given) == 2 and given["rope_scaling"] != given["rope_parameters"]:
+    parameters = {key: found for key in ("rope_scaling", "rope_parameters") if (found := config.get(key, dict))}
+    if len(parameters) == 2 and parameters["rope_scaling"] != parameters["rope_parameters"]:
         raise config.unsupported("rope_scaling", "'rope_scaling' and 'rope_parameters' say different things")
     key = _rope_key(config)
-    inner = _Config(given.get(key, {}), config.file)
+    inner = _Config(parameters.get(key, {}), config.file)
     if any(isinstance(value, dict) for value in inner.values.values()):
         raise config.unsupported(key, "RoPE parameters that differ between layers")
     neox = kind == "gpt_neox"

@@ -29,8 +29,8 @@ def known_families() -> tuple[str, ...]:
 
 def graph_of(family: str) -> Callable[[Variant], Graph]:
     """What makes the graph of a model of the family."""
-    made: Callable[[Variant], Graph] = import_module(f"{families.__name__}.{family}").graph
-    return made
+    graph: Callable[[Variant], Graph] = import_module(f"{families.__name__}.{family}").graph
+    return graph
 
 
 class RopeScaling(BaseModel):

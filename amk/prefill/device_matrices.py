@@ -122,8 +122,8 @@ class DeviceMatrices:
         return layer if layer < self._stay else self._stay + (layer - self._stay) % 2
 
     def _unpack(self, layer: int) -> None:
-        for launch, given in self._launches[layer]:
-            launch(given, self._side.cuda_stream)
+        for launch, parameters in self._launches[layer]:
+            launch(parameters, self._side.cuda_stream)
         self._ready[layer % 2].record(self._side)
 
     def _unpacked_head(self, kernel: Kernel) -> torch.Tensor | None:

@@ -69,10 +69,10 @@ class PromptForward:
         """As `read_block`; logits f32 [vocab] behind the token in a row, i64 [1] on the device."""
         assert self.head is not None
         with torch.inference_mode(), sdpa_kernel(BACKENDS):
-            given = self._normed(self._model.graph.head, self._model.layers, self._through(ids, start, 0, row))
+            hidden = self._normed(self._model.graph.head, self._model.layers, self._through(ids, start, 0, row))
             if self._dtype is torch.float32:
-                return F.linear(given, self.head)[0]
-            return torch.mm(given, self.head.T, out_dtype=torch.float32)[0]
+                return F.linear(hidden, self.head)[0]
+            return torch.mm(hidden, self.head.T, out_dtype=torch.float32)[0]
 
     def _ids(self, tokens: Sequence[int]) -> Tensor:
         return torch.tensor(tokens, dtype=torch.int64).to(self.device)
@@ -100,8 +100,8 @@ class PromptForward:
                 values["attn"] = attended_by(q.index_select(1, row), keys, kept, start + row).to(self._dtype)
                 continue
             reads = node.reads
-            given = self._normed(node, layer, states[reads.reads]) if isinstance(reads, Norm) else values[reads]
-            output = self._product(node, layer, given, matrices[node.matrix])
+            inputs = self._normed(node, layer, states[reads.reads]) if isinstance(reads, Norm) else values[reads]
+            output = self._product(node, layer, inputs, matrices[node.matrix])
             if node.then == "residual":
                 states.append(states[-1] + output)
             else:
@@ -121,8 +121,8 @@ class PromptForward:
             norm = F.rms_norm(x, (model.hidden,), weight, model.rms_eps)
         return norm.to(self._dtype)
 
-    def _product(self, node: Product, layer: int, given: Tensor, matrix: Tensor) -> Tensor:
-        output = F.linear(given, matrix)
+    def _product(self, node: Product, layer: int, inputs: Tensor, matrix: Tensor) -> Tensor:
+        output = F.linear(inputs, matrix)
         return output.float() + self._buffers[bias_buffer(node.matrix)][layer] if node.biases else output
 
     def _active(self, product: Tensor) -> Tensor:

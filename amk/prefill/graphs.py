@@ -60,12 +60,12 @@ class PromptGraphs:
             return None
         ids = torch.tensor([*tokens, *[0] * (length - len(tokens))], dtype=torch.int64)
         row = torch.tensor([len(tokens) - 1], dtype=torch.int64)
-        if (made := self._graphs.get((length, behind))) is None:
-            made = self._graphs[length, behind] = self._record(ids, row, behind)
-        made.ids.copy_(ids)
-        made.row.copy_(row)
-        made.graph.replay()
-        return made.logits
+        if (graph := self._graphs.get((length, behind))) is None:
+            graph = self._graphs[length, behind] = self._record(ids, row, behind)
+        graph.ids.copy_(ids)
+        graph.row.copy_(row)
+        graph.graph.replay()
+        return graph.logits
 
     def _record(self, ids: torch.Tensor, row: torch.Tensor, behind: bool) -> _Graph:
         """Reading the tokens once chooses the kernels of products; then the same is recorded."""

@@ -70,8 +70,8 @@ def hidden_states(model: ModelSpec, weights: TensorSource, tokens: Sequence[int]
     turn = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
     states = [x]
 
-    def product(given: F32, names: tuple[str, ...]) -> F32:
-        return np.concatenate([given @ weights.tensor(name).T for name in names], axis=1)
+    def product(rows: F32, names: tuple[str, ...]) -> F32:
+        return np.concatenate([rows @ weights.tensor(name).T for name in names], axis=1)
 
     for layer in range(first, model.layers):
         attend = partial(_attention, model, weights, layer, turn)

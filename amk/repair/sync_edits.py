@@ -51,7 +51,7 @@ def _off_by_one(value: Json) -> list[Json]:
 def signals(scene: Scene) -> Iterator[Candidate]:
     """A signal adds 1, or goes to the counter or index that a wait looks at."""
     waited = [entry for _, entry in scene.entries("waits")]
-    given = {entry["counter"] for _, entry in scene.entries("signals")}
+    counters = {entry["counter"] for _, entry in scene.entries("signals")}
     for path, entry in scene.entries("signals"):
         if entry["add"] != 1:
             text = f"signal '{entry['counter']}' with 1 instead of {_expr(entry['add'])}"
@@ -63,7 +63,7 @@ def signals(scene: Scene) -> Iterator[Candidate]:
         if sum(entry["counter"] == other["counter"] for _, other in scene.entries("signals")) > 1:
             yield Candidate(f"do not signal {_counter(entry)} at step {path[-3]}", [Edit("remove", path)])
         for wait in waited:
-            if wait["counter"] not in given:
+            if wait["counter"] not in counters:
                 changed = entry | {"counter": wait["counter"], "index": wait["index"]}
                 text = f"signal {_counter(changed)} instead of {_counter(entry)}"
                 yield Candidate(text, [Edit("replace", path, changed)])
@@ -71,9 +71,9 @@ def signals(scene: Scene) -> Iterator[Candidate]:
 
 def waits(scene: Scene) -> Iterator[Candidate]:
     """A wait looks at the index, or the counter, that is signalled; or it goes."""
-    given = [entry for _, entry in scene.entries("signals")]
+    entries = [entry for _, entry in scene.entries("signals")]
     for path, entry in scene.entries("waits"):
-        for signal in _distinct([{"counter": s["counter"], "index": s["index"]} for s in given]):
+        for signal in _distinct([{"counter": s["counter"], "index": s["index"]} for s in entries]):
             changed = entry | signal
             if changed != entry and len(signal["index"]) == len(entry["index"]):
                 text = f"wait for {_counter(changed)} instead of {_counter(entry)}"
@@ -98,9 +98,9 @@ def missing_signals(scene: Scene) -> Iterator[Candidate]:
 def missing_waits(scene: Scene) -> Iterator[Candidate]:
     """A wait for what a step signals, before a step of the finding; counters that nothing waits for come first."""
     waited = {entry["counter"] for _, entry in scene.entries("waits")}
-    given = _distinct([{"counter": s["counter"], "index": s["index"]} for _, s in scene.entries("signals")])
-    lonely = [signal for signal in given if signal["counter"] not in waited]
-    for group in (lonely, [signal for signal in given if signal not in lonely]):
+    targets = _distinct([{"counter": s["counter"], "index": s["index"]} for _, s in scene.entries("signals")])
+    lonely = [signal for signal in targets if signal["counter"] not in waited]
+    for group in (lonely, [signal for signal in targets if signal not in lonely]):
         for place, signal in itertools.product(_around(scene), group):
             for role, level in itertools.product(_waiting_roles(scene), _levels(scene)):
                 wait = signal | {"at_least": level, "order": "acquire"}

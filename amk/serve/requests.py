@@ -128,8 +128,8 @@ class _Request(_Strict, ABC):
         AMK015 for a value outside its range.
         """
         drawn: dict[str, Any] = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, **suggested}
-        given = {"temperature": self.temperature, "top_p": self.top_p, "top_k": self.top_k}
-        drawn |= {key: value for key, value in given.items() if value is not None}
+        values = {"temperature": self.temperature, "top_p": self.top_p, "top_k": self.top_k}
+        drawn |= {key: value for key, value in values.items() if value is not None}
         if drawn["temperature"] == 0:
             drawn |= {"top_p": 1.0, "top_k": 0}
         seed = secrets.randbits(63) if self.seed is None else self.seed % (1 << 64)
@@ -205,6 +205,6 @@ class CompletionRequest(_Request):
     @property
     def prompts(self) -> list[str | list[int]]:
         """Each of its own."""
-        given: Any = self.prompt
-        single = isinstance(given, str) or isinstance(given[0], int)
-        return [given] if single else list(given)
+        prompt: Any = self.prompt
+        single = isinstance(prompt, str) or isinstance(prompt[0], int)
+        return [prompt] if single else list(prompt)

@@ -49,10 +49,10 @@ class Keys:
         """Who asks; None for a wrong key. Takes as long for every wrong key."""
         if not self.by_name:
             return address or ANYONE
-        scheme, _, given = authorization.partition(" ")
+        scheme, _, token = authorization.partition(" ")
         client = None
         for name, key in self.by_name.items():
-            if hmac.compare_digest(key.encode(), given.strip().encode()):
+            if hmac.compare_digest(key.encode(), token.strip().encode()):
                 client = name
         return client if scheme.lower() == "bearer" else None
 

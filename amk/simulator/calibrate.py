@@ -63,10 +63,10 @@ def fit(
     runs: Sequence[Run],
     start: Constants,
     names: Sequence[str] = FITTED,
-    told: Callable[[str], None] = lambda _: None,
+    progress: Callable[[str], None] = lambda _: None,
     spread: float = PRIOR,
 ) -> Fit:
-    """Fit `names`, starting and staying near `start`. `told` hears of each round; spread: how far one may stray."""
+    """Fit `names`, starting and staying near `start`. `progress` hears of each round; spread: how far one may stray."""
     prior = np.array([TIGHT.get(n, spread) for n in names])
     at = np.zeros(len(names))
     errors = _errors(runs, start)
@@ -79,7 +79,7 @@ def fit(
         normal = slope.T @ slope / SPREAD**2 + np.diag(prior**-2)
         step = np.linalg.solve(normal, -(slope.T @ errors / SPREAD**2 + at / prior**2))
         at, errors, gain = _line(runs, start, names, prior, at, step, errors)
-        told(f"round {number + 1}: rms error {100 * float(np.sqrt(np.mean(errors**2))):.2f}%")
+        progress(f"round {number + 1}: rms error {100 * float(np.sqrt(np.mean(errors**2))):.2f}%")
         if gain < ENOUGH:
             break
     constants = moved(start, names, at)
@@ -88,10 +88,10 @@ def fit(
     return Fit(constants, tuple(first.tolist()), tuple(errors.tolist()))
 
 
-def fit_few(runs: Sequence[Run], start: Constants, told: Callable[[str], None] = lambda _: None) -> Fit:
+def fit_few(runs: Sequence[Run], start: Constants, progress: Callable[[str], None] = lambda _: None) -> Fit:
     """`fit` to at most `FEW` of the runs, evenly chosen: enough for the constants, and a minute instead of many."""
     step = max(1, -(-len(runs) // FEW))
-    return fit(runs[::step], start, told=told)
+    return fit(runs[::step], start, progress=progress)
 
 
 def moved(start: Constants, names: Sequence[str], at: F64) -> Constants:
@@ -115,8 +115,8 @@ def _line(
     old = _loss(errors, at, prior)
     for halving in range(HALVINGS):
         trial = at + step / 2**halving
-        made = _errors(runs, moved(start, names, trial))
-        new = _loss(made, trial, prior)
+        trial_errors = _errors(runs, moved(start, names, trial))
+        new = _loss(trial_errors, trial, prior)
         if new < old:
-            return trial, made, (old - new) / old
+            return trial, trial_errors, (old - new) / old
     return at, errors, 0.0

@@ -222,10 +222,10 @@ class Engine:
             if counter.total < threshold:
                 counter.waiters.append((state.number, threshold))
                 return False
-            given, by, late = counter.reached(threshold, c.skew_us)
+            time, by, late = counter.reached(threshold, c.skew_us)
             last = max(last, late)
-            if given > until:
-                until, source = given, by
+            if time > until:
+                until, source = time, by
         if self.traced and until > state.clocks[role.start]:
             self.arrows.append(Arrow(source, until, state.number, until + c.hop_us + c.l2_us))
         self._advance(state, role, until, "waiting")
@@ -248,8 +248,8 @@ class Engine:
 
     def _signal(self, state: _State, act: Act) -> None:
         """Lanes give a step's signals in turn, and each looks its amount up first if it stands in a table."""
-        given, role = state.group.signals[state.next], act.role
-        if not given:
+        signals, role = state.group.signals[state.next], act.role
+        if not signals:
             return
         c = self.constants
         if act.release:
@@ -259,7 +259,7 @@ class Engine:
             self._spend(state, role, c.l2_us * act.lookups, "hand-off")
         at = self._ready(state, role)
         workers = len(state.group.workers)
-        for cell, amount in given:
+        for cell, amount in signals:
             counter = self.cells.setdefault(cell, Cell())
             self.ready += counter.post(at, amount * len(role), state.number, workers)
 

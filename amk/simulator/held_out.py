@@ -51,7 +51,7 @@ def folds_of(runs: Sequence[Run], folds: int) -> list[int]:
 
 def held_out(
     runs: Sequence[Run], start: Constants, folds: int = FOLDS, names: Sequence[str] = FITTED, jobs: int = 1,
-    told: Callable[[str], None] = lambda _: None,
+    progress: Callable[[str], None] = lambda _: None,
 ) -> list[float]:  # fmt: skip
     """Predicted ms of each run by constants fitted to the other folds. ValueError if a fold would have nothing to be
     fitted to."""
@@ -61,7 +61,7 @@ def held_out(
     measured = np.log([r.ms for r in runs])
     prior = np.array([TIGHT.get(n, PRIOR) for n in names])
     with _predictor(runs, jobs) as predicted:
-        told(f"slopes of {len(runs)} runs")
+        progress(f"slopes of {len(runs)} runs")
         nudged = [moved(start, names, NUDGE * unit) for unit in np.eye(len(names))]
         first, *others = np.log(predicted([start, *nudged]))
         slope = (np.stack(others, axis=1) - first[:, None]) / NUDGE
@@ -70,7 +70,7 @@ def held_out(
             times = predicted([moved(start, names, fold.at + fold.step) for fold in fits])
             for fold, row in zip(fits, times, strict=True):
                 _improve(fold, row, np.log(row) - measured, slope, prior)
-            told(f"step {number + 1} of {STEPS}: losses {', '.join(f'{fold.loss:.0f}' for fold in fits)}")
+            progress(f"step {number + 1} of {STEPS}: losses {', '.join(f'{fold.loss:.0f}' for fold in fits)}")
     return [float(fits[f].predictions[i]) for i, f in enumerate(places)]
 
 
@@ -90,7 +90,7 @@ def _times(run: Run, sets: Sequence[Constants]) -> list[float]:
     return [prepared.step_ms(constants) for constants in sets]
 
 
-def _improve(fold: _Fold, made: F64, errors: F64, slope: F64, prior: F64) -> None:
+def _improve(fold: _Fold, predictions: F64, errors: F64, slope: F64, prior: F64) -> None:
     """Keep the trial if it is better, and say what to try next: half of the step if it is not."""
     weights = fold.rows * np.minimum(1.0, FAR_OFF / np.maximum(np.abs(errors), FAR_OFF))
     at = fold.at + fold.step
@@ -98,7 +98,7 @@ def _improve(fold: _Fold, made: F64, errors: F64, slope: F64, prior: F64) -> Non
     if loss >= fold.loss:
         fold.step = fold.step / 2
         return
-    fold.at, fold.loss, fold.predictions = at, loss, made
+    fold.at, fold.loss, fold.predictions = at, loss, predictions
     normal = (slope.T * weights) @ slope / SPREAD**2 + np.diag(prior**-2)
     step = np.linalg.solve(normal, -(slope.T @ (weights * errors) / SPREAD**2 + at / prior**2))
     fold.step = np.asarray(step, np.float64)

@@ -48,20 +48,20 @@ class Cell:
     def _counted(self, threshold: int, spread: float) -> Reached:
         if threshold <= 0:
             return Reached(0.0, -1, 0.0)
-        total, given = 0, list[tuple[float, int]]()
+        total, arrivals = 0, list[tuple[float, int]]()
         for time, amount, group, workers in sorted(self.posted):
             total += amount
-            given.append((time, workers))
+            arrivals.append((time, workers))
             if total >= threshold:
-                return Reached(time, group, latest(given, spread))
+                return Reached(time, group, latest(arrivals, spread))
         raise ValueError(threshold)
 
 
-def latest(given: Sequence[tuple[float, int]], spread: float) -> float:
+def latest(arrivals: Sequence[tuple[float, int]], spread: float) -> float:
     """When the last SM gives its signal, where (time, SMs) stand in the order of times: the last of n that are due at
     once is late by sqrt(2 ln n) of the spread, and those that are due much earlier have no part in it."""
     late, among = 0.0, 0
-    for time, count in reversed(given):
+    for time, count in reversed(arrivals):
         among += count
         late = max(late, time + spread * sqrt(2 * log(among)))
     return late

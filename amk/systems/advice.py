@@ -72,11 +72,12 @@ def _verified(system: FlatSystem, finding: Finding, safe: Callable[[FlatSystem],
 
 
 def _with_edit(diagnostic: Diagnostic, system: FlatSystem, edit: Edit, what: str) -> Diagnostic:
-    told = replace(diagnostic, help=f"{edit.change}: with this change {what} is SAFE")
+    result = replace(diagnostic, help=f"{edit.change}: with this change {what} is SAFE")
     if edit.code is None or edit.event is None:
-        return told
+        return result
     weak = "wait does not acquire" if edit.code == "AMK503" else "signal does not release"
-    return replace(told, facts=(*told.facts, because(f"the {weak}{at(system, edit.event)}, so it orders no memory")))
+    reason = because(f"the {weak}{at(system, edit.event)}, so it orders no memory")
+    return replace(result, facts=(*result.facts, reason))
 
 
 def _missing(system: FlatSystem, deadlock: Deadlock) -> str:
@@ -84,13 +85,13 @@ def _missing(system: FlatSystem, deadlock: Deadlock) -> str:
     block, head = system.block, deadlock.wait_cycle[0]
     name, waiter = block.counter_name(head.counter), block.agent_name(head.agent)
     wanted = int(block.wait_threshold[block.wait_counter == head.counter].max())
-    told = f"{name} gets {wanted - head.attainable} too few: add signals of it"
+    advice = f"{name} gets {wanted - head.attainable} too few: add signals of it"
     giver = _touched_next(block, head.event)
     if giver is not None:
-        told += f" to {block.agent_name(int(block.agent_of[giver]))} behind its access{at(system, giver)}"
+        advice += f" to {block.agent_name(int(block.agent_of[giver]))} behind its access{at(system, giver)}"
     if head.attainable == int(block.counter_init[head.counter]):
-        return told
-    return f"{told}, or let {waiter} wait for {head.attainable} at most{at(system, head.event)}"
+        return advice
+    return f"{advice}, or let {waiter} wait for {head.attainable} at most{at(system, head.event)}"
 
 
 def _touched_next(block: System, event: int) -> int | None:
@@ -127,8 +128,8 @@ def _reads_what(block: System, reader: int, writer: int) -> bool:
     """The reader means to find something that the writer writes."""
     one, two = (slice(*block.access_first[e : e + 2].tolist()) for e in (reader, writer))
     wanted = block.access_value[one][(block.access_kind[one] == READ) & (block.access_value[one] >= 0)]
-    made = block.access_value[two][block.access_kind[two] != READ]
-    return bool(np.isin(wanted, made).any())
+    values = block.access_value[two][block.access_kind[two] != READ]
+    return bool(np.isin(wanted, values).any())
 
 
 def _order(system: FlatSystem, race: Race) -> str:

@@ -315,11 +315,11 @@ class Kernel:
         return self.system._shared_of(name, size, (self.grid, (gpu, cluster, cta)))
 
     def agent(self, name: str, cta: int = 0, cluster: int = 0, gpu: int = 0) -> Agent:
-        made = Agent.of(self.system, name, (self.grid, (gpu, cluster, cta)))
+        agent = Agent.of(self.system, name, (self.grid, (gpu, cluster, cta)))
         if self.after is not None:
-            made.wait_kernel(self.after)
-        self.agents.append(made)
-        return made
+            agent.wait_kernel(self.after)
+        self.agents.append(agent)
+        return agent
 
 
 def _cluster(site: Site) -> tuple[int, int, int]:

@@ -196,16 +196,16 @@ class _Reader:
         return self.lifted.get(column[0], column) if len(column) == 1 else column
 
     def system(self) -> FlatSystem:
-        document, given = self.document, None
+        document, edges = self.document, None
         block = self._columns("block", document.systems.block)
         if document.systems.word is not None and document.systems.fence is not None:
             word, fence = (self._columns(n, getattr(document.systems, n)) for n in ("word", "fence"))
-            given = EdgeSystems(word, fence, (*self._numbers(document.tagged), *self._numbers(document.private)))
+            edges = EdgeSystems(word, fence, (*self._numbers(document.tagged), *self._numbers(document.private)))
             if document.orders is not None or document.sources is not None:
                 raise _Wrong("/systems", "a file with word and fence has neither orders nor sources")
         elif document.systems.word is not None or document.systems.fence is not None:
             raise _Wrong("/systems", "word and fence come together")
-        plain = FlatSystem.plain(block, document.name, given)
+        plain = FlatSystem.plain(block, document.name, edges)
         return self._with_sources(self._with_orders(plain))
 
     def _numbers(self, column: Column) -> list[int]:
@@ -262,8 +262,8 @@ class _Reader:
             )
         place = np.stack((read["gpu"], read["cluster"], read["cta"]), axis=1)
         relaxed = read["signal"] == 0
-        given = np.bincount(block.signal_counter[relaxed], block.signal_amount[relaxed], minlength=block.counters)
-        if block.counters and int((given + block.counter_init).max()) >= MAX_AMOUNT:
+        totals = np.bincount(block.signal_counter[relaxed], block.signal_amount[relaxed], minlength=block.counters)
+        if block.counters and int((totals + block.counter_init).max()) >= MAX_AMOUNT:
             raise _Wrong("/orders/signal", f"relaxed signals add {MAX_AMOUNT} or more to one counter")
         rules = self._rules(orders, block)
         return replace(
@@ -275,8 +275,8 @@ class _Reader:
         columns = []
         for (name, highest), length in zip(HIGHEST.items(), sizes, strict=True):
             raw = getattr(orders, name)
-            given = np.zeros(length, dtype=np.int64) if raw is None else self._raw(raw)
-            columns.append(_column(f"/orders/{name}", given, 0, highest, length))
+            values = np.zeros(length, dtype=np.int64) if raw is None else self._raw(raw)
+            columns.append(_column(f"/orders/{name}", values, 0, highest, length))
         found = Rules(*columns)
         if found.silent:
             return None

@@ -68,16 +68,16 @@ def stronger_orders(system: FlatSystem) -> Iterator[Edit]:
     pairs = [[one, two] for i, one in enumerate(weak) for two in weak[i + 1 :]] if len(weak) < 8 else []
     for chosen in (*single, *pairs, *([weak] if len(weak) > 2 else [])):
         acquires, releases = system.acquires.copy(), system.releases.copy()
-        told = []
+        changes = []
         for table, group in chosen:
             (acquires if table == "wait" else releases)[group.rows] = True
             agent, counter = _called(system, group)
-            what = "wait for" if table == "wait" else "signal of"
-            told.append(f"make {agent}'s {what} {counter}{group.place} {'acquire' if table == 'wait' else 'release'}")
+            what, order = ("wait for", "acquire") if table == "wait" else ("signal of", "release")
+            changes.append(f"make {agent}'s {what} {counter}{group.place} {order}")
         table, group = chosen[0]
         event = int(getattr(system.block, f"{table}_event")[group.rows[0]])
         code = "AMK503" if table == "wait" else "AMK502"
-        yield Edit("; ".join(told), replace(system, acquires=acquires, releases=releases), code, event)
+        yield Edit("; ".join(changes), replace(system, acquires=acquires, releases=releases), code, event)
 
 
 def thresholds(system: FlatSystem, agents: set[int], up: bool) -> Iterator[Edit]:

@@ -155,9 +155,9 @@ def _fault_text(fault: Fault, name: str) -> str:
     }[fault.kind]
 
 
-def unfenced(system: FlatSystem, given: EdgeSystems, run: Run) -> Finding | None:
+def unfenced(system: FlatSystem, edges: EdgeSystems, run: Run) -> Finding | None:
     """The first pair whose first event writes plain memory that the second touches, unordered under `fence`."""
-    fence = without(given.fence, given.unfenced)
+    fence = without(edges.fence, edges.unfenced)
     ran = greedy(fence)
     report = find_races(blocks(touches_of(ran)), must_clocks(ran), None)
     position = np.append(run.position, np.arange(fence.events) + len(run.position))

@@ -166,13 +166,13 @@ class LoopAgent:
 
     def _numbers(self, numbers: tuple[Number, ...]) -> tuple[Index, ...]:
         try:
-            made = tuple(Index.of(number) for number in numbers)
+            indices = tuple(Index.of(number) for number in numbers)
         except TypeError as error:
             raise refuse("AMK005", str(error)) from error
-        if self.part == "before" and any(index.slope or index.period > 1 for index in made):
+        if self.part == "before" and any(index.slope or index.period > 1 for index in indices):
             message = "a lap's number is for the loop, and the number of laps for behind it: `with agent.loop(): pass`"
             raise refuse("AMK005", message)
-        return made
+        return indices
 
     def _add(
         self, verb: str, of: object, numbers: tuple[Number, ...], order: str | None = None, value: object = None,
@@ -180,8 +180,8 @@ class LoopAgent:
     ) -> None:  # fmt: skip
         if not isinstance(of, Named):
             raise refuse("AMK009", f"{str(of)[:40]!r} is no counter or buffer of this system")
-        made, place = self._numbers(numbers), self.system.place or caller()
-        self.code[self.part].append(Operation(verb, of, made, order, value, place, **more))
+        indices, place = self._numbers(numbers), self.system.place or caller()
+        self.code[self.part].append(Operation(verb, of, indices, order, value, place, **more))
 
     def events(self, laps: int) -> Iterator[tuple[Operation, int]]:
         """Its operations for this number of laps, each with the number that stands for `k` in it."""

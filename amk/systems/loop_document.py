@@ -45,36 +45,36 @@ _PART: Final = {"anyOf": [{"type": "string"}, {"type": "integer"}, {"type": "obj
 _VALUE: Final = {"anyOf": [*_PART["anyOf"], {"type": "array", "items": _PART, "maxItems": MAX_PARTS}, {"type": "null"}]}
 
 
-def _identifier(given: str) -> str:
-    if not given.isidentifier() or not given.isascii() or iskeyword(given) or len(given) > 64:
+def _identifier(name: str) -> str:
+    if not name.isidentifier() or not name.isascii() or iskeyword(name) or len(name) > 64:
         raise ValueError("a loop or parameter is called by letters, digits and _, 64 at most, a letter first")
-    return given
+    return name
 
 
-def _is_table(given: object) -> bool:
-    if not isinstance(given, dict) or set(given) != {"index", "step", "table"}:
+def _is_table(value: object) -> bool:
+    if not isinstance(value, dict) or set(value) != {"index", "step", "table"}:
         return False
-    table = given["table"]
+    table = value["table"]
     whole = isinstance(table, list | tuple) and all(type(entry) is int for entry in table)
-    return type(given["step"]) is int and isinstance(given["index"], str) and whole and 0 < len(table) <= MAX_PERIOD
+    return type(value["step"]) is int and isinstance(value["index"], str) and whole and 0 < len(table) <= MAX_PERIOD
 
 
-def _number(given: Any) -> Any:
-    if type(given) is int or isinstance(given, str) or _is_table(given):
-        return given
+def _number(value: Any) -> Any:
+    if type(value) is int or isinstance(value, str) or _is_table(value):
+        return value
     raise ValueError("a number is an integer, a text such as 'k % 3 * 1024', or an object of index, step and table")
 
 
-def _value(given: Any) -> Any:
-    parts = given if isinstance(given, list | tuple) else [given]
+def _value(value: Any) -> Any:
+    parts = value if isinstance(value, list | tuple) else [value]
     for part in parts[: MAX_PARTS + 1]:
         if isinstance(part, dict) and set(part) == {"number"}:
             _number(part["number"])
-        elif type(part) is not int and not isinstance(part, str) and not (part is None and part is given):
+        elif type(part) is not int and not isinstance(part, str) and not (part is None and part is value):
             raise ValueError('a value is null, a text, an integer, {"number": ...}, or a list of such')
     if len(parts) > MAX_PARTS:
         raise ValueError(f"a value of {len(parts)} parts; at most {MAX_PARTS}")
-    return given
+    return value
 
 
 Identifier = Annotated[str, AfterValidator(_identifier), WithJsonSchema(_NAME)]

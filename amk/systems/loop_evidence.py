@@ -30,9 +30,9 @@ def attempt(program: Program, laps: int, peeled: int, rest: int, periods: int, w
 
     weed: leave out claims that do not follow from the others.
     """
-    made = cut(program, laps, peeled, rest)
-    lines = _lines(made, periods) if ruled(made) else {}
-    found = plain(made, periods, lines)
+    program_cut = cut(program, laps, peeled, rest)
+    lines = _lines(program_cut, periods) if ruled(program_cut) else {}
+    found = plain(program_cut, periods, lines)
     system = _system(spelled(found.cut, periods))
     claims, loose = _guess(found.cut, system, periods), list[int]()
     claims = _settled(found, claims, periods) if weed else claims
@@ -54,23 +54,23 @@ def _row(row: Row) -> list[list[int | None]]:
     return [[w, k.count, None if k.offset == -inf else int(k.offset)] for w, k in row.items()]
 
 
-def _system(made: Spelled) -> System:
+def _system(flat: Spelled) -> System:
     """Without what bytes mean: claims are about order alone."""
-    return parse_system(json.dumps(made.document()).encode(), "evidence").block
+    return parse_system(json.dumps(flat.document()).encode(), "evidence").block
 
 
-def _lines(made: Cut, periods: int) -> dict[Key, Line]:
+def _lines(program_cut: Cut, periods: int) -> dict[Key, Line]:
     """The phase of each wait and arrival in a run, by lines through the last periods."""
     some: dict[Key, dict[int, int]] = defaultdict(dict)
     ends: dict[Key, dict[int, int]] = defaultdict(dict)
     for number, into in ((periods, ends), (periods + 1, some)):
-        out = spelled(made, number)
+        out = spelled(program_cut, number)
         run, trouble = ran(parse_system(json.dumps(out.document()).encode(), "evidence"))
         need(trouble is None, f"in a run of {number} periods: {'' if trouble is None else trouble.kind}")
         for table, known in (("wait", run.met), ("signal", run.sent)):
             for row, event_number in enumerate(getattr(run.block, f"{table}_event").tolist()):
                 event, q = out.index[event_number]
-                if made.counters[event.of][1]:
+                if program_cut.counters[event.of][1]:
                     into[event.key][q] = known[row]
     found: dict[Key, Line] = {}
     for key, values in some.items():
@@ -85,28 +85,28 @@ def _lines(made: Cut, periods: int) -> dict[Key, Line]:
     return found
 
 
-def _guess(made: Cut, system: System, periods: int) -> dict[Key, Row]:
+def _guess(program_cut: Cut, system: System, periods: int) -> dict[Key, Row]:
     """What each wait in the middle has behind it."""
     clocks = must_clocks(greedy(system))
     matrix, first, middle = clocks.matrix(), system.agent_first.tolist(), max(1, periods // 2)
     claims: dict[Key, Row] = {}
-    weak = {event.of for event in made.events() if event.does == "signal" and not event.strong}
-    for event in made.events():
+    weak = {event.of for event in program_cut.events() if event.does == "signal" and not event.strong}
+    for event in program_cut.events():
         if event.does != "wait" or not event.strong or event.of in weak:
             continue
         w = event.agent
-        ahead, length = made.ahead(w), made.length(w)
+        ahead, length = program_cut.ahead(w), program_cut.length(w)
         base = {"before": 0, "lap": ahead, "behind": ahead + periods * length}[event.part] + event.place
         rows = [matrix[first[w] + base + (q * length if event.part == "lap" else 0)].tolist() for q in (0, middle)]
         at = {"before": 0, "lap": middle, "behind": periods}[event.part]
         row: Row = {}
-        for v in range(len(made.agents)):
+        for v in range(len(program_cut.agents)):
             if v == w:
                 continue
-            moving = made.length(v) > 0 and event.part != "before" and rows[1][v] > 0
-            offset = rows[1][v] - made.ahead(v) - at * made.length(v) if moving else -inf
+            moving = program_cut.length(v) > 0 and event.part != "before" and rows[1][v] > 0
+            offset = rows[1][v] - program_cut.ahead(v) - at * program_cut.length(v) if moving else -inf
             if rows[0][v] or offset > -inf:
-                counted = event.part != "behind" or not made.length(v) or not length
+                counted = event.part != "behind" or not program_cut.length(v) or not length
                 row[v] = OverCount(int(rows[0][v]) if counted else 0, offset)
         claims[event.key] = row
     return claims
@@ -136,11 +136,11 @@ def _proved(knowledge: Knowledge, wait: Any, w: int, known: OverCount) -> OverCo
     return OverCount(known.count if counted else 0, known.offset if moving else -inf)
 
 
-def _runs(made: Cut, system: System, periods: int) -> Json:
+def _runs(program_cut: Cut, system: System, periods: int) -> Json:
     """The furthest cuts before a period, until one is a period behind the one before it."""
-    length = np.array([made.length(w) for w in range(len(made.agents))])
-    ahead = np.array([made.ahead(w) for w in range(len(made.agents))])
-    held = _first_waits(made)
+    length = np.array([program_cut.length(w) for w in range(len(program_cut.agents))])
+    ahead = np.array([program_cut.ahead(w) for w in range(len(program_cut.agents))])
+    held = _first_waits(program_cut)
     whole = greedy(system)
     need(whole.complete, "a run does not end")
     for m in range(1, periods):
@@ -153,11 +153,11 @@ def _runs(made: Cut, system: System, periods: int) -> Json:
     raise Refused("no period leads from where the one before it ended")
 
 
-def _first_waits(made: Cut) -> dict[int, int]:
+def _first_waits(program_cut: Cut) -> dict[int, int]:
     """Where agents without a loop first wait for what grows with the number of periods."""
     held: dict[int, int] = {}
-    for event in made.events():
-        if event.part == "behind" and not made.length(event.agent) and event.does == "wait" and event.line[1]:
+    for event in program_cut.events():
+        if event.part == "behind" and not program_cut.length(event.agent) and event.does == "wait" and event.line[1]:
             held.setdefault(event.agent, event.place)
     return held
 

@@ -25,23 +25,23 @@ class Unknown(NameError):
 
 
 def evaluated(
-    given: int | str | Mapping[str, Any], names: Mapping[str, Number], laps: tuple[int, int | None] = (0, None)
+    number: int | str | Mapping[str, Any], names: Mapping[str, Number], laps: tuple[int, int | None] = (0, None)
 ) -> Number:
     """An integer where nothing in it depends on a lap. laps: the first one, and one past the last, if there is one."""
-    if isinstance(given, int):
-        return given
-    if isinstance(given, Mapping):
-        return _tabled(_look_up(given["index"], names), given["step"], given["table"])
-    return _value(_parsed(given), names, laps)
+    if isinstance(number, int):
+        return number
+    if isinstance(number, Mapping):
+        return _tabled(_look_up(number["index"], names), number["step"], number["table"])
+    return _value(_parsed(number), names, laps)
 
 
-def names_in(given: int | str | Mapping[str, Any]) -> set[str]:
+def names_in(number: int | str | Mapping[str, Any]) -> set[str]:
     """The parameters and loops that a number depends on."""
-    if isinstance(given, int):
+    if isinstance(number, int):
         return set()
-    if isinstance(given, Mapping):
-        return {given["index"]}
-    return {node.id for node in ast.walk(_parsed(given)) if isinstance(node, ast.Name)}
+    if isinstance(number, Mapping):
+        return {number["index"]}
+    return {node.id for node in ast.walk(_parsed(number)) if isinstance(node, ast.Name)}
 
 
 def _parsed(text: str) -> ast.expr:

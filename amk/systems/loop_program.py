@@ -125,9 +125,9 @@ class Program:
             first = error.diagnostics[0]
             raise self.read.wrong(first.code, first.message, pointer) from error
 
-    def number(self, given: Any, names: Names, pointer: str) -> Number:
+    def number(self, number: Any, names: Names, pointer: str) -> Number:
         try:
-            return evaluated(given, names, self.laps_of(names))
+            return evaluated(number, names, self.laps_of(names))
         except Unknown as error:
             raise self.read.wrong("AMK009", str(error), pointer) from error
         except SyntaxError as error:
@@ -142,18 +142,18 @@ class Program:
             return least, None if most is None else most + 1
         return 0, most
 
-    def constant(self, given: Any, pointer: str) -> int:
+    def constant(self, number: Any, pointer: str) -> int:
         """A number that holds for the whole system."""
-        if self.uses(given, pointer):
+        if self.uses(number, pointer):
             raise Outside(f"{self.at(pointer)}: depends on {self.count}, which is open")
-        found = self.number(given, self.values, pointer)
+        found = self.number(number, self.values, pointer)
         assert isinstance(found, int)
         return found
 
-    def uses(self, given: Any, pointer: str) -> bool:
+    def uses(self, number: Any, pointer: str) -> bool:
         """Whether it depends on the open parameter."""
         try:
-            return self.count is not None and self.count in names_in(given)
+            return self.count is not None and self.count in names_in(number)
         except SyntaxError as error:
             raise self.read.wrong("AMK005", f"no number: {error.msg}", pointer) from error
 
@@ -181,8 +181,8 @@ class Program:
             raise self.read.wrong("AMK007", f"{loop.index!r} means something else already", f"{at}/index")
         if self.uses(loop.count, f"{at}/count"):
             if stream.part != "before" or loop.count != self.count:
-                told = "is within or behind another open loop" if stream.part != "before" else "is no plain parameter"
-                raise Outside(f"{self.at(at)}: the open count of loop {loop.index} {told}")
+                reason = "is within or behind another open loop" if stream.part != "before" else "is no plain parameter"
+                raise Outside(f"{self.at(at)}: the open count of loop {loop.index} {reason}")
             with stream.loop() as lap:
                 self.code(stream, loop.code, {**names, loop.index: lap}, f"{at}/code")
             return
@@ -195,7 +195,7 @@ class Program:
 
     def in_scope(self, stream: LoopAgent, numbers: dict[str, Any], names: Names, at: str) -> Names:
         """The names that these numbers may use; the open count stands for the number of laps behind the loop."""
-        if not any(self.uses(given, f"{at}/{key}") for key, given in numbers.items()):
+        if not any(self.uses(number, f"{at}/{key}") for key, number in numbers.items()):
             return names
         if stream.part == "before":
             with stream.loop():
@@ -208,19 +208,21 @@ class Program:
     def statement(self, stream: LoopAgent, one: Plain, names: Names, at: str) -> None:
         numbers = dict(_numbers_in(one))
         names = self.in_scope(stream, numbers, names, at)
-        made = {key: self.number(given, names, f"{at}/{key}") for key, given in numbers.items() if "value" not in key}
-        of = self.counter(one.counter, made.get("number"), at) if hasattr(one, "counter") else None
+        operands = {
+            key: self.number(number, names, f"{at}/{key}") for key, number in numbers.items() if "value" not in key
+        }
+        of = self.counter(one.counter, operands.get("number"), at) if hasattr(one, "counter") else None
         value = self.value(one.value, names, f"{at}/value") if hasattr(one, "value") else None
         if of is not None and not isinstance(one, Load):
-            self.at_counter(stream, one, of, made)
+            self.at_counter(stream, one, of, operands)
             return
         match one:
             case Load() if of is not None:
-                stream.load(self.box(one, "origin", made, at), self.near(one, made, at), of, value)
+                stream.load(self.box(one, "origin", operands, at), self.near(one, operands, at), of, value)
             case Store():
-                stream.store(self.near(one, made, at), self.box(one, "target", made, at), value)
+                stream.store(self.near(one, operands, at), self.box(one, "target", operands, at), value)
             case Access():
-                getattr(stream, one.do)(*self.near(one, made, at), value, one.proxy)
+                getattr(stream, one.do)(*self.near(one, operands, at), value, one.proxy)
             case Group(do="commit"):
                 stream.commit()
             case Group():
@@ -229,37 +231,39 @@ class Program:
                 stream.fence_async()
 
     @staticmethod
-    def at_counter(stream: LoopAgent, one: Plain, of: Named, made: dict[str, Number]) -> None:
+    def at_counter(stream: LoopAgent, one: Plain, of: Named, operands: dict[str, Number]) -> None:
         match one:
             case Wait():
-                stream.wait(of, made["at_least"], one.order)
+                stream.wait(of, operands["at_least"], one.order)
             case Signal():
-                stream.signal(of, made["amount"], one.order)
+                stream.signal(of, operands["amount"], one.order)
             case Arrive():
-                stream.arrive(of, made["count"], one.order)
+                stream.arrive(of, operands["count"], one.order)
             case WaitParity():
-                stream.wait_parity(of, made["parity"], one.order)
+                stream.wait_parity(of, operands["parity"], one.order)
             case Expect():
-                stream.expect(of, made["bytes"], one.arrives)
+                stream.expect(of, operands["bytes"], one.arrives)
             case Meet(do="sync"):
                 stream.sync(of)
             case _:
                 stream.wait_others(of)
 
-    def near(self, one: Access | Load | Store, made: dict[str, Number], at: str) -> tuple[Named, Number, Number]:
-        return self.buffer(one.buffer, f"{at}/buffer"), made["lo"], made["hi"]
+    def near(self, one: Access | Load | Store, operands: dict[str, Number], at: str) -> tuple[Named, Number, Number]:
+        return self.buffer(one.buffer, f"{at}/buffer"), operands["lo"], operands["hi"]
 
-    def box(self, one: Load | Store, end: str, made: dict[str, Number], at: str) -> tuple[Named, Number, Number] | None:
+    def box(
+        self, one: Load | Store, end: str, operands: dict[str, Number], at: str
+    ) -> tuple[Named, Number, Number] | None:
         """The other end of a copy."""
-        given = getattr(one, end)
-        if given is None:
+        region = getattr(one, end)
+        if region is None:
             return None
-        return self.buffer(given.buffer, f"{at}/{end}/buffer"), made[f"{end}/lo"], made[f"{end}/hi"]
+        return self.buffer(region.buffer, f"{at}/{end}/buffer"), operands[f"{end}/lo"], operands[f"{end}/hi"]
 
-    def value(self, given: Any, names: Names, pointer: str) -> Any:
-        if given is None:
+    def value(self, value: Any, names: Names, pointer: str) -> Any:
+        if value is None:
             return None
-        parts = given if isinstance(given, list | tuple) else [given]
+        parts = value if isinstance(value, list | tuple) else [value]
         return tuple(self.number(p["number"], names, pointer) if isinstance(p, dict) else p for p in parts)
 
     def buffer(self, name: str, pointer: str) -> Named:
@@ -358,8 +362,8 @@ def _left_out(document: LoopDocument, count: str | None) -> str | None:
     if cases <= MOST_CASES:
         return None
     many = "any number of" if cases == inf else f"{cases}"
-    told = f"{', '.join(others)}: {many} cases, of which {FIRST_CASES} are tried"
-    return f'{told}; a parameter of many values is the whole count of a loop, as in "count": "{next(iter(others))}"'
+    text = f"{', '.join(others)}: {many} cases, of which {FIRST_CASES} are tried"
+    return f'{text}; a parameter of many values is the whole count of a loop, as in "count": "{next(iter(others))}"'
 
 
 def _title(document: LoopDocument) -> str:

@@ -117,25 +117,25 @@ class LoopRecorder:
 
     def unrolled(self, laps: int) -> System:
         """The system for this number of laps."""
-        made = System(f"{self.name}, {laps} lap{'s' * (laps != 1)}")
+        system = System(f"{self.name}, {laps} lap{'s' * (laps != 1)}")
         known: dict[str, Any] = {}
         for one in self.declared:
             for name in one.names:
                 plain = one.arrivals is None
                 known[name] = (
-                    made.counter(name, one.scope, one.init)
+                    system.counter(name, one.scope, one.init)
                     if plain
-                    else made.mbarrier(name, one.arrivals or 1, one.scope)
+                    else system.mbarrier(name, one.arrivals or 1, one.scope)
                 )
-        buffers = {name: made.buffer(name, size) for name, size in self.sizes}
+        buffers = {name: system.buffer(name, size) for name, size in self.sizes}
         for name, lo, hi, value in self.contents:
-            made.initial(buffers[name], lo, hi, None if value is None else parts_of(value))
+            system.initial(buffers[name], lo, hi, None if value is None else parts_of(value))
         for agent in self.agents:
-            stream = made.agent(agent.name, agent.place["cta"], agent.place["cluster"], agent.place["gpu"])
+            stream = system.agent(agent.name, agent.place["cta"], agent.place["cluster"], agent.place["gpu"])
             for operation, lap in agent.events(laps):
-                with made.at(operation.source):
+                with system.at(operation.source):
                     _Call(operation, lap, known, buffers).on(stream)
-        return made
+        return system
 
 
 @dataclass

@@ -28,8 +28,8 @@ def check(document: Json, evidence: object) -> Verdict:
     """document: the file's JSON, which `parse_system` has read; evidence: any JSON."""
     if not isinstance(evidence, dict) or evidence.get("format") != FORMAT:
         return Verdict(False, f"expected format {FORMAT}")
-    given = evidence.get("systems")
-    if not isinstance(given, dict):
+    systems = evidence.get("systems")
+    if not isinstance(systems, dict):
         return Verdict(False, "systems: malformed")
     block, orders = filled(document["systems"]["block"]), document.get("orders") or {}
     if out_of_scope(block, orders):
@@ -40,11 +40,11 @@ def check(document: Json, evidence: object) -> Verdict:
     except Refused as error:
         return Verdict(False, str(error))
     wanted |= {} if ruled else _others(document, block, orders)
-    if set(given) != set(wanted):
-        return Verdict(False, f"evidence for {sorted(map(str, given))}; the file stands for {sorted(wanted)}")
+    if set(systems) != set(wanted):
+        return Verdict(False, f"evidence for {sorted(map(str, systems))}; the file stands for {sorted(wanted)}")
     deterministic = True
     for name, columns in wanted.items():
-        verdict = check_flat(columns, given[name])
+        verdict = check_flat(columns, systems[name])
         if not verdict.accepted:
             return Verdict(False, f"{name}: {verdict.reason}")
         deterministic = deterministic and verdict.deterministic

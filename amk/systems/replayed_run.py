@@ -25,10 +25,10 @@ def replayed(system: System, order: I64) -> Run | None:
     )  # fmt: skip
     if bool((value < system.wait_threshold).any()):
         return None
-    given = np.zeros(system.counters, np.int64)
-    np.add.at(given, signals, system.signal_amount)
+    totals = np.zeros(system.counters, np.int64)
+    np.add.at(totals, signals, system.signal_amount)
     legs = np.stack((system.agent_of[order], order, np.ones_like(order)), axis=1)
-    return Run(system, legs, system.agent_size, system.counter_init + given)
+    return Run(system, legs, system.agent_size, system.counter_init + totals)
 
 
 def values_found(init: I64, waits: tuple[I64, I64], signals: tuple[I64, I64], amount: I64) -> I64:
@@ -36,10 +36,10 @@ def values_found(init: I64, waits: tuple[I64, I64], signals: tuple[I64, I64], am
     counter, place = (np.concatenate(both) for both in zip(waits, signals, strict=True))
     # an event waits before it signals
     by_place = np.lexsort((place, counter))
-    given = np.concatenate((np.zeros(len(waits[0]), np.int64), amount))[by_place]
-    total = np.cumsum(given)
+    addends = np.concatenate((np.zeros(len(waits[0]), np.int64), amount))[by_place]
+    total = np.cumsum(addends)
     fresh = np.flatnonzero(np.diff(counter[by_place], prepend=-1))
-    before = np.repeat(total[fresh] - given[fresh], np.diff(fresh, append=len(counter)))
+    before = np.repeat(total[fresh] - addends[fresh], np.diff(fresh, append=len(counter)))
     value = np.empty_like(total)
     value[by_place] = total - before
     found: I64 = value[: len(waits[0])] + init[waits[0]]

@@ -66,8 +66,8 @@ def skeleton(block: Json, orders: Json, claims: Any) -> Skeleton:
     count_ranges += _signals(reading)
     watchers = _watchers(reading, count_ranges)
     init = [0 if reading.stored(c) else n for c, n in enumerate(block["counter_init"])]
-    made = {**block, "wait_threshold": thresholds, "signal_amount": reading.amount, "counter_init": init}
-    return Skeleton(reading, _with_watchers(made, watchers), count_ranges, watchers)
+    columns = {**block, "wait_threshold": thresholds, "signal_amount": reading.amount, "counter_init": init}
+    return Skeleton(reading, _with_watchers(columns, watchers), count_ranges, watchers)
 
 
 def extended(block: Json, orders: Json, claims: Any) -> Json:
@@ -285,15 +285,15 @@ def _with_watchers(columns: Json, watchers: dict[Pair, int]) -> Json:
         last = counter
         waits.append(waits[-1] + 1)
     more = len(watchers)
-    made = {
+    extension = {
         "agent_first": first,
         "wait_first": waits,
         "wait_counter": columns["wait_counter"] + [counter for counter, _ in watchers],
         "wait_threshold": columns["wait_threshold"] + [high for _, high in watchers],
     }
     for table in ("signal", "access"):
-        made[f"{table}_first"] = columns[f"{table}_first"] + [columns[f"{table}_first"][-1]] * more
-    return {**columns, **made}
+        extension[f"{table}_first"] = columns[f"{table}_first"] + [columns[f"{table}_first"][-1]] * more
+    return {**columns, **extension}
 
 
 def with_order(columns: Json, pairs: list[Pair]) -> Json:
@@ -310,10 +310,10 @@ def with_order(columns: Json, pairs: list[Pair]) -> Json:
         more[y].add((x, 0))
     names = ("buffer", "lo", "hi", "kind", "value", "delta")
     rows = list(zip(*(columns[f"access_{name}"] for name in names), strict=True))
-    first, made = [0], []
+    first, accesses = [0], []
     for event, (start, end) in enumerate(pairwise(columns["access_first"])):
-        made += rows[start:end]
-        made += [(buffer, byte, byte + 1, kind, value, 0) for byte, kind in sorted(more.get(event, ()))]
-        first.append(len(made))
-    split = {f"access_{name}": [row[place] for row in made] for place, name in enumerate(names)}
+        accesses += rows[start:end]
+        accesses += [(buffer, byte, byte + 1, kind, value, 0) for byte, kind in sorted(more.get(event, ()))]
+        first.append(len(accesses))
+    split = {f"access_{name}": [row[place] for row in accesses] for place, name in enumerate(names)}
     return {**columns, "access_first": first, **split}

@@ -63,9 +63,9 @@ def blocked(system: FlatSystem, head: BlockedHead) -> str:
 def legs(system: System, order: tuple[tuple[int, int], ...], most: int = 8) -> str:
     """An interleaving in words: the last turns, each with how far its agent gets."""
     reached = [0] * system.agents
-    told = []
+    turns = []
     for agent, count in order:
         reached[agent] += count
-        told.append(f"{system.agent_name(agent)} to event {reached[agent]}")
-    left_out = f"... ({len(told) - most} turns before), " if len(told) > most else ""
-    return left_out + ", then ".join(told[-most:])
+        turns.append(f"{system.agent_name(agent)} to event {reached[agent]}")
+    left_out = f"... ({len(turns) - most} turns before), " if len(turns) > most else ""
+    return left_out + ", then ".join(turns[-most:])

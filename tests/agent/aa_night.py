@@ -135,11 +135,11 @@ def subject(target: Target, model: str, simulated: bool) -> Ready:
     """The hand-tuned plan, certified and compiled."""
     spec = load_model(model)
     workshop = Workshop(spec, target, min(CONTEXT, spec.max_context))
-    made = workshop.make(FAST)
-    assert isinstance(made, Candidate)
+    candidate = workshop.make(FAST)
+    assert isinstance(candidate, Candidate)
     if simulated:
-        return Ready(made, b"", Judgement("SAFE"))
-    gated, ready = Gate(workshop, certify.installed()).judge(0, made)
+        return Ready(candidate, b"", Judgement("SAFE"))
+    gated, ready = Gate(workshop, certify.installed()).judge(0, candidate)
     assert ready is not None, gated
     return ready
 

@@ -125,9 +125,9 @@ def true_curve(loop: Loop, backend: SimulatedBackend, evals: int) -> tuple[float
     job = Job(0, "pilot", 1, 0, 0, state.run.positions, 0)
 
     def cost(index: int) -> float:
-        made = loop.gate.workshop.make(loop.design_of(index))
-        assert isinstance(made, Candidate)
-        ready = Ready(made, b"", Judgement("SAFE"))
+        candidate = loop.gate.workshop.make(loop.design_of(index))
+        assert isinstance(candidate, Candidate)
+        ready = Ready(candidate, b"", Judgement("SAFE"))
         return float(np.mean([log(ms) for ms in backend.times(job, ready)]))
 
     base, at, curve, after = cost(-1), 0.0, [], spent(state)

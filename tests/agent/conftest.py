@@ -100,7 +100,7 @@ def looped(
 
 @pytest.fixture
 def make_loop(tmp_path: Path, workshop: Workshop) -> MakeLoop:
-    def make(*given: Any, folder: Path | None = None, **more: Any) -> Loop:
-        return looped(workshop, folder or tmp_path / "run", *given, **more)
+    def make(*arguments: Any, folder: Path | None = None, **more: Any) -> Loop:
+        return looped(workshop, folder or tmp_path / "run", *arguments, **more)
 
     return make

@@ -115,14 +115,14 @@ def designs(start: Settings, knobs: Mapping[str, Any], edits: Sequence[str]) -> 
 
 def measured(problem: tuple[str, ...], design: Design) -> dict[str, Any]:
     """What the gate says of a design, and its times."""
-    made = workshop_for(problem).make(design)
-    if isinstance(made, Impossible):
-        return {"verdict": " ".join(("impossible", *made.codes))}
-    judgement, content = installed()(made.schedule), content_key(made.schedule)[:SHORT]
+    candidate = workshop_for(problem).make(design)
+    if isinstance(candidate, Impossible):
+        return {"verdict": " ".join(("impossible", *candidate.codes))}
+    judgement, content = installed()(candidate.schedule), content_key(candidate.schedule)[:SHORT]
     if judgement.outcome != "SAFE":
         return {"content": content, "verdict": " ".join((judgement.outcome, *judgement.codes[:1]))}
-    ms = [round(machine(problem[1]).step_ms(made.schedule, pos), 6) for pos in POSITIONS]
-    return {"content": content, "key": made.key[:SHORT], "verdict": "SAFE", "ms": ms}
+    ms = [round(machine(problem[1]).step_ms(candidate.schedule, pos), 6) for pos in POSITIONS]
+    return {"content": content, "key": candidate.key[:SHORT], "verdict": "SAFE", "ms": ms}
 
 
 def table_of(problem: tuple[str, ...], start: str, pool: ProcessPoolExecutor) -> dict[str, Any]:

@@ -226,13 +226,13 @@ def strike(kind: str, search: Search) -> bool:
         return False
     if gate:
         return _gate_struck(kind, search)
-    told = kind == "told to end"
-    status = search.end(signal.SIGTERM if told else signal.SIGKILL)
+    by_sigterm = kind == "told to end"
+    status = search.end(signal.SIGTERM if by_sigterm else signal.SIGKILL)
     if status == 0:
         return False
     folder = search.folder
     assert folder is not None
-    if told and (status != 143 or (read_state(folder).run and not (folder / reports.REPORT).is_file())):
+    if by_sigterm and (status != 143 or (read_state(folder).run and not (folder / reports.REPORT).is_file())):
         search.problems.append(f"SIGTERM ended it with {status} or without a report")
     search.acknowledged()
     _damage(kind, folder, search.rng)
@@ -261,8 +261,8 @@ def _gate_struck(kind: str, search: Search) -> bool:
 def warm() -> None:
     """One search in this process, so that those that are forked from it have imported and planned before: they propose
     the same. What is left near the best is not looked at, which is written down and decides nothing."""
-    made = runs.workshop_of(Plan("smollm2-135m", "h200", 1024, "naive", 0, "random", None, LIMITS))
-    runs.workshop_of = lambda asked: made
+    workshop = runs.workshop_of(Plan("smollm2-135m", "h200", 1024, "naive", 0, "random", None, LIMITS))
+    runs.workshop_of = lambda asked: workshop
     Loop._look_around = lambda self, last=False: None  # type: ignore[method-assign]
     session.gate_of = _gate
     with tempfile.TemporaryDirectory() as root, open(os.devnull, "w") as gone, contextlib.redirect_stdout(gone):

@@ -75,9 +75,9 @@ class Drawn:
         if self.rng.random() < 0.5:
             return Design(self.space.mutate(self.best.settings, self.rng), self.best.edits)
         if self.best not in self.places:
-            made = self.workshop.make(self.best)
-            assert isinstance(made, Candidate)
-            self.places[self.best] = Hot(made.schedule, self.rng)
+            candidate = self.workshop.make(self.best)
+            assert isinstance(candidate, Candidate)
+            self.places[self.best] = Hot(candidate.schedule, self.rng)
         while True:
             try:
                 edits = KINDS[str(self.rng.choice([*KINDS]))](self.places[self.best])
@@ -91,9 +91,9 @@ class Drawn:
         """One that the simulator brings to its end."""
         while True:
             design = self.changed()
-            made = self.workshop.make(design)
+            candidate = self.workshop.make(design)
             try:
-                if isinstance(made, Candidate) and step_ms(made.schedule, 128):
+                if isinstance(candidate, Candidate) and step_ms(candidate.schedule, 128):
                     return design
             except AmkError:
                 continue
@@ -149,7 +149,7 @@ def _measured(
     )  # fmt: skip
 
 
-def made(root: Path, model: str, target: str, dtype: Any, evaluations: int) -> Path:
+def folder_of_run(root: Path, model: str, target: str, dtype: Any, evaluations: int) -> Path:
     """The folder of a run that was ended in the middle."""
     plan = runs.Plan(
         model=model, target=target, context=8192, start="fast", seed=0, proposer="portfolio", llm_model=None,
@@ -185,7 +185,7 @@ def row(folder: Path) -> dict[str, Any]:
     reports.write_report(folder, state)
     found["kept"] = [timed(folder) for _ in range(TIMES)]
     best = state.trials[state.best].proposed
-    told = {
+    durations = {
         name: {
             "wall seconds": median(wall for wall, _ in times), "wall spread": _ends([wall for wall, _ in times]),
             "processor seconds": median(used for _, used in times), "processor spread": _ends([u for _, u in times]),
@@ -196,7 +196,7 @@ def row(folder: Path) -> dict[str, Any]:
     return {
         "model": run.model, "target": run.target, "dtype": run.dtype, "evaluations": state.evals,
         "proposals": len(state.trials), "keeps": len(state.curve), "edits of the best": len(best.edits),
-        "report bytes": (folder / REPORT).stat().st_size, **told, "load": os.getloadavg()[0],
+        "report bytes": (folder / REPORT).stat().st_size, **durations, "load": os.getloadavg()[0],
     }  # fmt: skip
 
 
@@ -211,7 +211,7 @@ def main() -> int:
     rows = []
     with TemporaryDirectory() as root:
         for model, target, dtype in RUNS:
-            rows.append(row(made(Path(root), model, target, dtype, EVALUATIONS)))
+            rows.append(row(folder_of_run(Path(root), model, target, dtype, EVALUATIONS)))
             print(json.dumps(rows[-1]), flush=True)
     run = {**software("python -m tests.agent.report_time"), "hardware": f"{os.cpu_count()} cores, no GPU"}
     if options.record is not None:

@@ -199,9 +199,9 @@ def fastest_plan(loop: Loop, backend: SimulatedBackend) -> dict[str, Any]:
 
 
 def times_of(loop: Loop, backend: SimulatedBackend, index: int) -> Block:
-    made = loop.gate.workshop.make(loop.design_of(index))
-    assert isinstance(made, Candidate)
-    return backend.times(Job(0, "pilot", 1, 0, 0, POSITIONS, 0), Ready(made, b"", Judgement("SAFE")))
+    candidate = loop.gate.workshop.make(loop.design_of(index))
+    assert isinstance(candidate, Candidate)
+    return backend.times(Job(0, "pilot", 1, 0, 0, POSITIONS, 0), Ready(candidate, b"", Judgement("SAFE")))
 
 
 def run(options: argparse.Namespace) -> int:
@@ -229,8 +229,8 @@ def run(options: argparse.Namespace) -> int:
 
 def one(case: Case, kept: Path, evals: int) -> tuple[str, dict[str, Any]]:
     problem, start, search, seed = case
-    made = searched(problem_of(*problem, start, Kept(kept)), search, seed, evals)
-    return name_of(*case), made | {"commit": commit()}
+    result = searched(problem_of(*problem, start, Kept(kept)), search, seed, evals)
+    return name_of(*case), result | {"commit": commit()}
 
 
 def merge(options: argparse.Namespace) -> int:

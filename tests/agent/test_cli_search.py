@@ -143,10 +143,10 @@ def test_advice_outlasts_a_resume_from_elsewhere(
     data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What is not given again stays; what is given replaces it, and what is empty ends it."""
-    told: list[str] = []
+    programs: list[str] = []
 
     def proposer_for(name: str, journal: Journal, options: LlmOptions, *_: object) -> Proposer:
-        told.append(options.program)
+        programs.append(options.program)
         return session.offline("local")
 
     monkeypatch.setattr(session, "proposer_for", proposer_for)
@@ -164,7 +164,7 @@ def test_advice_outlasts_a_resume_from_elsewhere(
     monkeypatch.chdir(there)
     for number, words in enumerate(((), ("--program", "other.md"), (), ("--program", "none.md"), ())):
         assert run([*SEARCH, "--resume", folder.name, "--evals", str(2 + number), *words], capsys)[0] == 0
-    assert told == ["fewer registers\n\\x1b[2J"] * 2 + ["more of them"] * 2 + [""] * 2
+    assert programs == ["fewer registers\n\\x1b[2J"] * 2 + ["more of them"] * 2 + [""] * 2
 
 
 @pytest.mark.turns(12)
@@ -257,9 +257,9 @@ def test_a_signal_while_the_journal_is_opened_is_answered_with_a_report(
     (folder / reports.REPORT).unlink()
     opened, read = store.folded, store.read_state(folder)
 
-    def told_to_end(*given: Any) -> State:
+    def told_to_end(*arguments: Any) -> State:
         os.kill(os.getpid(), signal.SIGTERM)
-        return opened(*given)
+        return opened(*arguments)
 
     with monkeypatch.context() as patch:
         patch.setattr("amk.commands.autoresearch_resume.read_state", lambda folder: read)
@@ -310,8 +310,8 @@ def test_a_search_for_a_batch(data: Path, capsys: pytest.CaptureFixture[str]) ->
     (folder,) = (data / "runs").iterdir()
     state = read_state(folder)
     assert state.run is not None and state.run.batch == 2 and state.evals == 4 and len(state.references) == 2
-    made = reports.workshop_of(state).make(STARTS["fast"])
-    assert isinstance(made, Candidate) and made.schedule.batch == 2
+    candidate = reports.workshop_of(state).make(STARTS["fast"])
+    assert isinstance(candidate, Candidate) and candidate.schedule.batch == 2
     assert " --batch 2 --start naive " in summed_up(state)["commands"][0]
     assert run(["export", folder.name, "-o", str(data / "best.json")], capsys)[0] == 0
     assert load_schedule(data / "best.json")[0].batch == 2

@@ -65,7 +65,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def given(tmp_path: Path) -> Path:
+def constants_file(tmp_path: Path) -> Path:
     path = tmp_path / "given.json"
     save_constants(slower(), path)
     return path
@@ -78,9 +78,9 @@ def newest(runs: Path) -> Path:
 def times(state: State, constants: Constants | None, index: int = START) -> tuple[float, ...]:
     """Simulated ms of the start, or of a trial."""
     assert state.run is not None
-    made = reports.candidate_of(state, index)
-    assert isinstance(made, Candidate)
-    return Simulator(constants).steps_ms(made.schedule, state.run.positions)
+    candidate = reports.candidate_of(state, index)
+    assert isinstance(candidate, Candidate)
+    return Simulator(constants).steps_ms(candidate.schedule, state.run.positions)
 
 
 def measured(case: Measurement) -> Row:
@@ -91,8 +91,8 @@ def measured(case: Measurement) -> Row:
     )  # fmt: skip
 
 
-def fit_two(runs: Sequence[Run], start: Constants, told: Callable[[str], None]) -> Fit:
-    return fit(runs, start, ("hop_us", "l2_us"), told, spread=3.0)  # all of them take half a minute
+def fit_two(runs: Sequence[Run], start: Constants, progress: Callable[[str], None]) -> Fit:
+    return fit(runs, start, ("hop_us", "l2_us"), progress, spread=3.0)  # all of them take half a minute
 
 
 @pytest.mark.turns(12)
@@ -130,28 +130,28 @@ def test_from_a_card_elsewhere_to_a_search_without_one(
 
 @pytest.mark.turns(12)
 def test_a_run_keeps_its_constants(
-    runs: Path, given: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    runs: Path, constants_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Others are refused before anything is written; on the card the run that goes on has them too."""
     first = [*SEARCH, "--proposer", "random", "--evals", "1"]
-    assert cli.main([*first, "--constants", str(given)]) == 0
+    assert cli.main([*first, "--constants", str(constants_file)]) == 0
     folder = newest(runs)
     assert cli.main(first) == 0
     plain = newest(runs)
     assert plain != folder
     before = [read_state(each).events for each in (folder, plain)]
-    other = given.with_name("other.json")
+    other = constants_file.with_name("other.json")
     save_constants(slower(2.0), other)
     capsys.readouterr()
     for run, file, words in (
         (folder, other, "constants that were given"),
-        (plain, given, "constants of the target"),
+        (plain, constants_file, "constants of the target"),
     ):
         assert cli.main([*SEARCH, "--resume", run.name, "--evals", "2", "--constants", str(file)]) == 2
-        told = capsys.readouterr().err
-        assert "error[AMK701]" in told and words in told and file.name in told
+        message = capsys.readouterr().err
+        assert "error[AMK701]" in message and words in message and file.name in message
     assert [read_state(each).events for each in (folder, plain)] == before
-    assert cli.main([*SEARCH, "--resume", folder.name, "--evals", "2", "--constants", str(given)]) == 0
+    assert cli.main([*SEARCH, "--resume", folder.name, "--evals", "2", "--constants", str(constants_file)]) == 0
 
     def cards(target: Target, seed: int, *_: object) -> tuple[SimulatedBackend, ...]:
         return (SimulatedBackend(target.name, seed, simulated=False),)
@@ -198,8 +198,8 @@ def test_what_are_no_constants_of_the_target_is_refused_before_a_run(
     file = tmp_path / "wrong.json"
     make(file)
     assert cli.main([*words, "--constants", str(file)]) == 2
-    told = capsys.readouterr().err
-    assert told.startswith("error[AMK0") and "wrong.json" in told and not runs.exists()
+    message = capsys.readouterr().err
+    assert message.startswith("error[AMK0") and "wrong.json" in message and not runs.exists()
 
 
 @pytest.fixture
@@ -216,10 +216,10 @@ def given_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.turns(12)
 @pytest.mark.parametrize(("proposer", "evals"), [("beam", 2), ("structure", 4), ("portfolio", 5)])
 def test_no_part_of_a_search_asks_with_other_constants(
-    proposer: str, evals: int, runs: Path, given: Path, given_alone: None
+    proposer: str, evals: int, runs: Path, constants_file: Path, given_alone: None
 ) -> None:
     """Proposers, device, report, tools, and what is noted beside a measurement."""
-    options = ["--proposer", proposer, "--evals", str(evals), "--constants", str(given)]
+    options = ["--proposer", proposer, "--evals", str(evals), "--constants", str(constants_file)]
     assert cli.main([*SEARCH, *options]) == 0
     folder = newest(runs)
     state = read_state(folder)
@@ -246,9 +246,10 @@ def test_near_misses_are_joined_by_the_constants_of_the_run(tmp_path: Path, give
     assert len(loop.state.trials) >= len(POINTS), "and then what is faster by the simulator is asked for"
 
 
-def test_a_judging_process_has_the_constants_of_the_run(given: Path) -> None:
-    made = workshop_of(
-        Plan("smollm2-135m", "l4", 512, "fast", 0, "random", None, Limits(evals=1), constants=load_constants(given))
+def test_a_judging_process_has_the_constants_of_the_run(constants_file: Path) -> None:
+    constants = load_constants(constants_file)
+    workshop = workshop_of(
+        Plan("smollm2-135m", "l4", 512, "fast", 0, "random", None, Limits(evals=1), constants=constants)
     )
-    kind, parts = made.__reduce__()
+    kind, parts = workshop.__reduce__()
     assert kind(*parts).simulator.constants == slower()

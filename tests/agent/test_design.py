@@ -59,7 +59,7 @@ class Scripted:
         return [Suggestion(self.name, start, "as scripted", edits=tuple(e)) for e in self.edits[done : done + 1]]
 
 
-def made(workshop: Workshop, *edits: dict[str, Any]) -> Candidate | Impossible:
+def candidate_of(workshop: Workshop, *edits: dict[str, Any]) -> Candidate | Impossible:
     return workshop.make(Design(FAST, read_edits(edits)))
 
 
@@ -101,7 +101,7 @@ def test_a_list_has_an_end() -> None:
 
 
 def test_an_edited_candidate_is_the_plan_with_its_edits(workshop: Workshop) -> None:
-    plan, edited = workshop.make(FAST), made(workshop, HELD)
+    plan, edited = workshop.make(FAST), candidate_of(workshop, HELD)
     assert isinstance(plan, Candidate) and isinstance(edited, Candidate)
     assert edited.schedule == apply(plan.schedule, edited.design.parsed).schedule != plan.schedule
     assert len({plan.key, edited.key, edited.kernel_key()}) == 3
@@ -112,7 +112,9 @@ def test_edits_that_come_to_nothing_are_the_plan_itself(workshop: Workshop) -> N
     plan = workshop.make(FAST)
     assert isinstance(plan, Candidate)
     (stream,) = plan.schedule.streams
-    same = made(workshop, {"do": "set", "of": "stream", "name": stream.name, "field": "slots", "value": stream.slots})
+    same = candidate_of(
+        workshop, {"do": "set", "of": "stream", "name": stream.name, "field": "slots", "value": stream.slots}
+    )
     assert isinstance(same, Candidate) and same.key == plan.key
 
 
@@ -125,7 +127,7 @@ def test_edits_that_come_to_nothing_are_the_plan_itself(workshop: Workshop) -> N
     ],
 )
 def test_edits_do_not_change_the_problem(workshop: Workshop, edit: dict[str, Any], what: str) -> None:
-    found = made(workshop, edit)
+    found = candidate_of(workshop, edit)
     assert isinstance(found, Impossible) and found.codes[0].startswith("AMK0") and what in found.detail
 
 
@@ -140,10 +142,10 @@ def test_edits_do_not_quantise_later_layers() -> None:
     edits: list[Edit] = [edit for edit in schedule_difference(*plans) if isinstance(edit, header)]
     for program in plans[1].programs:
         edits += [RemoveEntry(of="program", name=program.name), AddEntry(entry=program, after=None)]
-    made = apply(plans[0], edits, repair=False).schedule
-    assert len(edits) <= MAX_EDITS and made == plans[1] and verify(made).safe
+    schedule = apply(plans[0], edits, repair=False).schedule
+    assert len(edits) <= MAX_EDITS and schedule == plans[1] and verify(schedule).safe
     with pytest.raises(AmkError, match="format of the weights"):
-        same_problem(made, plans[0])
+        same_problem(schedule, plans[0])
 
 
 def test_a_run_of_edits_is_judged_journaled_and_resumed(make_loop: MakeLoop, tmp_path: Path) -> None:
@@ -258,9 +260,9 @@ def test_beside_others_a_child_is_climbed_to(make_loop: MakeLoop, monkeypatch: p
     assert any(structure.WITH in t.proposed.operator for t in state.trials)
     ms = []
     for trial in state.trials:
-        made = workshop.make(loop.design_of(trial.index))
-        assert isinstance(made, Candidate)
-        ms.append(steps_ms(made.schedule, state.run.positions if state.run else ()))
+        candidate = workshop.make(loop.design_of(trial.index))
+        assert isinstance(candidate, Candidate)
+        ms.append(steps_ms(candidate.schedule, state.run.positions if state.run else ()))
     start = workshop.make(loop.space.start)
     assert isinstance(start, Candidate)
     for one, other in itertools.pairwise([steps_ms(start.schedule, state.run.positions if state.run else ()), *ms]):

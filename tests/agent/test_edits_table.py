@@ -48,11 +48,11 @@ def test_what_is_not_in_the_table_cannot_be_made(table: dict[str, Any]) -> None:
 def test_a_run_gets_the_recorded_verdict_and_times(table: dict[str, Any]) -> None:
     problem = OnTable(TableWorkshop(table))
     for design, row in problem.workshop.rows.items():
-        made = problem.workshop.make(design)
-        if isinstance(made, Candidate):
-            judgement = problem.certify(made.schedule)
+        candidate = problem.workshop.make(design)
+        if isinstance(candidate, Candidate):
+            judgement = problem.certify(candidate.schedule)
             assert " ".join((judgement.outcome, *judgement.codes)) == row["verdict"]
             if "ms" in row:
-                ready = Ready(made, b"", judgement)
+                ready = Ready(candidate, b"", judgement)
                 assert problem.backend(0).times(Job(0, "pilot", 1, 0, 0, (128, 2048), 0), ready) == tuple(row["ms"])
     assert fastest(table)["fastest"] >= fastest(table)["fastest_plan"] >= 1.0

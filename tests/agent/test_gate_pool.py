@@ -162,9 +162,9 @@ def test_a_child_has_no_key_and_imports_nothing_from_the_working_directory(
         )
         assert "imported" not in done.stdout + done.stderr and done.returncode
     script = "import os; print(sorted(os.environ))"
-    told = subprocess.run([sys.executable, "-c", script], env=worker_environment(os.environ), capture_output=True)
-    assert b"ANTHROPIC" not in told.stdout and b"PATH" in told.stdout
-    assert b"OMP_NUM_THREADS" in told.stdout, "many children would load all cores"
+    result = subprocess.run([sys.executable, "-c", script], env=worker_environment(os.environ), capture_output=True)
+    assert b"ANTHROPIC" not in result.stdout and b"PATH" in result.stdout
+    assert b"OMP_NUM_THREADS" in result.stdout, "many children would load all cores"
 
 
 def test_what_a_process_is_started_with_fits_in_a_pipe() -> None:
@@ -183,10 +183,10 @@ def test_what_a_process_is_started_with_fits_in_a_pipe() -> None:
 def test_a_certificate_that_the_checker_refuses_is_a_verdict(runs: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a code of its own; where nothing is going to run nobody asks."""
     schedule, cubin, _ = built()
-    made = Candidate(FAST, schedule, "", "0" * 64)
+    program = Candidate(FAST, schedule, "", "0" * 64)
     workshop: Any = SimpleNamespace(simulator=Simulator())
     gate = Gate(workshop, fences_kept, lambda _: cubin, runs=runs)
-    gated, ready = gate.judge(0, made)
+    gated, ready = gate.judge(0, program)
     assert gated.verdict == "passed" and ready is not None and bool(ready.kernel) == runs
     assert (gated.simulated_ms is not None) == runs, "a report says how the simulator ranked what a device measured"
     assert bool(gated.bottleneck) == runs, "the search does not simulate it once more"
@@ -195,7 +195,7 @@ def test_a_certificate_that_the_checker_refuses_is_a_verdict(runs: bool, monkeyp
         raise Rejected("race: in 'h_out'")
 
     monkeypatch.setattr("amk.checker.certificate.Proof.memory", refuse)
-    gated, ready = gate.judge(0, made)
+    gated, ready = gate.judge(0, program)
     if runs:
         assert (gated.verdict, gated.codes, ready) == ("unknown", ("AMK215",), None) and "h_out" in gated.detail
     else:
@@ -251,7 +251,9 @@ def test_a_worker_binds_by_the_gates_seal(spoilt: str, monkeypatch: pytest.Monke
     schedule, cubin, _ = built()
     built_again: list[Schedule] = []
     build = kernels.build
-    monkeypatch.setattr(kernels, "build", lambda *given, **more: built_again.append(given[0]) or build(*given, **more))
+    monkeypatch.setattr(
+        kernels, "build", lambda *arguments, **more: built_again.append(arguments[0]) or build(*arguments, **more)
+    )
     arrived = pickle.loads(packed(schedule, cubin))
     assert len(arrived.seal) == 64
     if spoilt == "seal":

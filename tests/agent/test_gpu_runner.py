@@ -58,29 +58,29 @@ class Echo(subject.Subject):
 @pytest.fixture
 def runner(monkeypatch: pytest.MonkeyPatch) -> Any:
     """`free` is the device memory there is, `freed` the programs let go."""
-    made = gpu_runner.GpuRunner()
-    made.free, made.freed = [2**40], []  # type: ignore[attr-defined]
+    instance = gpu_runner.GpuRunner()
+    instance.free, instance.freed = [2**40], []  # type: ignore[attr-defined]
     weights = torch_model.TorchWeights.random(PLAIN, 1, device="cpu")
 
     def unpacked(data: bytes) -> Kernel:
         return Kernel(Schedule.model_validate_json(data))
 
-    def random(kernel: Kernel, seed: int, given: Any, stream: Any, packed: Any) -> Echo:
-        assert torch.equal(packed, device_packing.packed_weights(kernel.schedule, given))
+    def random(kernel: Kernel, seed: int, weights: Any, stream: Any, packed: Any) -> Echo:
+        assert torch.equal(packed, device_packing.packed_weights(kernel.schedule, weights))
         shape = (PLAIN.layers, kernel.schedule.caches, CONTEXT, PLAIN.head_dim)
         caches = [torch.zeros(shape, dtype=torch.bfloat16) for _ in range(2)]
         engine: Any = None
-        return Echo(kernel.schedule, engine, given, *caches, given, given, freed=made.freed)  # type: ignore[attr-defined]
+        return Echo(kernel.schedule, engine, weights, *caches, weights, weights, freed=instance.freed)  # type: ignore[attr-defined]
 
     generator, draw = torch.Generator, torch.randint
     monkeypatch.setattr(gpu_runner, "unpacked", unpacked)
     monkeypatch.setattr(gpu_runner.Subject, "random", random)
     monkeypatch.setattr(torch_model.TorchWeights, "random", lambda model, seed: weights)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (made.free[0], 2**40))  # type: ignore[attr-defined]
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: made.freed.append("cache"))  # type: ignore[attr-defined]
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (instance.free[0], 2**40))  # type: ignore[attr-defined]
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: instance.freed.append("cache"))  # type: ignore[attr-defined]
     monkeypatch.setattr(torch, "Generator", lambda device: generator())
     monkeypatch.setattr(torch, "randint", lambda most, size, generator, device: draw(most, size, generator=generator))
-    return made
+    return instance
 
 
 def load(runner: Any, slot: str, number: int, **settings: Any) -> None:

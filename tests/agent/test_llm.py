@@ -139,8 +139,8 @@ def test_a_night_with_a_model_ends_with_every_fault_named(
     mine = [t for t in state.trials if t.proposed.proposer == "llm"]
     assert [t.proposed.settings["wide_epilogue"] for t in mine[1:]] == [16]
     assert mine[0].gated is not None and mine[0].gated.codes == ("AMK507",) and mine[1].evaluated
-    told = [json.dumps(request["messages"][-1]) for request in script.requests]
-    assert any("AMK507" in text for text in told) and any("fences are needed" in text for text in told)
+    texts = [json.dumps(request["messages"][-1]) for request in script.requests]
+    assert any("AMK507" in text for text in texts) and any("fences are needed" in text for text in texts)
     assert not any("set_verdict" in json.dumps(request["tools"]) for request in script.requests)
     loop.journal.close()
     printed = io.StringIO()
@@ -168,27 +168,27 @@ def test_each_trial_is_told_as_a_change_to_its_parent_with_its_gain_over_it(make
     text = history_text(loop.context())
 
     def cost(index: int) -> float:
-        made = loop.gate.workshop.make(loop.settings_of(index))
-        return float(np.mean([math.log(ms) for ms in backend.times(job, Ready(made, b"", Judgement("SAFE")))]))
+        candidate = loop.gate.workshop.make(loop.settings_of(index))
+        return float(np.mean([math.log(ms) for ms in backend.times(job, Ready(candidate, b"", Judgement("SAFE")))]))
 
     measured = kept = slower = single = 0
     for trial in loop.state.trials:
-        told = fate(loop.state, trial)
-        base, mine = loop.settings_of(told.parent), loop.settings_of(trial.index)
-        assert loop.space.changes(mine, base) == told.edit and told.text in text and told.why in told.text
-        if told.gain is not None and told.error is not None:
-            measured, slower = measured + 1, slower + (told.gain < 0 and told.parent >= 0)
-            true = cost(told.parent) - cost(trial.index)
-            assert abs(told.gain - true) < max(3 * told.error, 0.02), told.text
-            assert told.ms and told.gain_text in text
+        line = fate(loop.state, trial)
+        base, mine = loop.settings_of(line.parent), loop.settings_of(trial.index)
+        assert loop.space.changes(mine, base) == line.edit and line.text in text and line.why in line.text
+        if line.gain is not None and line.error is not None:
+            measured, slower = measured + 1, slower + (line.gain < 0 and line.parent >= 0)
+            true = cost(line.parent) - cost(trial.index)
+            assert abs(line.gain - true) < max(3 * line.error, 0.02), line.text
+            assert line.ms and line.gain_text in text
             one = all(len(each.log_ratios) == 1 for each in trial.measured.values())
-            assert ("in one round" in told.gain_text) is one, "one round shows no spread"
+            assert ("in one round" in line.gain_text) is one, "one round shows no spread"
             single += one
-        if told.outcome == "kept":
+        if line.outcome == "kept":
             kept += 1
-            assert told.edit and told.gain is not None and told.gain > 0, "what was kept is told as what it changed"
-        if told.outcome == "unsafe":
-            assert "AMK507" in told.text
+            assert line.edit and line.gain is not None and line.gain > 0, "what was kept is told as what it changed"
+        if line.outcome == "unsafe":
+            assert "AMK507" in line.text
     assert measured >= 10 and kept and slower and single
 
 

@@ -218,9 +218,9 @@ def test_the_simulator_is_never_below_the_floor(make_loop: MakeLoop) -> None:
     loop.run()
     for trial in loop.state.trials:
         if trial.evaluated:
-            made = loop.gate.workshop.make(loop.settings_of(trial.index))
+            candidate = loop.gate.workshop.make(loop.settings_of(trial.index))
             for pos in (1, 128, 2047):
-                assert Simulator().step_ms(made.schedule, pos) >= floor_ms(made.schedule, pos)  # type: ignore[union-attr]
+                assert Simulator().step_ms(candidate.schedule, pos) >= floor_ms(candidate.schedule, pos)  # type: ignore[union-attr]
 
 
 @pytest.mark.turns(4)

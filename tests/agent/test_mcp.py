@@ -176,8 +176,8 @@ def test_bad_requests_are_errors_of_the_tool(finished: Run, name: str, arguments
 
 
 def test_an_argument_that_a_tool_has_not_is_named(finished: Run) -> None:
-    told = call("submit_proposal", run="run", settings={"run_ahead": True}).content[0].text
-    assert "no argument settings" in told and "changes" in told
+    text = call("submit_proposal", run="run", settings={"run_ahead": True}).content[0].text
+    assert "no argument settings" in text and "changes" in text
 
 
 def planned(asked: DesignRequest) -> Schedule:
@@ -186,9 +186,9 @@ def planned(asked: DesignRequest) -> Schedule:
     from amk.agent.gate.design import Design
 
     workshop = workshop_of(asked.run)
-    made = workshop.make(Design(workshop.space(asked.run.start).parse(asked.settings)))
-    assert isinstance(made, Candidate)
-    return made.schedule
+    candidate = workshop.make(Design(workshop.space(asked.run.start).parse(asked.settings)))
+    assert isinstance(candidate, Candidate)
+    return candidate.schedule
 
 
 def test_settings_are_judged_as_they_are_asked_for(finished: Run) -> None:
@@ -202,8 +202,8 @@ def test_settings_are_judged_as_they_are_asked_for(finished: Run) -> None:
     server = Server(look=look)
     trial = next(t for t in finished.state.trials if t.key is not None and t.proposed.parent == -1)
     changes = {k: v for k, v in trial.proposed.settings.items() if isinstance(v, int | str)}
-    told = call("try_design", server, run="run", changes=changes, parent=-1).structured_content
-    assert told["verdict"] == "UNSAFE" and told["codes"] == ["AMK201"]
+    result = call("try_design", server, run="run", changes=changes, parent=-1).structured_content
+    assert result["verdict"] == "UNSAFE" and result["codes"] == ["AMK201"]
     assert asked[-1].run == finished.state.run and asked[-1].settings["warps"] == trial.proposed.settings["warps"]
     for more in ({"dtype": "int8"}, {"batch": 2, "start": "naive"}):
         call("check_settings", server, model="smollm2-135m", gpu="h200", changes={}, **more)
@@ -241,13 +241,13 @@ def test_a_design_is_looked_at_in_a_process_of_its_own(finished: Run) -> None:
     """A verdict and a simulated time; of several edits those that the refusal is about; what is no schedule."""
     slots = {"do": "set", "of": "stream", "name": "weights", "field": "slots", "value": 3}
     early = {"do": "remove", "node": "decode/t/l/wait.qkv"}
-    told = call("try_design", run="run", edits=[slots], parent=-1).structured_content
-    assert told["verdict"] == "SAFE" and len(told["simulated_ms"]) == 3 and told["matters"] == []
-    told = call("try_design", run="run", edits=[slots, early], parent=-1).structured_content
-    assert told["verdict"] == "UNSAFE" and "AMK302" in told["told"] and told["explained"]
-    assert told["matters"] == in_words([json.dumps(early)])
-    told = call("try_design", run="run", edits=[GONE, slots], parent=-1).structured_content
-    assert told["verdict"] == "IMPOSSIBLE" and told["matters"] == in_words([json.dumps(GONE)])
+    result = call("try_design", run="run", edits=[slots], parent=-1).structured_content
+    assert result["verdict"] == "SAFE" and len(result["simulated_ms"]) == 3 and result["matters"] == []
+    result = call("try_design", run="run", edits=[slots, early], parent=-1).structured_content
+    assert result["verdict"] == "UNSAFE" and "AMK302" in result["told"] and result["explained"]
+    assert result["matters"] == in_words([json.dumps(early)])
+    result = call("try_design", run="run", edits=[GONE, slots], parent=-1).structured_content
+    assert result["verdict"] == "IMPOSSIBLE" and result["matters"] == in_words([json.dumps(GONE)])
 
 
 def submit(changes: dict[str, Any]) -> Any:
@@ -383,18 +383,18 @@ def test_constants_are_given_by_value(finished: Run, tmp_path: Path) -> None:
 
     server = Server(look=look, searches=Searches((sys.executable, "-c", COPYING)))
     (tmp_path / "mine").symlink_to(finished.folder)
-    given: dict[str, Any] = {"model": "smollm2-135m", "gpu": "l4", "constants": slower.model_dump(mode="json")}
-    assert not call("check_settings", server, **given, changes={}).is_error
+    arguments: dict[str, Any] = {"model": "smollm2-135m", "gpu": "l4", "constants": slower.model_dump(mode="json")}
+    assert not call("check_settings", server, **arguments, changes={}).is_error
     assert asked[-1].run.constants == slower
-    assert not call("start_run", server, **given).is_error
+    assert not call("start_run", server, **arguments).is_error
     (seen,) = tmp_path.glob("*.seen")
     assert load_constants(seen) == slower and not list(tmp_path.glob("*.json"))
     for tool, more in (("check_settings", {"changes": {}}), ("start_run", {})):
-        assert "constants of l4" in refused(call(tool, server, **given | {"gpu": "h200"} | more))
+        assert "constants of l4" in refused(call(tool, server, **arguments | {"gpu": "h200"} | more))
         negative = slower.model_copy(update={"hop_us": -1.0}).model_dump(mode="json")
-        assert "hop_us" in refused(call(tool, server, **given | {"constants": negative} | more))
+        assert "hop_us" in refused(call(tool, server, **arguments | {"constants": negative} | more))
     long = slower.model_copy(update={"sources": {"all": "x" * FILE_BYTES}}).model_dump(mode="json")
-    assert "bytes" in refused(call("start_run", server, **given | {"constants": long}))
+    assert "bytes" in refused(call("start_run", server, **arguments | {"constants": long}))
     assert len(asked) == 1 and len(server.searches._started) == 1
 
 

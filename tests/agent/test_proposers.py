@@ -35,9 +35,9 @@ def default_gain(workshop: Workshop) -> float:
     simulator, positions = Simulator(), positions_within(CONTEXT)
 
     def score(settings: Settings) -> float:
-        made = workshop.make(settings)
-        assert isinstance(made, Candidate)
-        return sum(log(simulator.step_ms(made.schedule, pos)) for pos in positions) / len(positions)
+        candidate = workshop.make(settings)
+        assert isinstance(candidate, Candidate)
+        return sum(log(simulator.step_ms(candidate.schedule, pos)) for pos in positions) / len(positions)
 
     return score(PHASED) - score(FAST)
 

@@ -115,7 +115,7 @@ def test_a_report_that_is_made_again_plans_and_simulates_little(
     """Of a session that was killed: its best is simulated once, and as little is taken out of it as the reader waits. A
     plan whose loop of layers was split is simulated with two numbers of layers.
     `python -m tests.agent.report_time` measures 1,000 evaluations."""
-    state = read_state(report_time.made(tmp_path, "smollm2-135m", "h200", "bf16", 120))
+    state = read_state(report_time.folder_of_run(tmp_path, "smollm2-135m", "h200", "bf16", 120))
     assert state.evals == 120 and state.trials[state.best].edited and state.run is not None
     simulated, run = list[int](), Prepared.converged
 
@@ -125,7 +125,7 @@ def test_a_report_that_is_made_again_plans_and_simulates_little(
 
     monkeypatch.setattr(Prepared, "converged", converged)
     planned, make = list[str](), candidate.plan
-    monkeypatch.setattr(candidate, "plan", lambda *given, **more: planned.append("") or make(*given, **more))
+    monkeypatch.setattr(candidate, "plan", lambda *arguments, **more: planned.append("") or make(*arguments, **more))
     text = report_of(state, until=0.0)
     assert 2 <= len(simulated) <= 6 and len(planned) <= 6
     assert "simulated at position" in text and 'aria-label="timeline"' in text
@@ -148,10 +148,10 @@ def test_changes_are_taken_out_of_the_best_one_by_one(make_loop: MakeLoop) -> No
         "held_refills": 0.0, "refill_late": not start.refill_late, "prefetch_cache": not start.prefetch_cache,
     }  # fmt: skip
     best = Design(replace(start, **some), ())
-    made = workshop.make(best)
-    assert isinstance(made, Candidate)
+    result = workshop.make(best)
+    assert isinstance(result, Candidate)
     positions = (1, 128)
-    whole = dict(zip(positions, steps_ms(made.schedule, positions), strict=True))
+    whole = dict(zip(positions, steps_ms(result.schedule, positions), strict=True))
     found = {each.change.split(" = ")[0]: each.worth for each in ablated(loop.space, workshop, best, whole)}
     assert set(found) == set(some)
     assert len(ablated(loop.space, workshop, best, whole, 0.0)) == 1, "who waits is shown one"

@@ -87,8 +87,8 @@ def test_every_knob_changes_the_lowered_kernel(workshop: Workshop) -> None:
         )
         makers = {"scales_apart": coded, "scale_blocks": coded, "paced": longer, "refill_late": longer}
         maker = makers.get(knob.name, large)
-        made = [maker.make(replace(base, **{knob.name: value})) for value in knob.values]
-        assert len({m.key for m in made if isinstance(m, Candidate)}) > 1, f"{knob.name} changes nothing"
+        candidates = [maker.make(replace(base, **{knob.name: value})) for value in knob.values]
+        assert len({m.key for m in candidates if isinstance(m, Candidate)}) > 1, f"{knob.name} changes nothing"
 
 
 def test_settings_of_one_kernel_have_one_key(workshop: Workshop) -> None:

@@ -19,9 +19,9 @@ from amk.targets.target import load_target
 @pytest.fixture(scope="module")
 def start() -> Schedule:
     workshop = Workshop(load_model("smollm2-135m"), load_target("h200"), 256)
-    made = workshop.make(workshop.space("fast").start)
-    assert isinstance(made, Candidate)
-    return made.schedule
+    candidate = workshop.make(workshop.space("fast").start)
+    assert isinstance(candidate, Candidate)
+    return candidate.schedule
 
 
 def foreseen(schedule: Schedule, *edits: Edit) -> Prediction:

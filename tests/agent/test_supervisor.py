@@ -45,8 +45,8 @@ def bench(tmp_path: Path, workshop: Workshop, request: pytest.FixtureRequest, mo
     monkeypatch.setenv("PYTHONPATH", ":".join(sys.path))
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-secret-of-the-driver")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "sk-secret-too")
-    made = [workshop.make(s) for s in (NAIVE, FAST)]
-    ready = [Ready(m, b"cubin", Judgement("SAFE")) for m in made if isinstance(m, Candidate)]
+    candidates = [workshop.make(s) for s in (NAIVE, FAST)]
+    ready = [Ready(m, b"cubin", Judgement("SAFE")) for m in candidates if isinstance(m, Candidate)]
     memory = tmp_path / "memory"
     command = [sys.executable, fake_worker.__file__, request.param, str(memory)]
     monkeypatch.setattr(audit, "IDLE_SECONDS", PATIENCE)

@@ -269,10 +269,10 @@ def test_without_a_key_nothing_is_sent(journal: Journal, monkeypatch: pytest.Mon
     assert talk.kind == "no_key" and journal.state.calls == 0
 
 
-@pytest.mark.parametrize("given", ["1", "a/b", "-1/2", "nan/1", "1/2/3"])
-def test_a_price_must_be_one(given: str) -> None:
+@pytest.mark.parametrize("text", ["1", "a/b", "-1/2", "nan/1", "1/2/3"])
+def test_a_price_must_be_one(text: str) -> None:
     with pytest.raises(AmkError, match="AMK706"):
-        price_of("x", given)
+        price_of("x", text)
 
 
 def test_prices() -> None:

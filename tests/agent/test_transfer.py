@@ -31,8 +31,8 @@ def test_what_paid_is_learned_and_made_again_elsewhere(make_loop: MakeLoop, tmp_
     loop = make_loop(Replay(({"edits": edits}, {"run_ahead": True, "edits": edits})), evals=2)
     loop.run()
     table = learned(loop.state, loop.space)
-    told = sorted((tuple(each.knobs), each.texts) for each in table.lessons)
-    assert told == [((), tuple(edits)), (("run_ahead",), tuple(edits))], "both are changes of the start"
+    lessons = sorted((tuple(each.knobs), each.texts) for each in table.lessons)
+    assert lessons == [((), tuple(edits)), (("run_ahead",), tuple(edits))], "both are changes of the start"
     gains = [each.gain for each in table.lessons]
     assert gains == sorted(gains, reverse=True) and gains[-1] > 0.001
     keep(tmp_path, table)

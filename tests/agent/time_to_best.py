@@ -99,9 +99,9 @@ class Grid(Workshop):
         for point, ms, program in zip(itertools.product(*values), record["ms"], record["program"], strict=True):
             settings = replace(self.space.start, **dict(zip(names, point, strict=True)))
             self.ms[settings], self.program[settings] = ms, program
-        made = super().make(self.space.start)
-        assert isinstance(made, Candidate)
-        self.any = made.schedule
+        candidate = super().make(self.space.start)
+        assert isinstance(candidate, Candidate)
+        self.any = candidate.schedule
 
     def make(self, design: Design | Settings) -> Candidate | Impossible:
         settings = design.settings if isinstance(design, Design) else design
@@ -164,8 +164,10 @@ def grid_workshop() -> tuple[Workshop, Simulator]:
 def grid_point(point: tuple[Any, ...]) -> tuple[str, float] | None:
     """(key of the program, ms) of one point; None if it cannot be planned."""
     workshop, model = grid_workshop()
-    made = workshop.make(replace(PHASED, **dict(zip(GRID_KNOBS, point, strict=True))))
-    return None if isinstance(made, Impossible) else (made.key, round(model.step_ms(made.schedule, GRID_POSITION), 5))
+    candidate = workshop.make(replace(PHASED, **dict(zip(GRID_KNOBS, point, strict=True))))
+    if isinstance(candidate, Impossible):
+        return None
+    return candidate.key, round(model.step_ms(candidate.schedule, GRID_POSITION), 5)
 
 
 def measured_grid(record: Path, jobs: int) -> None:
@@ -236,8 +238,8 @@ def rendered(record: Path, drawing: str) -> str:
                   "| proposer | " + " | ".join(f"{n}" for n in AT) + " |", "|---|" + "---|" * len(AT)]  # fmt: skip
         for name in sorted(columns[-1], key=lambda n: -columns[-1][n]):
             lines.append(f"| {name} | " + " | ".join(f"{c[name]:.3f}" for c in columns) + " |")
-        told = "; ".join(f"{who}: {100 * (exp(gain) - 1):+.2f}%" for who, gain in claims(found).items())
-        lines += ["", f"The portfolio after {EVALS} evaluations, {told}.", ""]
+        gains = "; ".join(f"{who}: {100 * (exp(gain) - 1):+.2f}%" for who, gain in claims(found).items())
+        lines += ["", f"The portfolio after {EVALS} evaluations, {gains}.", ""]
     return "\n".join(lines)
 
 

@@ -150,11 +150,11 @@ def test_nothing_is_multiplied_and_everything_is_still_copied_and_signalled(
 
 @pytest.mark.turns(12)
 def test_nobody_admits_an_ablated_kernel(schedule: Schedule, some: Compiled) -> None:
-    made = some
-    assert list(made.resources) == [SYMBOL] and KERNEL not in made.ptx
-    assert stamp_of(made.cubin) is None and stamp_of(made.ptx) is None
+    kernel = some
+    assert list(kernel.resources) == [SYMBOL] and KERNEL not in kernel.ptx
+    assert stamp_of(kernel.cubin) is None and stamp_of(kernel.ptx) is None
     certificate = evidence(schedule)
-    for code in (made.cubin, made.ptx):
+    for code in (kernel.cubin, kernel.ptx):
         with pytest.raises(AmkError, match="AMK606"):
             AdmittedKernel(schedule, certificate, code)
 

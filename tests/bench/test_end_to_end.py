@@ -72,11 +72,11 @@ def test_transformers_computes_the_same_model(model: ModelSpec) -> None:
     decoder = TorchDecoder(weights, torch.zeros(shape), torch.zeros(shape), torch.float32)
     for pos, token in enumerate(prompt):
         expected = decoder.step(torch.tensor([token]), pos, decoder.rope(pos))
-    made = transformers_model(model, weights, 16)
+    transformer = transformers_model(model, weights, 16)
     with torch.no_grad():
-        found = made(torch.tensor([prompt])).logits[0, -1]
+        found = transformer(torch.tensor([prompt])).logits[0, -1]
     assert torch.dist(found, expected) < 1e-4 * expected.norm()
-    tokens = list(transformers_text(made, prompt, 4))
+    tokens = list(transformers_text(transformer, prompt, 4))
     assert len(tokens) == 4 and tokens[0] == int(expected.argmax())
 
 

@@ -65,7 +65,7 @@ def test_kernels_come_compiled_and_a_plan_that_cannot_is_passed_over() -> None:
 
 def test_a_choice_is_written_and_read(tmp_path: Path) -> None:
     path = tmp_path / "plans.json"
-    states = [made for s in SOME if (made := Search(PROBLEM).look(s))]
+    states = [state for s in SOME if (state := Search(PROBLEM).look(s))]
     write_plans(path, PROBLEM, states)
     assert read_plans(path, PROBLEM) == [s.settings for s in states]
     text = path.read_text()

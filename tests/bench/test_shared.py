@@ -101,16 +101,16 @@ def test_a_shared_row_names_what_the_planner_chose() -> None:
     for name, form, batch in (
         ("llama3.2-1b", "int8", 1), ("llama3-8b", "int4-g128", 1), ("llama3-8b", "bf16", 8), ("llama3.2-1b", "bf16", 1)
     ):  # fmt: skip
-        made = plan(
+        schedule = plan(
             load_model(name), load_target("h200"), settings=replace(FAST, batch=batch), wanted=formats(form),
             max_context=2048,
         )  # fmt: skip
-        found = tuned_changes(made)
+        found = tuned_changes(schedule)
         preset = replace(FAST, batch=batch)
         named = replace(Space.around(preset).parse(found), plan="fast")
         assert found and named != preset
-        again = plan(made.model, made.target, settings=named, wanted=formats(form), max_context=2048)
-        assert schedule_hash(again) == schedule_hash(made)
+        again = plan(schedule.model, schedule.target, settings=named, wanted=formats(form), max_context=2048)
+        assert schedule_hash(again) == schedule_hash(schedule)
     assert tuned_changes(plan(load_model("smollm2-135m"), load_target("l4"), max_context=2048)) == {}
 
 
@@ -122,14 +122,14 @@ def test_the_simulator_learns_from_a_card_that_is_not_here(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def fit_two(runs: Sequence[Run], start: Constants, told: Callable[[str], None]) -> Fit:
-        return fit(runs, start, ("hop_us", "l2_us"), told, spread=3.0)  # all sixteen take half a minute
+    def fit_two(runs: Sequence[Run], start: Constants, progress: Callable[[str], None]) -> Fit:
+        return fit(runs, start, ("hop_us", "l2_us"), progress, spread=3.0)  # all sixteen take half a minute
 
     monkeypatch.setattr(learned_of, "fit_few", fit_two)
     found = tmp_path / "constants.json"
     assert cli.main(["calibrate", "--gpu", "l4", "--learn", str(sent), "-o", str(found)]) == 0
-    told = capsys.readouterr().err
-    assert "2 measurements" in told and "a seal is no signature" in told
+    message = capsys.readouterr().err
+    assert "2 measurements" in message and "a seal is no signature" in message
     learned, known = load_constants(found), constants_for(load_target("l4"))
     times = [entry.row.times.ms for entry in read(sent).rows]
     errors = {
@@ -147,8 +147,8 @@ def test_nothing_of_the_sender_travels_but_the_measurement(sent: Path) -> None:
 
 def changed(content: dict[str, Any], **times: float) -> dict[str, Any]:
     first, *rest = content["rows"]
-    made = {"row": first["row"] | {"times": first["row"]["times"] | times}}
-    return content | {"rows": [made, *rest]}
+    entry = {"row": first["row"] | {"times": first["row"]["times"] | times}}
+    return content | {"rows": [entry, *rest]}
 
 
 def wrong_hash(content: dict[str, Any]) -> dict[str, Any]:

@@ -41,9 +41,9 @@ def test_the_gain_is_what_the_slowest_costs() -> None:
 
 
 def test_a_record_is_read_back(tmp_path: Path) -> None:
-    made = rates([[10.0, 6.0], [9.0, 7.0]])
-    save(made, tmp_path / "r.json")
-    assert SmRates.model_validate_json((tmp_path / "r.json").read_text()) == made
-    assert any("at most 18.8%" in line for line in lines(made))
+    record = rates([[10.0, 6.0], [9.0, 7.0]])
+    save(record, tmp_path / "r.json")
+    assert SmRates.model_validate_json((tmp_path / "r.json").read_text()) == record
+    assert any("at most 18.8%" in line for line in lines(record))
     with pytest.raises(AmkError, match="AMK001"):
-        save(made, tmp_path / "nowhere" / "r.json")
+        save(record, tmp_path / "nowhere" / "r.json")

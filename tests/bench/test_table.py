@@ -57,7 +57,7 @@ def test_runs_without_baselines_count_and_the_fuller_row_of_a_run_is_taken() -> 
 
 
 def test_what_fails_a_gate_meets_nothing() -> None:
-    wrong, fast = (judge(TABLE, KEYS, [made])[0] for made in (row(BASE, 3.5, correct=False), row(BASE, 3.1)))
+    wrong, fast = (judge(TABLE, KEYS, [entry])[0] for entry in (row(BASE, 3.5, correct=False), row(BASE, 3.1)))
     assert wrong.reaches(wrong.target_ms) is False and "differ" in cells(wrong)[-1]
     assert fast.reaches(fast.target_ms) is False and cells(fast)[-1] == "faster than its floor"
 
@@ -72,13 +72,13 @@ def test_a_baseline_that_was_left_out_says_why() -> None:
 
 
 def test_the_floor_is_what_l2_cannot_hold_over_the_ceiling_of_the_same_run() -> None:
-    made, l2 = row(BASE, 3.5), load_target("h200").l2_bytes
-    assert made.floor_ms == pytest.approx((15e9 - l2) / 4650e6)
-    assert made.of_ceiling == pytest.approx(15e9 / 4650e6 / 3.5)
+    entry, l2 = row(BASE, 3.5), load_target("h200").l2_bytes
+    assert entry.floor_ms == pytest.approx((15e9 - l2) / 4650e6)
+    assert entry.of_ceiling == pytest.approx(15e9 / 4650e6 / 3.5)
     slower = replace(row(replace(BASE, run=2), 3.6), ceiling_gbps=4400.0)
-    both = judge(TABLE, KEYS, [made, slower])[0]
-    assert both.floor_ms == pytest.approx((made.floor_ms + slower.floor_ms) / 2)
-    assert replace(made, bytes=10**6).floor_ms == 0
+    both = judge(TABLE, KEYS, [entry, slower])[0]
+    assert both.floor_ms == pytest.approx((entry.floor_ms + slower.floor_ms) / 2)
+    assert replace(entry, bytes=10**6).floor_ms == 0
 
 
 def test_a_token_that_fp64_would_not_choose_stands_in_the_row_and_fails_no_gate() -> None:
@@ -91,13 +91,13 @@ def test_a_token_that_fp64_would_not_choose_stands_in_the_row_and_fails_no_gate(
 
 def test_power_clocks_cards_and_variants_come_back_from_the_record(tmp_path: Path) -> None:
     power = Power(1.25, 610.0, 1965.0, 1800.0, 3201.0, ("power cap",))
-    made = replace(
+    entry = replace(
         row(BASE, 3.5), power={"amk": power}, uuid="ab" * 16, variants={"compile": {"library products, SDPA": 4.4}}
     )
     file = tmp_path / "rows.json"
-    Record.open(file).add(made, {})
-    assert Record.open(file).rows() == [made]
-    found = judge(TABLE, KEYS, [made, replace(made, key=replace(BASE, run=2), uuid="cd" * 16)])[0]
+    Record.open(file).add(entry, {})
+    assert Record.open(file).rows() == [entry]
+    found = judge(TABLE, KEYS, [entry, replace(entry, key=replace(BASE, run=2), uuid="cd" * 16)])[0]
     assert found.cards == 2 and dict(zip(HEADER, cells(found), strict=True))["throttled"] == "power cap"
     assert dict(zip(HEADER, cells(found), strict=True))["mJ"] == "1250.0"
     assert judge(TABLE, KEYS, [row(BASE, 3.5)])[0].cards is None
@@ -106,17 +106,17 @@ def test_power_clocks_cards_and_variants_come_back_from_the_record(tmp_path: Pat
 def test_energy_is_the_median_of_all_runs_and_a_throttled_one_is_seen() -> None:
     powers = [Power(j, 600.0, mhz, mhz, 3201.0, why) for j, mhz, why in ((1, 1980, ()), (3, 1900, ("power cap",)))]
     powers.append(Power(2.0, 600.0, 1980.0, 1980.0, 3201.0, ("heat", "power cap")))
-    made = [replace(row(replace(BASE, run=n), 3.5), power={"amk": each}) for n, each in enumerate(powers, 1)]
-    found = dict(zip(HEADER, cells(judge(TABLE, KEYS, made)[0]), strict=True))
+    entries = [replace(row(replace(BASE, run=n), 3.5), power={"amk": each}) for n, each in enumerate(powers, 1)]
+    found = dict(zip(HEADER, cells(judge(TABLE, KEYS, entries)[0]), strict=True))
     assert (found["mJ"], found["MHz"], found["throttled"]) == ("2000.0", "1980", "power cap, heat")
     assert judge(TABLE, KEYS, [row(BASE, 3.5)])[0].power() is None
 
 
 def test_a_record_holds_what_is_not_a_number(tmp_path: Path) -> None:
     drawn = {"amk": Power(math.nan, math.inf, 1980, 1980, 2619)}
-    made = replace(row(BASE, 3.5, correct=False), error=math.nan, kl=math.inf, torch_error=-math.inf, power=drawn)
+    entry = replace(row(BASE, 3.5, correct=False), error=math.nan, kl=math.inf, torch_error=-math.inf, power=drawn)
     file = tmp_path / "rows.json"
-    Record.open(file).add(made, {})
+    Record.open(file).add(entry, {})
     again = Record.open(file).find(BASE)
     assert again is not None and math.isnan(again.error) and again.kl == math.inf and again.torch_error == -math.inf
     assert math.isnan(again.power["amk"].joules) and again.power["amk"].watts == math.inf
@@ -163,9 +163,9 @@ def test_the_shipped_table_is_planned_as_it_says(name: str) -> None:
 
 
 def test_charts_against_position_and_batch() -> None:
-    made = [row(replace(BASE, pos=pos), 3 + pos / 1000) for pos in (0, 128, 2047)]
-    made += [row(replace(BASE, batch=batch), 3 + batch / 10) for batch in (4, 8)]
-    found = charts(made)
+    entries = [row(replace(BASE, pos=pos), 3 + pos / 1000) for pos in (0, 128, 2047)]
+    entries += [row(replace(BASE, batch=batch), 3 + batch / 10) for batch in (4, 8)]
+    found = charts(entries)
     assert [chart.x_label for chart in found] == ["position", "position", "position", "batch"]
     against = found[-1].series
     assert [s.name for s in against] == ["amk", "pdl-graph", "floor"]

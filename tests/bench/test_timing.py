@@ -14,15 +14,15 @@ LATE, IN_TIME = 8 * STALL, STALL / 20
 
 @pytest.mark.parametrize("late", [0, 1, TRIES - 1])
 def test_a_stalled_measurement_is_made_again(late: int) -> None:
-    made = iter([(22.3, LATE)] * late + [(14.2, IN_TIME)])
-    assert undisturbed(lambda: next(made)) == (14.2, late)
-    assert next(made, None) is None
+    measurements = iter([(22.3, LATE)] * late + [(14.2, IN_TIME)])
+    assert undisturbed(lambda: next(measurements)) == (14.2, late)
+    assert next(measurements, None) is None
 
 
 def test_a_host_that_always_stalls_is_not_waited_for_forever() -> None:
-    made = iter([(22.3, LATE)] * (TRIES + 1))
-    assert undisturbed(lambda: next(made)) == (22.3, TRIES - 1)
-    assert next(made, None) is not None
+    measurements = iter([(22.3, LATE)] * (TRIES + 1))
+    assert undisturbed(lambda: next(measurements)) == (22.3, TRIES - 1)
+    assert next(measurements, None) is not None
 
 
 def test_stalls_stand_beside_the_times() -> None:

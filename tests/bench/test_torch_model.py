@@ -137,16 +137,16 @@ def test_places_at_once_are_steps_alone(model: ModelSpec, kept: CacheDtype) -> N
 def test_plans_with_one_packing_share_it(stored: FormatName, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which settings change it is not told by name, but by where every chunk goes and how it is encoded."""
 
-    def made(**settings: Any) -> Schedule:
+    def schedule_of(**settings: Any) -> Schedule:
         chosen = Settings(**({"warps": 4} | settings))
         return plan(PLAIN, load_target("h200"), settings=chosen, wanted=formats(stored), max_context=64, workers=3)
 
     free, weights = [2**40], torch_model.TorchWeights.random(PLAIN, 6, device="cpu")
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free[0], 2**40))
-    plain, packings = made(), device_packing.Packings()
+    plain, packings = schedule_of(), device_packing.Packings()
     first = packings.of(plain, weights)
-    assert packings.of(made(hint_slack=2, prefetch_cache=False), weights) is first
-    for other in (made(chunk_bytes=1024), made(warps=8)):
+    assert packings.of(schedule_of(hint_slack=2, prefetch_cache=False), weights) is first
+    for other in (schedule_of(chunk_bytes=1024), schedule_of(warps=8)):
         found = packings.of(other, weights)
         assert found is not first and torch.equal(found, device_packing.packed_weights(other, weights))
     assert packings.of(plain, weights) is not first and len(packings.by_key) == device_packing.KEPT
@@ -362,10 +362,10 @@ def test_fp8_products_are_what_their_emulation_says() -> None:
 
     gen = torch.Generator().manual_seed(1)
     rows, x = (torch.randn(n, 128, generator=gen).bfloat16() for n in (64, 3))
-    made = Fp8Matrix.of(quantise(rows, weight_format("fp8")))
+    product = Fp8Matrix.of(quantise(rows, weight_format("fp8")))
     exact = torch.nn.functional.linear(x, rows).float()
-    assert torch.dist(made.times(x).float(), made.emulated(x)) < 0.005 * exact.norm()
-    assert 0.01 * exact.norm() < torch.dist(made.emulated(x), exact) < 0.06 * exact.norm()
+    assert torch.dist(product.times(x).float(), product.emulated(x)) < 0.005 * exact.norm()
+    assert 0.01 * exact.norm() < torch.dist(product.emulated(x), exact) < 0.06 * exact.norm()
     coded, scale = rounded_rows(x)
     assert torch.dist(coded.float() * scale, x.float()) < 0.04 * x.float().norm()
 
@@ -376,9 +376,9 @@ def test_tinygemm_s_scales_and_zeros_stand_for_the_same_numbers(form: FormatName
     from amk.bench.tools.device_quantise import quantised as quantise
 
     gen = torch.Generator().manual_seed(2)
-    made = quantise(torch.randn(16, 256, generator=gen).bfloat16(), weight_format(form))
-    pairs = scales_and_zeros(made).float()
+    rows = quantise(torch.randn(16, 256, generator=gen).bfloat16(), weight_format(form))
+    pairs = scales_and_zeros(rows).float()
     assert pairs.shape == (2, 16, 2)
     scale, zero = (pairs[..., i].t().repeat_interleave(128, dim=1) for i in (0, 1))
-    found, wanted = (made.codes.float() - 8) * scale + zero, made.values(weight_format(form))
+    found, wanted = (rows.codes.float() - 8) * scale + zero, rows.values(weight_format(form))
     assert torch.dist(found, wanted) < 0.004 * wanted.norm()  # rounding of scales to bf16

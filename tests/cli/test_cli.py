@@ -175,22 +175,22 @@ def loaded(file: Path) -> tuple[str, Counter[str]]:
         "print(*(n for n in sys.modules if n.split('.')[0] == 'amk'))"
     )
     done = subprocess.run([sys.executable, "-c", script, str(file)], capture_output=True, text=True, check=True)
-    told, _, names = done.stdout.rstrip("\n").rpartition("\n")
-    return told, Counter(name.partition(".")[2].partition(".")[0] for name in names.split())
+    text, _, names = done.stdout.rstrip("\n").rpartition("\n")
+    return text, Counter(name.partition(".")[2].partition(".")[0] for name in names.split())
 
 
 @pytest.mark.turns(4)
 def test_a_verdict_loads_no_more_than_its_budget(tmp_path: Path) -> None:
     file = tmp_path / "s.json"
     save_schedule(plan(load_model("llama3-8b"), load_target("h200")), file)
-    told, packages = loaded(file)
-    assert told.startswith("SAFE")
+    text, packages = loaded(file)
+    assert text.startswith("SAFE")
     assert all(packages.pop(name) <= most for name, most in BUDGET.items()) and packages.total() <= OTHERS
 
 
 def test_only_a_finding_loads_what_explains_it() -> None:
-    told, packages = loaded(folder() / "missing-wait.json")
-    assert told.startswith("UNSAFE")
+    text, packages = loaded(folder() / "missing-wait.json")
+    assert text.startswith("UNSAFE")
     budget = BUDGET | {"validator": BUDGET["validator"] + EXPLAINED}
     assert all(packages.pop(name) <= most for name, most in budget.items()) and packages.total() <= OTHERS
 

@@ -38,7 +38,7 @@ def test_tokens_do_not_depend_on_the_order(small: Path, capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize(
-    ("order", "told"),
+    ("order", "message"),
     [
         ([[2, 0]], "2 workers of 2 warps"),
         ([[0, 2]], "2 workers of 2 warps"),
@@ -50,12 +50,12 @@ def test_tokens_do_not_depend_on_the_order(small: Path, capsys: pytest.CaptureFi
     ],
 )
 def test_an_order_of_other_warps_is_refused(
-    small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], order: object, told: str
+    small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], order: object, message: str
 ) -> None:
     (file := tmp_path / "order.json").write_text(json.dumps(order))
     asked = ["emulate", str(small), "--ptx", str(small.with_suffix(".ptx")), "--order"]
     assert main([*asked, str(file)]) == Exit.INPUT
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert main([*asked, "seed:-1"]) == Exit.INPUT
     assert "a seed is a number" in capsys.readouterr().err
 
@@ -110,8 +110,8 @@ def test_what_needs_too_much_memory_is_refused_before_weights_are_made(
 def test_a_schedule_that_the_interpreter_cannot_follow_is_told_as_wrong(capsys: pytest.CaptureFixture[str]) -> None:
     """The kernel ends and has a token; what it read as digits was written as half floats."""
     assert main(["emulate", "adversarial/halves-where-digits-are-read.json"]) == Exit.UNSAFE
-    told = capsys.readouterr().err
-    assert "AMK805" in told and "gemv" in told and "was never written" in told
+    message = capsys.readouterr().err
+    assert "AMK805" in message and "gemv" in message and "was never written" in message
 
 
 @pytest.mark.turns(4)
@@ -121,8 +121,8 @@ def test_a_slice_is_given_hidden_states(name: str, tmp_path: Path, capsys: pytes
     file, what = tmp_path / "slice.json", "logits" if "head" in name else "hidden_states"
     file.write_text(json.dumps(base(name)))
     assert main(["emulate", str(file), "--tokens", "3", "--order", "seed:2", "--format", "json"]) == Exit.SAFE
-    told = json.loads(capsys.readouterr().out)
-    assert told["tokens"] == [] and told[f"{what}_differ_by"] < 2.0**-7 and not told["faults"]
+    result = json.loads(capsys.readouterr().out)
+    assert result["tokens"] == [] and result[f"{what}_differ_by"] < 2.0**-7 and not result["faults"]
     assert main(["emulate", str(file), "--footprints", "--position", "5"]) == Exit.SAFE
     assert "differ from the interpreter's by" in capsys.readouterr().out
     assert main(["emulate", str(file), "--footprints", "--tokens", "2"]) == Exit.INPUT

@@ -34,13 +34,13 @@ def gpu_value() -> Value:
     import cupy  # type: ignore[import-not-found]
 
     kernels: dict[str, Any] = {}
-    given, found = cupy.zeros((2, 32), cupy.uint32), cupy.zeros(32, cupy.uint32)
+    inputs, found = cupy.zeros((2, 32), cupy.uint32), cupy.zeros(32, cupy.uint32)
 
     def value(name: str, a: int, b: int) -> int:
         if name not in kernels:
             kernels[name] = instructions.gpu_kernel(instructions.ptx(name))
-        given.set(np.repeat(np.array([[a], [b]], np.uint32), 32, axis=1))
-        kernels[name]((1,), (32,), (given, found))
+        inputs.set(np.repeat(np.array([[a], [b]], np.uint32), 32, axis=1))
+        kernels[name]((1,), (32,), (inputs, found))
         return int(found.get()[0])
 
     return value

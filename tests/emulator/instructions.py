@@ -65,7 +65,7 @@ def ptx(name: str) -> str:
     return HEAD.format(step=32 * inputs, left=32 * outputs) + loads + body + stores + "ret;\n}\n"
 
 
-def given(name: str) -> Words:
+def operands(name: str) -> Words:
     """[warps, words of a lane, 32]; of an mma every second sum has terms of very different sizes."""
     rng = np.random.default_rng(24)
     if name == MMA:
@@ -114,13 +114,13 @@ def emulated(name: str, words: Words) -> Words:
 
 
 def record(path: Path) -> None:
-    np.savez_compressed(path, **{name: on_gpu(name, given(name)) for name in (*ONE, MMA)})
+    np.savez_compressed(path, **{name: on_gpu(name, operands(name)) for name in (*ONE, MMA)})
 
 
 def compare(path: Path) -> None:
     there = np.load(path)
     for name in (*ONE, MMA):
-        gpu, own = there[name], emulated(name, given(name))
+        gpu, own = there[name], emulated(name, operands(name))
         apart = np.abs(gpu.view(np.int32).astype(np.int64) - own.view(np.int32).astype(np.int64))
         equal = f"{(apart == 0).sum():,} of {apart.size:,} equal"
         print(f"{name}: {equal}, at most {apart.max()} units of the last place apart")
@@ -167,7 +167,7 @@ def sums(path: Path) -> None:
     there = np.zeros((WARPS, 16, 8))
     for lane, n in itertools.product(range(32), range(4)):
         there[:, (lane >> 2) + 8 * (n >> 1), 2 * (lane & 3) + (n & 1)] = gpu[:, n, lane]
-    products, before = terms(given(MMA))
+    products, before = terms(operands(MMA))
     tried = []
     for together, fraction, nearest, apart in itertools.product(
         (4, 8, 16), range(22, 29), (False, True), (False, True)

@@ -120,9 +120,9 @@ def _without(text: str, file: str, number: int) -> Edit:
 def _empty_steps(op: str) -> Schedule:
     """One warp a worker, whose barriers became waits for nothing, or signals of nothing."""
     settings = replace(NAIVE, plan="custom", warps=1)
-    made = plan(tiny(layers=1), load_target("h200"), settings=settings, max_context=128, workers=2)
-    text = made.model_dump_json().replace('"op":"barrier","id":1,"agents":1', f'"op":"{op}"')
-    assert text != made.model_dump_json()
+    schedule = plan(tiny(layers=1), load_target("h200"), settings=settings, max_context=128, workers=2)
+    text = schedule.model_dump_json().replace('"op":"barrier","id":1,"agents":1', f'"op":"{op}"')
+    assert text != schedule.model_dump_json()
     return Schedule.model_validate_json(text)
 
 

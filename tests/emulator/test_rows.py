@@ -31,11 +31,11 @@ def ptx() -> str:
     return compile_ptx(emit(SCHEDULE), SCHEDULE.target.arch)
 
 
-def emulated(ends: tuple[int, ...] = (), given: int = 3, start: int = 0, steps: int = 1) -> Seen:
+def emulated(ends: tuple[int, ...] = (), prompt_length: int = 3, start: int = 0, steps: int = 1) -> Seen:
     """Tokens behind the rows of each step, and the launch state; the words behind the given ones are the text's too."""
     engine = EmulatedEngine(SCHEDULE, SOURCE, ptx())
     engine.request_batch([TEXT], ends)
-    engine.machine.write("request", np.array([given], np.int32))
+    engine.machine.write("request", np.array([prompt_length], np.int32))
     engine.fill_cache(*(np.zeros(engine.buffers[name].shape, np.uint16) for name in ("k_cache", "v_cache")))
     engine.set_state(token=TEXT[start], pos=start)
     outcome = engine.launch(steps)
@@ -43,11 +43,11 @@ def emulated(ends: tuple[int, ...] = (), given: int = 3, start: int = 0, steps: 
     return engine.output(steps).tolist(), engine.state()
 
 
-def interpreted(ends: tuple[int, ...] = (), given: int = 3, start: int = 0, steps: int = 1) -> Seen:
+def interpreted(ends: tuple[int, ...] = (), prompt_length: int = 3, start: int = 0, steps: int = 1) -> Seen:
     engine = CpuEngine(SCHEDULE, SOURCE, numerics="device")
     engine.request(TEXT, ends)
     machine = engine._machine
-    machine.set("request", np.array([given, *engine._machine.get("request")[1:]], np.int32))
+    machine.set("request", np.array([prompt_length, *engine._machine.get("request")[1:]], np.int32))
     for name in ("k_cache", "v_cache"):
         machine.set(name, np.zeros_like(machine.get(name)))
     machine.set("state", np.array([TEXT[start], start, 0, 0], np.int32))
@@ -71,7 +71,7 @@ def test_a_text_that_has_ended_stays_ended() -> None:
 
 @pytest.mark.parametrize("start", range(9))
 def test_splits_are_read_from_the_step_on_that_reaches_them(start: int) -> None:
-    assert emulated(given=1, start=start) == interpreted(given=1, start=start)
+    assert emulated(prompt_length=1, start=start) == interpreted(prompt_length=1, start=start)
 
 
 @pytest.mark.parametrize("start", [0, 70, 95, 118])

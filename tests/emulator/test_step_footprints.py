@@ -117,9 +117,9 @@ def test_a_warp_that_publishes_what_another_one_does_is_told(monkeypatch: pytest
 
     monkeypatch.setattr(headers, "closure", longer)
     compiled.cache_clear()
-    told = {(m.kind, m.op, m.buffer) for m in ran(DIVIDED).mismatches}
+    mismatches = {(m.kind, m.op, m.buffer) for m in ran(DIVIDED).mismatches}
     compiled.cache_clear()
-    assert ("undeclared write", "store_sums", "sums_o") in told
+    assert ("undeclared write", "store_sums", "sums_o") in mismatches
 
 
 Edit = tuple[str, int, int]
@@ -150,8 +150,8 @@ def test_a_wrong_declaration_is_told(
         ]
 
     monkeypatch.setattr(StageNormOp, "accesses", moved)
-    told = {(m.kind, m.buffer) for m in ran(TAGGED).mismatches if m.op == "stage_norm"}
-    assert told >= expected
+    mismatches = {(m.kind, m.buffer) for m in ran(TAGGED).mismatches if m.op == "stage_norm"}
+    assert mismatches >= expected
 
 
 @pytest.mark.turns(16)

@@ -57,7 +57,7 @@ class HostedKernel:
         engine, grid = hosted(patch, schedule, weights, self._printed(schedule), order)
         drawn = [Sampling(d.temperature, d.top_k, d.top_p, d.seed) for d in request.drawings]
         drawn = drawn if mode_of(schedule) != "greedy" else [GREEDY] * schedule.batch
-        engine.request_batch(request.written, request.ends, drawn, given=len(request.texts[0]))
+        engine.request_batch(request.written, request.ends, drawn, prompt_length=len(request.texts[0]))
         self._changed(engine)
         shown, done = Shown(), 0
         for count in request.launches:

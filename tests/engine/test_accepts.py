@@ -77,11 +77,11 @@ def sampling_of(name: str, seed: int = 5) -> Sampling:
     return GREEDY
 
 
-def plain_text(name: str, given: list[int], sampling: Sampling) -> list[int]:
+def plain_text(name: str, prompt: list[int], sampling: Sampling) -> list[int]:
     """The given tokens and those that one step after the other chooses behind them."""
     engine = CpuEngine(planned(name, rows=1, accepts=False, reduce_from=1), RandomTensors(CASES[name][0]))
-    engine.request(given, sampling=sampling)
-    return [given[0], *engine.step(47).tolist()]
+    engine.request(prompt, sampling=sampling)
+    return [prompt[0], *engine.step(47).tolist()]
 
 
 def tokens_of(shown: NDArray[np.int32]) -> list[list[int]]:
@@ -100,7 +100,7 @@ def test_every_way_of_accepting_gives_the_text_of_one_token_at_a_time(name: str)
     each, steps = (range(1, rows + 1), 3) if rows < 4 else ((1, rows - 1, rows), 2)
     for counts in product(each, repeat=steps):
         guesses, _ = guessed(right, counts, rows, model.vocab)
-        engine.request(guesses, sampling=sampling, start=0, given=1)
+        engine.request(guesses, sampling=sampling, start=0, prompt_length=1)
         found = tokens_of(engine.step(steps))
         assert tuple(map(len, found)) == counts
         assert [*chain(*found)] == right[1 : 1 + sum(counts)]
@@ -116,14 +116,16 @@ def test_a_launch_reads_a_prompt_and_goes_on_until_the_text_ends(name: str) -> N
     """Given tokens are never compared, and none of them ends the text, wherever the last one lies in its step."""
     model, rows, _ = CASES[name]
     engine = CpuEngine(planned(name), RandomTensors(model))
-    for given in (2, len(PROMPT)):
-        sampling = sampling_of(name, given)
-        right = plain_text(name, PROMPT[:given], sampling)
-        ends = (PROMPT[given // 2], right[given + 3])
-        last = next(at for at in range(given, len(right)) if right[at] in ends)
-        steps = min(48 // rows, given + 6)
+    for length in (2, len(PROMPT)):
+        sampling = sampling_of(name, length)
+        right = plain_text(name, PROMPT[:length], sampling)
+        ends = (PROMPT[length // 2], right[length + 3])
+        last = next(at for at in range(length, len(right)) if right[at] in ends)
+        steps = min(48 // rows, length + 6)
         for guesses in (right, [(token + 1) % model.vocab for token in right]):
-            engine.request(right[:given] + guesses[given : given + 12], ends, sampling, start=0, given=given)
+            engine.request(
+                right[:length] + guesses[length : length + 12], ends, sampling, start=0, prompt_length=length
+            )
             found = tokens_of(engine.step(steps))
             text = [right[0], *chain(*found)]
             assert text[: last + 1] == right[: min(len(text), last + 1)]
@@ -225,7 +227,7 @@ def test_guesses_need_rows(rows: int) -> None:
 def test_its_kernel_accepts_the_same(settings: Settings) -> None:
     """The compiled kernel in the emulator, with races and all ways that the judge knows."""
     pytest.importorskip("numba")
-    schedule, kernel = small(settings, rows=3), EmulatedKernel(lambda made: build(made).compiled.ptx)
+    schedule, kernel = small(settings, rows=3), EmulatedKernel(lambda schedule: build(schedule).compiled.ptx)
     for request, order in list(requests(schedule))[: cases(2, 6)]:
         ruling = judged(schedule, request, order, kernel, DEVICE_TOLERANCE)
         assert ruling.status == "not refuted", (request, order, ruling)
@@ -244,7 +246,7 @@ def test_drawn_texts_come_as_often_as_their_probability_says() -> None:
     engine.request(prompt, start=0)
     engine.step(1)
     for seed in range(seeds):
-        engine.request([*likely, 0, 0], (), Sampling(1.2, top_k=3, seed=seed), start=2, given=3)
+        engine.request([*likely, 0, 0], (), Sampling(1.2, top_k=3, seed=seed), start=2, prompt_length=3)
         shown = tokens_of(engine.step(3))
         sizes.update(map(len, shown))
         found[tuple(list(chain(*shown))[:3])] += 1

@@ -59,7 +59,7 @@ def test_a_second_start_asks_the_checker_alone(tmp_path: Path, monkeypatch: pyte
     """Also where the entry was edited, cut short, or is of another schedule: then the proof is made anew."""
     monkeypatch.setenv("AMK_CACHE", str(tmp_path))
     schedule, verified = tiny_plan(tiny_model(layers=1)), []
-    monkeypatch.setattr(verdict, "verify", lambda *given, **more: verified.append(1) or verify(*given, **more))
+    monkeypatch.setattr(verdict, "verify", lambda *arguments, **more: verified.append(1) or verify(*arguments, **more))
     first = started(schedule)
     assert verified == [1] and started(schedule) == first and verified == [1]
     (entry,) = (tmp_path / "certificates").iterdir()

@@ -35,8 +35,8 @@ class Starts:
         self.folder, self.checks, self.builds, self._patch = folder, 0, 0, patch
         check, build = checker.check_certificate, kernel.build
         patch.setenv("AMK_CACHE", str(folder))
-        patch.setattr(checker, "check_certificate", lambda *given: self._count("checks") or check(*given))
-        patch.setattr(kernel, "build", lambda *given, **more: self._count("builds") or build(*given, **more))
+        patch.setattr(checker, "check_certificate", lambda *arguments: self._count("checks") or check(*arguments))
+        patch.setattr(kernel, "build", lambda *arguments, **more: self._count("builds") or build(*arguments, **more))
 
     def _count(self, what: str) -> None:
         setattr(self, what, getattr(self, what) + 1)
@@ -195,8 +195,8 @@ def test_a_certificate_as_deep_as_can_be_read_costs_a_new_proof(starts: Starts) 
 
 
 def test_a_kernel_with_a_seal_that_does_not_hold_is_checked(starts: Starts) -> None:
-    made = starts.start(small())
-    assert made.code == AdmittedKernel(small(), made.certificate, made.code, "0" * 64).code
+    admission = starts.start(small())
+    assert admission.code == AdmittedKernel(small(), admission.certificate, admission.code, "0" * 64).code
     assert starts.checks == 2
 
 

@@ -46,7 +46,9 @@ from tests.tiny import PLAIN, RAGGED
 LIVE = {"live": True, "reduce_from": 2}
 
 
-def made(gpu: str, settings: Settings, layers: FormatName, lm_head: FormatName, workers: int, **model: Any) -> Schedule:
+def plan_of(
+    gpu: str, settings: Settings, layers: FormatName, lm_head: FormatName, workers: int, **model: Any
+) -> Schedule:
     block = max(4, settings.rows)
     settings = replace(settings, kv_block=block, max_tokens=12, max_ring_bytes=min(settings.max_ring_bytes, 16384))
     spec = SMALLEST.model_copy(update={"layers": 1, "max_context": 3 * block} | model)
@@ -55,17 +57,17 @@ def made(gpu: str, settings: Settings, layers: FormatName, lm_head: FormatName, 
 
 
 CASES: dict[str, Callable[[], Schedule]] = {
-    "int8 on sm_90": lambda: made("h200", replace(TAGGED, batch=2, **LIVE), "int8", "int8-g64", 4),
-    "scales apart, parts, sm_100": lambda: made(
+    "int8 on sm_90": lambda: plan_of("h200", replace(TAGGED, batch=2, **LIVE), "int8", "int8-g64", 4),
+    "scales apart, parts, sm_100": lambda: plan_of(
         "b200", replace(TAGGED, batch=3, scales_apart=True, k_parts=2, **LIVE), "int8", "fp8", 4, ffn=128
     ),
-    "fp8 of six, half a block, sm_89": lambda: made(
+    "fp8 of six, half a block, sm_89": lambda: plan_of(
         "l4", replace(TAGGED, batch=6, handoff="mixed", live=True), "fp8", "int4-g64", 6, hidden=96
     ),
-    "int4 with zeros, fenced, sm_80": lambda: made(
+    "int4 with zeros, fenced, sm_80": lambda: plan_of(
         "a100", replace(PHASED, warps=2, batch=2, live=True), "int4-g64-zp", "int4-g128-zp", 4, hidden=64, vocab=41
     ),
-    "sixteen rows, sm_120": lambda: made(
+    "sixteen rows, sm_120": lambda: plan_of(
         "rtx5090", replace(TAGGED, rows=16, handoff="mixed", head_sums="global"), "int4-g128-zp", "int8", 2, hidden=96
     ),
 }  # fmt: skip
@@ -113,7 +115,7 @@ def test_a_sequence_is_bitwise_the_same_beside_any_others(name: str) -> None:
 def test_one_text_leaves_the_same_bits_in_every_place_of_a_batch() -> None:
     """In all that sequences have a row of. The second part of a product was contracted for the first eight alone."""
     settings = replace(PHASED, warps=2, batch=16, live=True, scales_apart=True, k_parts=2)
-    schedule = made("h200", settings, "fp8", "fp8", 16, hidden=256, ffn=256)
+    schedule = plan_of("h200", settings, "fp8", "fp8", 16, hidden=256, ffn=256)
     machine = run(schedule, compile_ptx(emit(schedule), schedule.target.arch), [[5, 11, 2]] * 16).machine
     for name in ("qkv", "attn", "h_mid", "act", "h_out", "logits"):
         size = next(buffer.bytes for buffer in schedule.buffers if buffer.name == name)
@@ -203,4 +205,4 @@ def test_plans_are_safe(layers: FormatName, settings: dict[str, Any], model: Any
 
 def test_parts_that_are_no_whole_chunks_are_refused() -> None:
     with pytest.raises(AmkError, match=r"AMK406.*2 parts of 96 columns"):
-        made("h200", replace(TAGGED, batch=2, k_parts=2), "int8", "int8", 2, ffn=96)
+        plan_of("h200", replace(TAGGED, batch=2, k_parts=2), "int8", "int8", 2, ffn=96)

@@ -61,9 +61,9 @@ def forged(what: str) -> Compiled:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(headers, "read_header", edited)
         text = stamped(emit(schedule()), schedule())
-        made = compile_cuda(text, schedule().target.arch, use_cache=False)
-    assert stamp_of(made.cubin) == stamp_of(made.ptx) == schedule_hash(schedule())
-    return made
+        code = compile_cuda(text, schedule().target.arch, use_cache=False)
+    assert stamp_of(code.cubin) == stamp_of(code.ptx) == schedule_hash(schedule())
+    return code
 
 
 @pytest.fixture
@@ -75,21 +75,21 @@ def other_process(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.turns(32)
 @pytest.mark.parametrize("what", FORGERIES)
 def test_a_forged_cubin_with_the_right_stamp_is_refused(what: str) -> None:
-    made = forged(what)
+    code = forged(what)
     with pytest.raises(AmkError) as caught:
-        AdmittedKernel(schedule(), proof(), made.cubin)
+        AdmittedKernel(schedule(), proof(), code.cubin)
     assert (caught.value.diagnostics[0].code, caught.value.exit_code) == ("AMK608", Exit.UNSAFE)
     with pytest.raises(AmkError, match=r"AMK60[78]"):
-        AdmittedKernel(schedule(), proof(), made.ptx)
+        AdmittedKernel(schedule(), proof(), code.ptx)
 
 
 @pytest.mark.usefixtures("other_process")
 @pytest.mark.parametrize("trace", [False, True])
 def test_what_the_compiler_makes_of_the_schedule_is_taken(trace: bool) -> None:
     """Also by a process that did not build it, plain and with trace marks, which differ."""
-    made = compile_cuda(stamped(emit(schedule(), trace=trace), schedule()), schedule().target.arch)
-    assert AdmittedKernel(schedule(), proof(), made.cubin).loadable() == made.cubin
-    bind(schedule(), made.ptx)
+    code = compile_cuda(stamped(emit(schedule(), trace=trace), schedule()), schedule().target.arch)
+    assert AdmittedKernel(schedule(), proof(), code.cubin).loadable() == code.cubin
+    bind(schedule(), code.ptx)
 
 
 def test_the_process_that_loads_binds_again() -> None:

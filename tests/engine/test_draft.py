@@ -54,8 +54,8 @@ def test_the_text_is_that_of_one_token_at_a_time(directory: Path, draft: Path, p
     """Greedy and drawn, with logprobs, a turn later, and up to the end of the context."""
     with amk.load(directory, device="cpu", max_context=CONTEXT, draft=draft, draft_tokens=3) as guessing:
         for options in ({}, DRAWN, {"logprobs": 1}, {"max_tokens": 100}):
-            given = {"max_tokens": 16, "ignore_eos": True} | options
-            wanted, found = plain.generate(PROMPT, **given), guessing.generate(PROMPT, **given)
+            arguments = {"max_tokens": 16, "ignore_eos": True} | options
+            wanted, found = plain.generate(PROMPT, **arguments), guessing.generate(PROMPT, **arguments)
             assert (found.tokens, found.text, found.finish) == (wanted.tokens, wanted.text, wanted.finish)
             assert 0 < found.usage.accepted_tokens < found.usage.drafted_tokens
         again = [*plain.encode(PROMPT), *wanted.tokens[:3], 9]
@@ -68,9 +68,9 @@ def test_schedules_of_both_models(directory: Path, draft: Path, plain: amk.Langu
     loaded: dict[str, Any] = {"device": "interpreter", "max_context": 16, "sampling": "greedy"}
     with amk.load(directory, draft=draft, draft_tokens=2, **loaded) as guessing:
         for options in ({}, DRAWN):
-            given: dict[str, Any] = {"max_tokens": 5, "ignore_eos": True} | options
-            found = guessing.generate(PROMPT, **given)
-            assert found.tokens == plain.generate(PROMPT, **given).tokens
+            arguments: dict[str, Any] = {"max_tokens": 5, "ignore_eos": True} | options
+            found = guessing.generate(PROMPT, **arguments)
+            assert found.tokens == plain.generate(PROMPT, **arguments).tokens
             assert found.usage.accepted_tokens > 0
 
 
@@ -92,9 +92,9 @@ def test_a_small_draft_and_several_texts(directory: Path, tmp_path: Path, plain:
     prompts, options = [PROMPT, "Q", "XY XY XY", "HELLO"], {"max_tokens": 30, "ignore_eos": True, "seed": 2}
     with amk.load(directory, device="cpu", max_context=CONTEXT, draft=small, batch=3) as several:
         for temperature in (0, 1):
-            given: dict[str, Any] = options | {"temperature": temperature}
-            found = several.generate_all(prompts, **given)
-            assert [each.tokens for each in found] == [plain.generate(prompt, **given).tokens for prompt in prompts]
+            arguments: dict[str, Any] = options | {"temperature": temperature}
+            found = several.generate_all(prompts, **arguments)
+            assert [each.tokens for each in found] == [plain.generate(prompt, **arguments).tokens for prompt in prompts]
             assert all(each.usage.drafted_tokens > 0 for each in found)
         (longest,) = several.generate_all(["A" * 31], max_tokens=5)
         assert longest.usage.drafted_tokens == 0
@@ -162,9 +162,9 @@ def test_another_tokenizer_is_refused_by_name(directory: Path, tmp_path: Path) -
     other = tiny_chat.write(tmp_path / "other", words=words)
     with pytest.raises(AmkError, match="AMK012") as refused:
         amk.load(directory, device="cpu", draft=other)
-    (told,) = refused.value.diagnostics
-    assert "tokenizer of the draft" in told.message
-    for fact, end in zip(told.facts, ("token 10 of the model", "token 20 of the draft"), strict=True):
+    (diagnostic,) = refused.value.diagnostics
+    assert "tokenizer of the draft" in diagnostic.message
+    for fact, end in zip(diagnostic.facts, ("token 10 of the model", "token 20 of the draft"), strict=True):
         assert fact.text.startswith(repr(words[20])) and fact.text.endswith(end)
 
 
@@ -179,9 +179,9 @@ def test_another_tokenizer_is_refused_by_name(directory: Path, tmp_path: Path) -
     ],
 )
 def test_what_cannot_be_is_refused(directory: Path, draft: Path, options: dict[str, Any], code: str) -> None:
-    given = {name: draft if value is ... else value for name, value in options.items()}
+    arguments = {name: draft if value is ... else value for name, value in options.items()}
     with pytest.raises(AmkError, match=code):
-        amk.load(directory, **({"device": "cpu"} | given))
+        amk.load(directory, **({"device": "cpu"} | arguments))
 
 
 def test_memory_that_does_not_hold_both_is_refused(directory: Path, draft: Path) -> None:

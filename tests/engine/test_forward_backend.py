@@ -135,9 +135,9 @@ def test_a_model_answers_several_prompts_at_once(tmp_path: Path) -> None:
     ):
         assert (several.sequences, one.sequences) == (3, 1)
         for options in ({}, {"temperature": 0.9, "seed": 3}, {"logit_bias": {40: 2.0}}):
-            given: dict[str, Any] = {"max_tokens": 5, "ignore_eos": True} | options
-            found = several.generate_all(prompts, **given)
-            wanted = [one.generate(prompt, **given) for prompt in prompts]
+            arguments: dict[str, Any] = {"max_tokens": 5, "ignore_eos": True} | options
+            found = several.generate_all(prompts, **arguments)
+            wanted = [one.generate(prompt, **arguments) for prompt in prompts]
             assert [each.tokens for each in found] == [each.tokens for each in wanted]
         for mine, theirs in zip(*(model.score("ONE", ["TWO", "THREE"]) for model in (several, one)), strict=True):
             assert mine.logprobs == pytest.approx(theirs.logprobs, abs=1e-4)

@@ -66,8 +66,8 @@ def planned(name: str, **changes: Any) -> Schedule:
 def refused_by_both(wrong: Schedule, certificate: dict[str, Any]) -> bool:
     """By the validator, and by the checker under a certificate that is right for another schedule."""
     digest = schedule_hash(wrong)
-    told = {diagnostic.code for diagnostic in verify(wrong).diagnostics}
-    return bool(told) and check_certificate(wrong, digest, certificate | {"schedule": digest}).reason != ""
+    codes = {diagnostic.code for diagnostic in verify(wrong).diagnostics}
+    return bool(codes) and check_certificate(wrong, digest, certificate | {"schedule": digest}).reason != ""
 
 
 @pytest.mark.turns(24)

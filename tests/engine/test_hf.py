@@ -112,7 +112,9 @@ def test_who_reads_the_prompt(texts: int, chosen: dict[str, Any], tmp_path: Path
         for parameter in theirs.model.layers[0].self_attn.parameters():
             parameter.neg_()
     read: list[int] = []
-    theirs.model.register_forward_pre_hook(lambda *given: read.append(given[2]["input_ids"].numel()), with_kwargs=True)
+    theirs.model.register_forward_pre_hook(
+        lambda *arguments: read.append(arguments[2]["input_ids"].numel()), with_kwargs=True
+    )
     ours = amk.load(path, device="cpu", batch=texts)
     asked: dict[str, Any] = {"max_new_tokens": 12, "pad_token_id": 0} | chosen
     prompts = {"input_ids": PROMPTS.clone(), "attention_mask": INPUTS["attention_mask"]}
@@ -142,6 +144,6 @@ def test_a_text_longer_than_the_cache_is_not_cut(pair: tuple[Any, amk.LanguageMo
 
 def test_embeddings_in_the_place_of_tokens_are_refused(pair: tuple[Any, amk.LanguageModel]) -> None:
     theirs, ours = pair
-    given = theirs.get_input_embeddings()(PROMPTS[:1])
+    embeddings = theirs.get_input_embeddings()(PROMPTS[:1])
     with pytest.raises(AmkError, match=r"AMK015.*inputs_embeds"):
-        theirs.generate(inputs_embeds=given, max_new_tokens=2, custom_generate=amk.hf.decode(ours))
+        theirs.generate(inputs_embeds=embeddings, max_new_tokens=2, custom_generate=amk.hf.decode(ours))

@@ -282,14 +282,14 @@ def texts(checkpoint: Checkpoint, smollm2_path: Path) -> Texts:
     schedule = plan(spec, load_target("h200"), settings=Settings(warps=4), max_context=128, workers=8)
     arrays: dict[str, NDArray[np.float32]] = {name: checkpoint.tensor(name) for name in tensor_shapes(spec)}
     rounded = {name: round_bf16(array) if array.ndim == 2 else array for name, array in arrays.items()}
-    made: dict[str, CpuEngine] = {}
+    engines: dict[str, CpuEngine] = {}
 
     def both(prompt: str, tokens: int, copies: Copies, order: str) -> tuple[list[int], list[tuple[int, float]]]:
-        if copies not in made:
-            made.clear()
-            made[copies] = CpuEngine(schedule, checkpoint, copies=copies, order=lambda: named_order(order))
+        if copies not in engines:
+            engines.clear()
+            engines[copies] = CpuEngine(schedule, checkpoint, copies=copies, order=lambda: named_order(order))
         ids = tokenizer.encode(prompt)
-        mine = list(Session(made[copies], slice=8).generate(ids, tokens))
+        mine = list(Session(engines[copies], slice=8).generate(ids, tokens))
         return mine, list(greedy(reference_decoder(spec, rounded), ids, (), tokens))
 
     return both

@@ -121,9 +121,9 @@ def test_pieces_join_to_the_text_and_logprobs_are_those_of_the_model(model: amk.
     assert "".join(piece.text for piece in pieces) == found.text
     assert found.logprobs is not None
     table = log_softmax(reference_logits(directory, [*model.encode(PROMPT), *found.tokens]))[-7:-1]
-    for row, token, told in zip(table, found.tokens, found.logprobs, strict=True):
-        assert told.logprob == pytest.approx(row[token], abs=1e-3)
-        assert [token for token, _ in told.top] == np.argsort(-row)[:3].tolist()
+    for row, token, entry in zip(table, found.tokens, found.logprobs, strict=True):
+        assert entry.logprob == pytest.approx(row[token], abs=1e-3)
+        assert [token for token, _ in entry.top] == np.argsort(-row)[:3].tolist()
 
 
 def reference_logits(directory: Path, tokens: list[int]) -> np.ndarray:
@@ -395,8 +395,8 @@ def test_the_interpreter_gives_what_the_cpu_gives(model: amk.LanguageModel, dire
     """The weights are exact in bf16, so both compute the same model."""
     with amk.load(directory, device="interpreter", max_context=40) as scheduled:
         for options in ({}, {"temperature": 0.9, "top_k": 20, "top_p": 0.9, "seed": 7}, {"logprobs": 1}):
-            given = {"max_tokens": 4, "ignore_eos": True} | options
-            mine, theirs = scheduled.generate(PROMPT, **given), model.generate(PROMPT, **given)
+            arguments = {"max_tokens": 4, "ignore_eos": True} | options
+            mine, theirs = scheduled.generate(PROMPT, **arguments), model.generate(PROMPT, **arguments)
             assert mine.tokens == theirs.tokens, options
         longer = scheduled.generate([*scheduled.encode(PROMPT), *mine.tokens, 9], max_tokens=2, ignore_eos=True)
         assert longer.usage.cached_tokens >= 14
@@ -483,9 +483,9 @@ def test_the_card_decides_where_nobody_does(
     card: Card | None, device: str, gpu: str | None, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(devices, "usable_card", lambda: card)
-    found, target, told = devices.chosen(None, scheduled=False)
+    found, target, notes = devices.chosen(None, scheduled=False)
     assert (found, target) == (device, gpu)
-    assert all(words in note.message for note in told) and bool(told) is bool(words)
+    assert all(words in note.message for note in notes) and bool(notes) is bool(words)
 
 
 def test_a_repository_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:

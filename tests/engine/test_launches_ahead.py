@@ -28,25 +28,25 @@ class Played:
         self.device, self.stream = host_device(HostDriver()), self
         self._queue: deque[tuple[int, int]] = deque()  # words that are still to be written
         self._draw, self._dies_at = random.Random(seed), dies_at
-        self.made, self.most, self.checked = 0, 0, 0
+        self.count, self.most, self.checked = 0, 0, 0
 
     def enqueue(self, tokens: int, output: int) -> None:
-        first = self.made + len(self._queue)
+        first = self.count + len(self._queue)
         self._queue.extend((output + 4 * at, first + at) for at in range(tokens))
         self.most = max(self.most, len(self._queue))
 
     def compute(self, _: float = 0.0) -> None:
         for _ in range(self._draw.randrange(4)):
-            if self._queue and self.made != self._dies_at:
+            if self._queue and self.count != self._dies_at:
                 address, number = self._queue.popleft()
                 c_uint32.from_address(address).value = 100 + number
-                self.made += 1
+                self.count += 1
 
     def is_done(self) -> bool:
-        return not self._queue or self.made == self._dies_at
+        return not self._queue or self.count == self._dies_at
 
     def synchronise(self) -> None:
-        while self._queue and self.made != self._dies_at:
+        while self._queue and self.count != self._dies_at:
             self.compute()
 
     def check(self) -> None:
@@ -65,7 +65,7 @@ def test_every_token_comes_once_and_in_order(count: int, each: int, monkeypatch:
         engine = Played(seed)
         lists = list(launches(engine, count, each, monkeypatch))
         assert all(lists) and list(chain(*lists)) == list(range(100, 100 + count))
-        assert engine.most <= AHEAD * each and engine.made == count and engine.checked == 1
+        assert engine.most <= AHEAD * each and engine.count == count and engine.checked == 1
         assert len(engine.device.driver.held) == 1, "a text allocates nothing"
 
 
@@ -75,7 +75,7 @@ def test_an_abandoned_text_waits_for_what_runs(monkeypatch: pytest.MonkeyPatch) 
     first = next(found)
     found.close()
     found.close()
-    assert first[0] == 100 and len(first) <= engine.made <= len(first) + AHEAD and engine.is_done()
+    assert first[0] == 100 and len(first) <= engine.count <= len(first) + AHEAD and engine.is_done()
     assert list(found) == [] and engine.checked == 1
 
 
@@ -93,13 +93,13 @@ class Watched(Played):
         self.now, self._stops_at = 0.0, stops_at
 
     def compute(self, _: float = 0.0) -> None:
-        before = self.made
+        before = self.count
         super().compute()
-        stalled = before <= self._stops_at < self.made
+        stalled = before <= self._stops_at < self.count
         self.now += STALL_NS / 1e9 if stalled else 0.0004
 
     def check(self) -> None:
-        if self.made > self._stops_at:
+        if self.count > self._stops_at:
             raise AmkError(Diagnostic("AMK604", "stopped"))
 
 

@@ -72,11 +72,11 @@ def played(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> t
 
 def tensors(call: GpuLayers, **changes: Any) -> list[OnGpu]:
     buffers = {b.name: b for b in call.schedule.buffers}
-    made = []
+    result = []
     for number, name in enumerate(lent_buffers(call.schedule.model)):
-        given = {"shape": buffers[name].shape, "dtype": buffers[name].dtype, "address": (number + 1) << 20}
-        made.append(OnGpu(**given | changes.get(name, {})))
-    return made
+        fields = {"shape": buffers[name].shape, "dtype": buffers[name].dtype, "address": (number + 1) << 20}
+        result.append(OnGpu(**fields | changes.get(name, {})))
+    return result
 
 
 @pytest.mark.parametrize(("played", "lent"), [(name, lent) for name, (_, lent) in CALLS.items()], indirect=["played"])
@@ -128,8 +128,8 @@ def test_other_memory_is_refused(played: tuple[GpuLayers, Launches], name: str, 
 @pytest.mark.parametrize("played", CALLS, indirect=True)
 def test_another_number_of_tensors_is_refused(played: tuple[GpuLayers, Launches]) -> None:
     call, launches = played
-    given = tensors(call)
-    others = given[:-1], [*given, OnGpu((1,), "i32", 9 << 20)] if len(given) == 2 else given[:2]
+    arguments = tensors(call)
+    others = arguments[:-1], [*arguments, OnGpu((1,), "i32", 9 << 20)] if len(arguments) == 2 else arguments[:2]
     for tensors_given in others:
         with pytest.raises((AmkError, TypeError)) as refused:
             call(*tensors_given)

@@ -57,8 +57,8 @@ def test_the_output_head_is_a_call_with_a_certificate(head: Any) -> None:
     assert check_certificate(head.schedule, schedule_hash(head.schedule), head.certificate).accepted
     source, hidden, logits = RandomTensors(MODEL), memory()["hidden_in"], torch.zeros(MODEL.vocab)
     head(hidden, logits)
-    given = hidden.numpy()
-    normed = given / np.sqrt(np.mean(given**2) + MODEL.rms_eps) * source.tensor("final_norm")
+    state = hidden.numpy()
+    normed = state / np.sqrt(np.mean(state**2) + MODEL.rms_eps) * source.tensor("final_norm")
     wanted = source.tensor("lm_head") @ normed
     np.testing.assert_allclose(logits.numpy(), wanted, atol=2e-2 * np.abs(wanted).max())
 
@@ -103,24 +103,24 @@ def test_borrowed_memory_is_where_torch_has_it(dtype: torch.dtype) -> None:
 
 
 def test_a_call_writes_the_callers_memory_at_the_position(call: Any) -> None:
-    given = memory()
-    given["position"].fill_(5)
-    call(**given)
-    assert given["out"].abs().sum() > 0
-    rows = given["k_cache"].abs().sum(dim=(0, 1, 3))
+    arguments = memory()
+    arguments["position"].fill_(5)
+    call(**arguments)
+    assert arguments["out"].abs().sum() > 0
+    rows = arguments["k_cache"].abs().sum(dim=(0, 1, 3))
     assert rows[5] > 0 and (rows.nonzero() == 5).all()
 
 
 def wrong(name: str) -> dict[str, torch.Tensor]:
-    given = memory()
+    arguments = memory()
     changes = {
-        "another type": ("hidden_in", given["hidden_in"].double()),
-        "another shape": ("k_cache", given["k_cache"][:1]),
+        "another type": ("hidden_in", arguments["hidden_in"].double()),
+        "another shape": ("k_cache", arguments["k_cache"][:1]),
         "not dense": ("v_cache", torch.zeros(2, 2, 32, CONTEXT, dtype=torch.bfloat16).transpose(2, 3)),
-        "in place": ("out", given["hidden_in"]),
+        "in place": ("out", arguments["hidden_in"]),
         "off its alignment": ("hidden_in", torch.zeros(MODEL.hidden + 1)[1:]),
     }
-    return given | dict([changes[name]])
+    return arguments | dict([changes[name]])
 
 
 @pytest.mark.parametrize("name", ["another type", "another shape", "not dense", "in place", "off its alignment"])
@@ -139,26 +139,26 @@ def test_arguments_are_told_apart_by_their_names(call: Any, head: Any, alone: bo
         every |= {name: torch.zeros(MODEL.vocab) for name in ("out", "k_cache", "v_cache", "position")}
     right = {"hidden_in", "out"} if alone else set(every)
     for chosen in (set(each) for count in range(6) for each in combinations(every, count)):
-        given = {name: every[name] if name in chosen else None for name in every}
+        arguments = {name: every[name] if name in chosen else None for name in every}
         if chosen == right:
-            taken(**given)
+            taken(**arguments)
             continue
         with pytest.raises(AmkError, match=r"AMK005.*and was given") as refused:
-            taken(**given)
-        told = str(refused.value).partition("was given ")[2]
-        assert all((name in told) == (name in chosen) for name in every if name != "out")
+            taken(**arguments)
+        message = str(refused.value).partition("was given ")[2]
+        assert all((name in message) == (name in chosen) for name in every if name != "out")
 
 
 @pytest.mark.turns(4)
 def test_the_operator_is_one_that_torch_can_trace(call: Any) -> None:
-    given, number = memory(), registered(call)
-    hidden = given["hidden_in"].view(1, 1, -1)
-    arguments = number, hidden, given["k_cache"], given["v_cache"], given["position"]
+    buffers, number = memory(), registered(call)
+    hidden = buffers["hidden_in"].view(1, 1, -1)
+    arguments = number, hidden, buffers["k_cache"], buffers["v_cache"], buffers["position"]
     found = torch.library.opcheck(torch.ops.amk.layers.default, arguments)
     assert set(found.values()) == {"SUCCESS"}, found
     out = torch.ops.amk.layers(*arguments)
-    call(**memory() | {"out": given["out"]})
-    assert out.shape == hidden.shape and torch.equal(out.view(-1), given["out"])
+    call(**memory() | {"out": buffers["out"]})
+    assert out.shape == hidden.shape and torch.equal(out.view(-1), buffers["out"])
     forget(number)
     with pytest.raises(KeyError):
         torch.ops.amk.layers(*arguments)

@@ -95,8 +95,8 @@ def test_tasks_of_a_local_file(
     for task, results in wanted.items():
         measured = {key: value for key, value in results.items() if isinstance(value, float)}
         assert measured and {key: found[task][key] for key in measured} == pytest.approx(measured, rel=1e-4)
-        told = {key.partition(",")[0]: [round(found[task][key], 6), round(measured[key], 6)] for key in measured}
-        record_property(f"{task}: amk, lm_eval's hf", told)
+        scores = {key.partition(",")[0]: [round(found[task][key], 6), round(measured[key], 6)] for key in measured}
+        record_property(f"{task}: amk, lm_eval's hf", scores)
     record_property("lm_eval", version("lm_eval"))
 
 
@@ -124,7 +124,7 @@ def test_questions_of_mmlu_on_the_real_checkpoint(
         "doc_to_text": "Question: {{question}}\nAnswer:", "doc_to_choice": "{{choices}}",
         "doc_to_target": "{{answer}}", "metric_list": accuracy,
     }  # fmt: skip
-    told: dict[str, dict[str, float]] = {}
+    scores: dict[str, dict[str, float]] = {}
     answers: dict[str, list[float]] = {}
     for name, make in {
         "amk": lambda: amk.lm_eval.Model(smollm2_path, device="cpu", max_length=1024),
@@ -135,18 +135,18 @@ def test_questions_of_mmlu_on_the_real_checkpoint(
     }.items():  # fmt: skip
         model, start = make(), time.process_time()
         found = lm_eval.simple_evaluate(model=model, tasks=[task], log_samples=True, random_seed=0)
-        told[name] = {"processor_s": round(time.process_time() - start, 1)}
+        scores[name] = {"processor_s": round(time.process_time() - start, 1)}
         results = found["results"]["mmlu_examples"]
-        told[name] |= {key: round(value, 4) for key, value in results.items() if isinstance(value, float)}
+        scores[name] |= {key: round(value, 4) for key, value in results.items() if isinstance(value, float)}
         answers[name] = numbers([each["resps"] for each in found["samples"]["mmlu_examples"]])
-    ours, theirs = (np.array(answers[name]).reshape(-1, 2) for name in told)
+    ours, theirs = (np.array(answers[name]).reshape(-1, 2) for name in scores)
     record_property("questions", len(asked[::5]))
-    record_property("results", told)
+    record_property("results", scores)
     record_property("logarithms of the choices: largest difference", float(np.abs(ours - theirs)[:, 0].max()))
     record_property("lm_eval", version("lm_eval"))
     assert len(ours) == 4 * len(asked[::5]) > 200
     np.testing.assert_allclose(ours, theirs, atol=1e-2)
-    assert all(told["amk"][f"{name},none"] == told["lm_eval's hf"][f"{name},none"] for name in ("acc", "acc_norm"))
+    assert all(scores["amk"][f"{name},none"] == scores["lm_eval's hf"][f"{name},none"] for name in ("acc", "acc_norm"))
 
 
 def examples() -> dict[str, str]:

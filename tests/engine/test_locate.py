@@ -32,8 +32,8 @@ def test_shipped_name_is_found_in_the_named_directories(stored: str, tmp_path: P
 
 
 def test_user_data_directory_comes_last() -> None:
-    *given, last = checkpoint_directories({"AMK_CHECKPOINTS": "/a:/b"})
-    assert given == [Path("/a"), Path("/b")]
+    *directories, last = checkpoint_directories({"AMK_CHECKPOINTS": "/a:/b"})
+    assert directories == [Path("/a"), Path("/b")]
     assert last.parts[-2:] == ("amk", "checkpoints")
 
 

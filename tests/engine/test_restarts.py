@@ -51,9 +51,9 @@ def short_lived(name: str, edit: Callable[[dict[str, int]], dict[str, int]]) -> 
 
 def ruling(schedule: Schedule, kernel: HostedKernel, order: str) -> Ruling:
     steps = min(TOKENS, schedule.kv.context // schedule.rows)
-    given = schedule.rows * steps if schedule.rows > 1 and not schedule.accepts else 2
+    length = schedule.rows * steps if schedule.rows > 1 and not schedule.accepts else 2
     texts = tuple(
-        tuple((7 + 13 * i + 5 * s) % schedule.model.vocab for i in range(given)) for s in range(schedule.batch)
+        tuple((7 + 13 * i + 5 * s) % schedule.model.vocab for i in range(length)) for s in range(schedule.batch)
     )
     launches = (1,) + (LAUNCH,) * ((steps - 1) // LAUNCH)
     return judged(schedule, Request(texts, launches), order, kernel, DEVICE_TOLERANCE)

@@ -228,9 +228,9 @@ def test_the_judge_refutes_wrong_rows(damage: str, monkeypatch: pytest.MonkeyPat
 def test_behind_an_ended_text_its_last_token_is_repeated() -> None:
     """Also where lanes hold the tokens of rows: the kernel's tokens are the references'."""
     schedule = planned("sixteen rows")
-    kernel, weights = EmulatedKernel(lambda made: build(made).compiled.ptx), RandomWeights(schedule.model)
-    given, beyond = tuple(range(1, 17)), tuple(range(20, 40))
-    free = Request((given,), (2,), guesses=beyond)
+    kernel, weights = EmulatedKernel(lambda schedule: build(schedule).compiled.ptx), RandomWeights(schedule.model)
+    prompt, beyond = tuple(range(1, 17)), tuple(range(20, 40))
+    free = Request((prompt,), (2,), guesses=beyond)
     token = int(run(schedule, weights, free, "depth-first").tokens[0][0, -1])
     ended = replace(free, ends=(token,))
     wanted = run(schedule, weights, ended, "depth-first").tokens[0]

@@ -197,13 +197,14 @@ def test_tensors_that_the_configuration_hides_are_named(tmp_path: Path) -> None:
     assert open_checkpoint(whole).unread == ()
     bias = {"model.layers.0.self_attn.q_proj.bias": np.ones(64, np.float32)}
     safetensors.numpy.save_file(own | bias, file)
-    (told,) = unread(open_checkpoint(whole))
-    assert told.code == "AMK013" and told.severity == "warning" and next(iter(bias)) in str(told.facts)
+    (diagnostic,) = unread(open_checkpoint(whole))
+    assert diagnostic.code == "AMK013" and diagnostic.severity == "warning"
+    assert next(iter(bias)) in str(diagnostic.facts)
     fewer = tiny_model.write_single(tmp_path / "fewer", tiny_model.weights(), num_hidden_layers=tiny_model.LAYERS - 1)
     names = open_checkpoint(fewer).unread
     assert names and all(name.startswith(f"model.layers.{tiny_model.LAYERS - 1}.") for name in names)
-    (told,) = unread(open_checkpoint(fewer))
-    assert f"and {len(names) - 4} more" in str(told.facts)
+    (diagnostic,) = unread(open_checkpoint(fewer))
+    assert f"and {len(names) - 4} more" in str(diagnostic.facts)
 
 
 def test_an_adapter_beside_the_weights_is_refused(tmp_path: Path) -> None:

@@ -79,6 +79,6 @@ def test_time_to_the_first_token(theirs: Any, ours: amk.LanguageModel, record_pr
                 start = time.process_time()
                 answer(theirs, tokens, 1, decode)
                 spent[way].append(time.process_time() - start)
-        told = {way: round(1000 * min(each)) for way, each in spent.items()}
-        record_property(f"{named}: processor ms to the first token behind {length}, prompts by", told)
-        assert all(told.values())
+        times = {way: round(1000 * min(each)) for way, each in spent.items()}
+        record_property(f"{named}: processor ms to the first token behind {length}, prompts by", times)
+        assert all(times.values())

@@ -113,10 +113,10 @@ def test_drafts(model: amk.LanguageModel, name: str, drawn: bool, smollm2_path: 
         assert found.tokens == model.generate(prompt, **options).tokens
         plain = time.process_time() - middle
         usage = found.usage
-        told = {"accepted_of_drafted": f"{usage.accepted_tokens} of {usage.drafted_tokens}"}
-        told["tokens_a_pass"] = str(round(usage.completion_tokens / usage.steps, 2))
-        told["times_as_fast"] = str(round(plain / (middle - before), 2))
-        record_property(task, told)
+        figures = {"accepted_of_drafted": f"{usage.accepted_tokens} of {usage.drafted_tokens}"}
+        figures["tokens_a_pass"] = str(round(usage.completion_tokens / usage.steps, 2))
+        figures["times_as_fast"] = str(round(plain / (middle - before), 2))
+        record_property(task, figures)
 
 
 class WithRows(ForwardBackend):
@@ -140,7 +140,7 @@ def test_branches(model: amk.LanguageModel, rows: int | None, drawn: bool, recor
     options |= {"temperature": 0.8, "top_p": 0.95, "seed": 7} if drawn else {}
     steps, total = dict.fromkeys((1, 2, 3), 0), 0
     for task, text in TASKS.items():
-        prompt, told, texts = model.encode(text), dict[str, Any](), set[tuple[int, ...]]()
+        prompt, figures, texts = model.encode(text), dict[str, Any](), set[tuple[int, ...]]()
         for branches in steps:
             guesses = speculating(backend, "lookup", 7 if rows is None else rows - 1, branches=branches)
             guessing = amk.LanguageModel(model.spec, model.tokenizer, backend, speculating=guesses)
@@ -150,7 +150,7 @@ def test_branches(model: amk.LanguageModel, rows: int | None, drawn: bool, recor
             rate = round(ANSWER_WITH_GUESSES / (time.process_time() - before), 1)
             texts.add(found.tokens)
             usage, steps[branches] = found.usage, steps[branches] + found.usage.steps
-            told[f"{branches} ways"] = {
+            figures[f"{branches} ways"] = {
                 "tokens_a_pass": round(usage.completion_tokens / usage.steps, 2),
                 "accepted_of_drafted": f"{usage.accepted_tokens} of {usage.drafted_tokens}",
             } | ({"tokens_per_processor_second": rate} if rows is None else {})
@@ -158,5 +158,5 @@ def test_branches(model: amk.LanguageModel, rows: int | None, drawn: bool, recor
             texts.add(model.generate(prompt, **options).tokens)
         assert len(texts) == 1, "guesses change no text"
         total += ANSWER_WITH_GUESSES
-        record_property(task, told)
+        record_property(task, figures)
     record_property("tokens_a_pass", {f"{ways} ways": round(total / count, 2) for ways, count in steps.items()})

@@ -80,8 +80,8 @@ def test_a_guess_is_what_stood_behind_the_same_tokens() -> None:
 def test_the_text_is_that_of_one_token_at_a_time(
     plain: amk.LanguageModel, guessing: amk.LanguageModel, options: dict[str, Any]
 ) -> None:
-    given = {"max_tokens": 24, "ignore_eos": True} | options
-    wanted, found = plain.generate(PROMPT, **given), guessing.generate(PROMPT, **given)
+    arguments = {"max_tokens": 24, "ignore_eos": True} | options
+    wanted, found = plain.generate(PROMPT, **arguments), guessing.generate(PROMPT, **arguments)
     assert (found.tokens, found.text, found.finish) == (wanted.tokens, wanted.text, wanted.finish)
     usage = found.usage
     assert usage.completion_tokens == usage.steps + usage.accepted_tokens == 24
@@ -146,8 +146,8 @@ def test_what_needs_logits_is_guessed_too(
 ) -> None:
     if "regex" in options:
         pytest.importorskip("llguidance")
-    given = {"max_tokens": 11} | options
-    wanted, found = plain.generate(PROMPT, **given), guessing.generate(PROMPT, **given)
+    arguments = {"max_tokens": 11} | options
+    wanted, found = plain.generate(PROMPT, **arguments), guessing.generate(PROMPT, **arguments)
     assert (found.tokens, found.text, found.finish) == (wanted.tokens, wanted.text, wanted.finish)
     assert found.usage.drafted_tokens > 0
     for mine, theirs in zip(found.logprobs or (), wanted.logprobs or (), strict=True):

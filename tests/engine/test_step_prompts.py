@@ -48,10 +48,10 @@ def source() -> RandomTensors:
 
 def engine(rows: int, caches: CpuEngine | None = None, **settings: Any) -> CpuEngine:
     """caches: of another engine, that this one uses too."""
-    made = CpuEngine(tiny_plan(MODEL, rows=rows, **SETTINGS, **settings), source(), copies="whole")
+    instance = CpuEngine(tiny_plan(MODEL, rows=rows, **SETTINGS, **settings), source(), copies="whole")
     for name in ("k_cache", "v_cache") if caches is not None else ():
-        made._machine._storage.globals[name] = caches._machine._storage.globals[name]
-    return made
+        instance._machine._storage.globals[name] = caches._machine._storage.globals[name]
+    return instance
 
 
 class Counted(StepPrompts):
@@ -152,9 +152,9 @@ def test_the_kernels_of_all_three_take_turns() -> None:
 def test_a_last_token_alone_is_left_to_the_schedule_of_one_row() -> None:
     reader = backends(True)[2]
     assert reader.read_all(list(range(2 * ROWS_HERE + 1)), 0) is None
-    told = reader.read_all(list(range(2 * ROWS_HERE)), 0)
-    assert told is not None and told.row == ROWS_HERE - 1
-    assert told.largest == int(told.logits().argmax())
+    behind = reader.read_all(list(range(2 * ROWS_HERE)), 0)
+    assert behind is not None and behind.row == ROWS_HERE - 1
+    assert behind.largest == int(behind.logits().argmax())
 
 
 def test_few_tokens_and_the_end_of_the_context_are_left_to_the_kernel() -> None:

@@ -126,8 +126,10 @@ def check(path: Path) -> None:
     mine = open_tokenizer(path, 512)
     named = "|".join(f"{{{{ {name}_token }}}} {{{{ {name}_token is defined }}}}" for name in NAMES)
     conversation = [{"role": "user", "content": "ab"}]
-    told = theirs.apply_chat_template(conversation, chat_template=named, tokenize=False, add_generation_prompt=True)
-    assert replace(mine, chat_template=named).chat_text(conversation) == told
+    rendering = theirs.apply_chat_template(
+        conversation, chat_template=named, tokenize=False, add_generation_prompt=True
+    )
+    assert replace(mine, chat_template=named).chat_text(conversation) == rendering
     for text in TEXTS:
         ids = theirs(text)["input_ids"]
         assert mine.encode(text) == ids, text

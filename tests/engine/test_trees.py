@@ -116,7 +116,7 @@ def test_every_node_of_every_tree_has_the_logits_of_its_way(name: str) -> None:
         for at in range(0, start, rows):
             engine.request(text, start=at)
             engine.step(1)
-        engine.request([*text, *tokens], start=start, given=start + 1, parents=parents)
+        engine.request([*text, *tokens], start=start, prompt_length=start + 1, parents=parents)
         shown = engine.step(1)[0]
         ways = ways_of(parents, tokens)
         wanted, found = one_by_one(model, source, text, ways), engine.logits()
@@ -153,7 +153,7 @@ def test_whatever_the_table_says_a_step_stays_within_itself() -> None:
         junk = draw.integers(-(2**31), 2**31, (rows, 2)).astype(np.int64)
         logits = []
         for table in (junk, junk & before):
-            engine.request([*PROMPT, 1, 2, 3], start=len(PROMPT) - 1, given=len(PROMPT))
+            engine.request([*PROMPT, 1, 2, 3], start=len(PROMPT) - 1, prompt_length=len(PROMPT))
             engine._machine.set("tree", (table & 0xFFFFFFFF).astype(np.uint32).view(np.int32).reshape(-1))
             engine.step(1)
             logits.append(engine.logits())
@@ -256,7 +256,7 @@ def test_the_oracle_says_the_same(settings: Settings) -> None:
 def test_its_kernel_computes_the_same(settings: Settings) -> None:
     """The compiled kernel in the emulator, with races."""
     pytest.importorskip("numba")
-    schedule, kernel = small(settings), EmulatedKernel(lambda made: build(made).compiled.ptx)
+    schedule, kernel = small(settings), EmulatedKernel(lambda schedule: build(schedule).compiled.ptx)
     for request, order in list(requests(schedule))[: cases(4, 8)]:
         ruling = judged(schedule, request, order, kernel, DEVICE_TOLERANCE)
         assert ruling.status == "not refuted", (request, order, ruling)
@@ -281,14 +281,14 @@ def test_its_kernel_stays_within_the_step_whatever_the_table_says() -> None:
     for junk in (np.full((rows, 2), 0xFFFFFFFF, np.uint32), draw.integers(0, 2**32, (rows, 2)).astype(np.uint32)):
         logits = []
         for table in (junk, junk & before):
-            engine.request_batch([text], given=start + 1)
+            engine.request_batch([text], prompt_length=start + 1)
             engine.write({"tree": table.view(np.int32).reshape(-1)})
             engine.set_state(pos=start, token=text[start])
             outcome = engine.launch(1)
             assert outcome.ended and outcome.faults == []
             logits.append(engine.logits())
         np.testing.assert_array_equal(*(found.view(np.uint32) for found in logits))
-        reference.request(text, start=start, given=start + 1)
+        reference.request(text, start=start, prompt_length=start + 1)
         reference._machine.set("tree", junk.view(np.int32).reshape(-1))
         reference.step(1)
         wanted = reference.logits()

@@ -73,17 +73,17 @@ def sample(count: int, part: int = 0, parts: int = 1) -> Iterator[Broken]:
     while found < count:
         number, seed = CLASSES[n % len(CLASSES)], f"hardware/{n // len(CLASSES)}"
         n += parts
-        made = drawn(number, seed)
-        assert not isinstance(made, System), BY_NUMBER[number].title
-        if made[1].launch.workers * made[1].launch.warps % WIDTH:
+        mutant = drawn(number, seed)
+        assert not isinstance(mutant, System), BY_NUMBER[number].title
+        if mutant[1].launch.workers * mutant[1].launch.warps % WIDTH:
             continue
-        verdict = verify(made[1])
+        verdict = verify(mutant[1])
         if verdict.status == "UNSAFE" and verdict.evidence is not None:
             found += 1
             kind = verdict.evidence.witness.kind
-            places = places_of(made[1], verdict.evidence) if kind == "race" else ()
+            places = places_of(mutant[1], verdict.evidence) if kind == "race" else ()
             code = verdict.diagnostics[0].code
-            yield Broken(f"{seed}/{number}", made[1], made[0][0].document, kind, code, places)
+            yield Broken(f"{seed}/{number}", mutant[1], mutant[0][0].document, kind, code, places)
 
 
 def places_of(schedule: Schedule, evidence: Evidence) -> tuple[Place, ...]:

@@ -105,5 +105,5 @@ def torch_gpu(device: Device) -> Device:
 @pytest.fixture(scope="module")
 def checkpoint_path(request: pytest.FixtureRequest) -> Path:
     """SmolLM2: what AMK_SMOLLM2 names, else the file that the tests keep."""
-    given = os.environ.get("AMK_SMOLLM2")
-    return Path(given) if given else Path(request.getfixturevalue("smollm2_path"))
+    directory = os.environ.get("AMK_SMOLLM2")
+    return Path(directory) if directory else Path(request.getfixturevalue("smollm2_path"))

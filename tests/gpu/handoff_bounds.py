@@ -142,9 +142,9 @@ def table(record: dict[str, Any], rows: Sequence[Row]) -> str:
         for name, structure, clusters in SINGLE if row.batch == 1 else BATCHES:
             for cluster in clusters:
                 gain = bound_ms(h, row, structure, cluster)
-                told, shown = verdict(h, row, structure, cluster, gain), str(cluster) if cluster > 1 else "-"
+                word, shown = verdict(h, row, structure, cluster, gain), str(cluster) if cluster > 1 else "-"
                 came = f"{max(gain, 0) * CAME_OF_EARLIER:.3f}"
-                lines.append(f"| {row.name}, {row.ms:.3f} | {name} | {shown} | {gain:+.3f} | {came} | {told} |")
+                lines.append(f"| {row.name}, {row.ms:.3f} | {name} | {shown} | {gain:+.3f} | {came} | {word} |")
     return "\n".join(lines)
 
 

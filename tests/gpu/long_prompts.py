@@ -108,24 +108,24 @@ def lines(
         logits = torch.from_numpy(np.asarray(backend.logits(tokens)).reshape(-1)[: model.vocab].copy()).cuda().double()
         held = torch.stack([view(subject.engine, each)[:, :, :length].clone() for each in ("k_cache", "v_cache")])
         backend.forget()
-        given: list[int] = []
+        answer: list[int] = []
         text = list(tokens)
-        while len(given) < CONTINUED:
-            given += backend.extend([*text, *given], CONTINUED - len(given), GREEDY, ())
-        stated = given[0] == int(logits.argmax())
+        while len(answer) < CONTINUED:
+            answer += backend.extend([*text, *answer], CONTINUED - len(answer), GREEDY, ())
+        stated = answer[0] == int(logits.argmax())
         yield {
-            "way": name, "tokens": length, "prompt": prompt, **summary(logits, held, exact), "given": given,
-            "stated": stated, "exact": logit_gaps(weights, text, given),
+            "way": name, "tokens": length, "prompt": prompt, **summary(logits, held, exact), "given": answer,
+            "stated": stated, "exact": logit_gaps(weights, text, answer),
         }  # fmt: skip
 
 
-def logit_gaps(weights: TorchWeights, text: Sequence[int], given: Sequence[int]) -> list[float]:
+def logit_gaps(weights: TorchWeights, text: Sequence[int], answer: Sequence[int]) -> list[float]:
     """How far the logit of each given token is below the largest, behind the text and the tokens before it, in
     standard deviations of the logits, in fp64."""
     found = []
-    for count in range(len(given)):
-        logits, _ = forward(weights, [*text, *given[:count]], torch.float64)
-        found.append(round(float((logits.max() - logits[given[count]]) / logits.std()), 5))
+    for count in range(len(answer)):
+        logits, _ = forward(weights, [*text, *answer[:count]], torch.float64)
+        found.append(round(float((logits.max() - logits[answer[count]]) / logits.std()), 5))
     return found
 
 

@@ -66,8 +66,8 @@ def passes() -> None:
         assert status == driver.CUresult.CUDA_SUCCESS, status
         status, probe = driver.cuModuleGetFunction(module, b"probe")
         assert status == driver.CUresult.CUDA_SUCCESS, status
-        given = ((out.data_ptr(), sink.data_ptr(), 0.5, PASSES), kinds)
-        (status,) = driver.cuLaunchKernel(probe, sms, 1, 1, WARPS * 32, 1, 1, 0, 0, given, 0)
+        arguments = ((out.data_ptr(), sink.data_ptr(), 0.5, PASSES), kinds)
+        (status,) = driver.cuLaunchKernel(probe, sms, 1, 1, WARPS * 32, 1, 1, 0, 0, arguments, 0)
         assert status == driver.CUresult.CUDA_SUCCESS, status
         torch.cuda.synchronize()
         cycles = int(out.median())
@@ -78,10 +78,10 @@ def headers(name: str, rows: int) -> Counter[str]:
     """Bytes of the kernel by the header that they are of."""
     settings = replace(FAST, rows=rows, headless=rows > 1)
     schedule = plan(load_model(name), load_target("h200"), settings=settings, max_context=2560)
-    made = compile_cuda(emit(schedule), schedule.target.arch, options=(*DEFAULT_OPTIONS, "--generate-line-info"))
+    code = compile_cuda(emit(schedule), schedule.target.arch, options=(*DEFAULT_OPTIONS, "--generate-line-info"))
     with TemporaryDirectory() as folder:
         file = Path(folder) / "kernel.cubin"
-        file.write_bytes(made.cubin)
+        file.write_bytes(code.cubin)
         return Counter({header: 16 * count for header, count in Counter(places(file)).items()})
 
 

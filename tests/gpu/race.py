@@ -129,7 +129,7 @@ def compiled(code: Path, schedule: Schedule) -> bytes:
         return Path(folder, "cubin").read_bytes()
 
 
-def made(variant: Variant, case: str, gpu: str) -> tuple[Any, bytes | None]:
+def kernel_of(variant: Variant, case: str, gpu: str) -> tuple[Any, bytes | None]:
     """The admitted kernel of the variant's plan, and the code that is raced instead of it, if it is another tree's.
 
     LeftOut for a plan that is not SAFE or cannot be compiled.
@@ -286,7 +286,7 @@ def main(argv: Sequence[str]) -> int:
     ) as pool:
         pending: dict[str, dict[Variant, Future[tuple[Any, bytes | None]]]] = {
             case: {
-                each: pool.submit(made, each, case, chosen.gpu)
+                each: pool.submit(kernel_of, each, case, chosen.gpu)
                 for each in (Variant(DEFAULT), *chosen.kernels)
                 if each.races(case)
             }

@@ -90,23 +90,23 @@ class Sliced:
         with torch.cuda.graph(self.graph):
             self.step()
 
-    def states(self, given: Tensor) -> Tensor:
+    def states(self, rows: Tensor) -> Tensor:
         """The state behind the layers for each row of `given`, f32 [tokens, hidden], from position 0 on."""
-        return self.run(given)[0]
+        return self.run(rows)[0]
 
-    def run(self, given: Tensor) -> tuple[Tensor, Tensor]:
+    def run(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """`states`, and the logits of each, f32 [tokens, vocab]."""
         self.position.zero_()
-        found, told = [], []
-        for row in given:
+        found, logits = [], []
+        for row in rows:
             self.hidden.copy_(row)
             self.graph.replay() if self.graph is not None else self.step()
             found.append(self.out.clone())
-            told.append(self.logits.clone())
+            logits.append(self.logits.clone())
         torch.cuda.synchronize()
         for call in (*self.calls, self.head):
             call.check()
-        return torch.stack(found), torch.stack(told)
+        return torch.stack(found), torch.stack(logits)
 
     def free(self) -> None:
         torch.cuda.synchronize()

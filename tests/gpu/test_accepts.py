@@ -66,10 +66,12 @@ def one_by_one(subject: Any, tokens: int, sampling: Sampling) -> list[int]:
     return text[:tokens]
 
 
-def launched(subject: Any, text: list[int], start: int, given: int, sampling: Sampling, steps: int) -> list[list[int]]:
+def launched(
+    subject: Any, text: list[int], start: int, prompt_length: int, sampling: Sampling, steps: int
+) -> list[list[int]]:
     """What each step of one launch shows, scratch poisoned before."""
     subject.engine.poison()
-    subject.engine.request(text, sampling=sampling, start=start, given=given)
+    subject.engine.request(text, sampling=sampling, start=start, prompt_length=prompt_length)
     return [[token for token in step if token != REJECTED] for step in subject.engine.step(steps).tolist()]
 
 

@@ -87,8 +87,8 @@ def test_prompts_of_different_lengths_are_read_and_ends_are_repeated(subject: An
     engine.request_batch(prompts)
     free = engine.step(12)
     for sequence, prompt in enumerate(prompts):
-        given = free[: len(prompt) - 1, sequence].tolist()
-        assert given == prompt[1:], "given tokens come back until the last of them has been read"
+        output = free[: len(prompt) - 1, sequence].tolist()
+        assert output == prompt[1:], "given tokens come back until the last of them has been read"
     stop = int(free[9, 0])
     engine.request_batch(prompts, eos=(stop,))
     stopped = engine.step(12)

@@ -29,9 +29,9 @@ def sliced(request: pytest.FixtureRequest, torch_gpu: Device, gpu: Target) -> It
 
     model: ModelSpec = request.param
     weights = TorchWeights.random(model, SEED)
-    made = Sliced(model, weights, gpu.name, (0, max(1, model.layers // 3), model.layers), CONTEXT)
-    yield made, weights, [(17 * i + 5) % model.vocab for i in range(TOKENS)]
-    made.free()
+    slices = Sliced(model, weights, gpu.name, (0, max(1, model.layers // 3), model.layers), CONTEXT)
+    yield slices, weights, [(17 * i + 5) % model.vocab for i in range(TOKENS)]
+    slices.free()
 
 
 def embedded(weights: Any, tokens: list[int]) -> Any:
@@ -48,9 +48,9 @@ def test_replays_are_as_close_to_fp64_as_torch_bf16(sliced: Any) -> None:
     from tests.gpu.sliced import logits_of
     from tests.gpu.subjects import forced_logits
 
-    made, weights, tokens = sliced
-    made.capture()
-    found = logits_of(made.states(embedded(weights, tokens)), weights)
+    slices, weights, tokens = sliced
+    slices.capture()
+    found = logits_of(slices.states(embedded(weights, tokens)), weights)
     shape = weights.model.layers, weights.model.kv_heads, CONTEXT, weights.model.head_dim
     by_torch = [
         forced_logits(
@@ -70,14 +70,14 @@ def test_the_head_gives_the_logits_of_the_state_it_is_given(sliced: Any) -> None
     from amk.bench.tools.accuracy import relative_error, within_tolerance
     from tests.gpu.sliced import logits_of
 
-    made, weights, tokens = sliced
-    made.capture()
-    states, logits = made.run(embedded(weights, tokens))
+    slices, weights, tokens = sliced
+    slices.capture()
+    states, logits = slices.run(embedded(weights, tokens))
     exact, model = logits_of(states, weights), weights.model
     normed = torch.nn.functional.rms_norm(states, (model.hidden,), weights.norm[-1].float(), model.rms_eps)
     by_torch = normed.bfloat16() @ weights.matrices["lm_head"][0].T
     assert within_tolerance(relative_error(logits, exact), relative_error(by_torch, exact))
-    assert torch.equal(made.run(embedded(weights, tokens))[1], logits)
+    assert torch.equal(slices.run(embedded(weights, tokens))[1], logits)
 
 
 def test_the_last_layers_and_the_head_are_one_call(sliced: Any, gpu: Target) -> None:
@@ -87,9 +87,9 @@ def test_the_last_layers_and_the_head_are_one_call(sliced: Any, gpu: Target) -> 
     from amk.bench.tools.accuracy import relative_error
     from tests.gpu.sliced import Tensors
 
-    made, weights, tokens = sliced
-    model, made.graph = weights.model, None
-    apart = made.run(embedded(weights, tokens))[1]
+    slices, weights, tokens = sliced
+    model, slices.graph = weights.model, None
+    apart = slices.run(embedded(weights, tokens))[1]
     both: Any = layers(model, 0, model.layers, head=True, gpu=gpu.name, weights=Tensors(weights), max_context=CONTEXT)
     with both:
         shape = model.layers, model.kv_heads, CONTEXT, model.head_dim
@@ -106,11 +106,11 @@ def test_the_last_layers_and_the_head_are_one_call(sliced: Any, gpu: Target) -> 
 def test_two_runs_are_bitwise_equal_replayed_or_not(sliced: Any) -> None:
     import torch
 
-    made, weights, tokens = sliced
-    given, made.graph = embedded(weights, tokens), None
-    direct = made.states(given)
-    made.capture()
-    replayed, again = made.states(given), made.states(given)
+    slices, weights, tokens = sliced
+    inputs, slices.graph = embedded(weights, tokens), None
+    direct = slices.states(inputs)
+    slices.capture()
+    replayed, again = slices.states(inputs), slices.states(inputs)
     assert torch.isfinite(direct).all() and direct.abs().sum() > 0
     assert torch.equal(direct, replayed) and torch.equal(replayed, again)
 
@@ -119,30 +119,30 @@ def test_calls_follow_the_callers_stream_without_waiting_for_it(sliced: Any) -> 
     """Enqueued behind a second of other work, a call returns before that work ends, and reads what it leaves."""
     import torch
 
-    made, weights, tokens = sliced
-    made.graph = None
-    given = embedded(weights, tokens[:1])
-    expected = made.states(given)[0]
+    slices, weights, tokens = sliced
+    slices.graph = None
+    inputs = embedded(weights, tokens[:1])
+    expected = slices.states(inputs)[0]
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
-        made.position.zero_()
-        made.hidden.fill_(float("nan"))
+        slices.position.zero_()
+        slices.hidden.fill_(float("nan"))
         torch.cuda._sleep(1_000_000_000)
-        made.hidden.copy_(given[0])
-        made.step()
+        slices.hidden.copy_(inputs[0])
+        slices.step()
         assert not side.query()
     side.synchronize()
-    assert torch.equal(made.out, expected)
+    assert torch.equal(slices.out, expected)
 
 
 def test_memory_of_another_device_or_shape_is_refused(sliced: Any) -> None:
     import torch
 
-    made, _, _ = sliced
-    call, (keys, values) = made.calls[0], made.parts[0]
-    for hidden in (torch.zeros(made.hidden.shape), made.hidden[:-1], made.hidden.double(), made.out):
+    slices, _, _ = sliced
+    call, (keys, values) = slices.calls[0], slices.parts[0]
+    for hidden in (torch.zeros(slices.hidden.shape), slices.hidden[:-1], slices.hidden.double(), slices.out):
         with pytest.raises(AmkError) as refused:
-            call(hidden, made.out, keys, values, made.position)
+            call(hidden, slices.out, keys, values, slices.position)
         assert refused.value.diagnostics[0].code == "AMK005"
 
 

@@ -120,14 +120,14 @@ def test_twenty_prompts(
     errors: list[tuple[float, float]] = []
     with loaded(planned(checkpoint.spec, gpu, 1024), torch_weights(checkpoint)) as subject:
         for prompt in PROMPTS:
-            given = tokenizer.encode_chat([{"role": "user", "content": prompt}])
-            subject.engine.request(given)
-            chosen = subject.engine.step(len(given) - 1 + TOKENS).tolist()[len(given) - 1 :]
+            ids = tokenizer.encode_chat([{"role": "user", "content": prompt}])
+            subject.engine.request(ids)
+            chosen = subject.engine.step(len(ids) - 1 + TOKENS).tolist()[len(ids) - 1 :]
             last = torch.from_numpy(subject.engine.read("logits", np.float32, checkpoint.spec.vocab)).cuda()
             with torch.no_grad():
-                read = [*given, *chosen[:-1]]
-                wanted = exact.logits(read)[len(given) - 1 :].double()
-                theirs = rounded.logits(read)[len(given) - 1 :].double()
+                read = [*ids, *chosen[:-1]]
+                wanted = exact.logits(read)[len(ids) - 1 :].double()
+                theirs = rounded.logits(read)[len(ids) - 1 :].double()
             errors.append((relative_error(last, wanted[-1]), relative_error(theirs[-1], wanted[-1])))
             for step, token in enumerate(chosen):
                 gap = float(wanted[step].max() - wanted[step, token])

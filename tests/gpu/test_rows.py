@@ -42,7 +42,7 @@ def subject(request: pytest.FixtureRequest, torch_gpu: Device, gpu: Target) -> I
         yield found
 
 
-def given(subject: Any, pos: int) -> list[int]:
+def row_tokens(subject: Any, pos: int) -> list[int]:
     """The tokens of the rows of a step at `pos`."""
     vocab, rows = subject.schedule.model.vocab, subject.schedule.rows
     return [(1000 + pos + 7 * r) % vocab for r in range(rows)]
@@ -57,9 +57,9 @@ def run(subject: Any, pos: int) -> Any:
     engine.poison()
     engine.upload("request", np.array([0, -1, -1, -1, -1], np.int32))
     prompt = np.zeros(schedule.kv.context, np.int32)
-    prompt[pos : pos + schedule.rows] = given(subject, pos)
+    prompt[pos : pos + schedule.rows] = row_tokens(subject, pos)
     engine.upload("prompt", prompt)
-    engine.set_state(token=given(subject, pos)[0], pos=pos, done=0)
+    engine.set_state(token=row_tokens(subject, pos)[0], pos=pos, done=0)
     tokens = engine.step(1)[0]
     return tokens, torch.from_numpy(engine.logits()).cuda()
 
@@ -72,7 +72,7 @@ def torch_rows(subject: Any, pos: int, dtype: Any) -> Any:
 
     caches = subject.k_cache.clone(), subject.v_cache.clone()
     decoder = TorchDecoder(subject.source(dtype), *caches, dtype, subject.schedule.kv.dtype)
-    rows = enumerate(given(subject, pos))
+    rows = enumerate(row_tokens(subject, pos))
     return torch.stack(
         [decoder.step(torch.tensor([t], device="cuda"), pos + r, decoder.rope(pos + r)).double() for r, t in rows]
     )

@@ -65,7 +65,7 @@ def run(subject: Any, pos: int, parents: tuple[int, ...] = ()) -> tuple[Any, Any
     subject.load_cache()
     subject.engine.poison()
     text = [*[0] * pos, *tokens_at(subject, pos)]
-    subject.engine.request(text, start=pos, given=pos + 1, parents=parents)
+    subject.engine.request(text, start=pos, prompt_length=pos + 1, parents=parents)
     return subject.engine.step(1)[0], subject.engine.logits()
 
 

@@ -21,15 +21,15 @@ from tests.gpu.sliced import Sliced
 REPLAYS, RUNS, CONTEXT, POSITION = 200, 5, 512, 128
 
 
-def milliseconds(made: Sliced) -> float:
-    made.capture()
+def milliseconds(slices: Sliced) -> float:
+    slices.capture()
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     found = []
     for _ in range(RUNS):
-        made.position.fill_(POSITION)
+        slices.position.fill_(POSITION)
         begin.record()
         for _ in range(REPLAYS):
-            made.graph.replay()
+            slices.graph.replay()
         end.record()
         end.synchronize()
         found.append(begin.elapsed_time(end) / REPLAYS)
@@ -43,9 +43,9 @@ def main(name: str) -> None:
     print(f"{name}, {device.name}, layers and output head\ncalls  ms a token")
     for calls in (1, 2, 4, model.layers):
         cuts = sorted({model.layers * n // calls for n in range(calls + 1)})
-        made = Sliced(model, weights, target.name, cuts, CONTEXT)
-        print(f"{len(cuts) - 1:5}  {milliseconds(made):.3f}", flush=True)
-        made.free()
+        slices = Sliced(model, weights, target.name, cuts, CONTEXT)
+        print(f"{len(cuts) - 1:5}  {milliseconds(slices):.3f}", flush=True)
+        slices.free()
 
 
 if __name__ == "__main__":

@@ -64,9 +64,9 @@ def texts_per_s(live: Subject, workers: int) -> dict[str, float]:
 
     began = time.perf_counter()
     with ThreadPoolExecutor(workers) as pool:
-        made = sum(pool.map(run, range(TEXTS)))
+        tokens = sum(pool.map(run, range(TEXTS)))
     seconds = time.perf_counter() - began
-    return {"seconds": round(seconds, 3), "tokens_per_s": round(made / seconds, 1)}
+    return {"seconds": round(seconds, 3), "tokens_per_s": round(tokens / seconds, 1)}
 
 
 def measure(wanted: str) -> None:

@@ -115,8 +115,8 @@ def kernels(model: ModelSpec, target: Target, names: Sequence[str]) -> dict[str,
             wanted[name] = settings_of(name, every[name.partition(": ")[0]], model, target)
     began = time.perf_counter()
     with ProcessPoolExecutor(len(wanted), mp_context=get_context("spawn")) as pool:
-        made = {name: pool.submit(kernel, model, target, settings) for name, settings in wanted.items()}
-        found = {name: each.result() for name, each in made.items()}
+        futures = {name: pool.submit(kernel, model, target, settings) for name, settings in wanted.items()}
+        found = {name: each.result() for name, each in futures.items()}
     print(json.dumps({"model": model.name, "kernels_s": round(time.perf_counter() - began, 1)}), flush=True)
     return found
 
@@ -162,12 +162,12 @@ def row_caches(subject: Subject, tokens: Sequence[int], pos: int) -> torch.Tenso
     return torch.stack([cache[:, :, pos : pos + len(tokens)] for cache in found])
 
 
-def cache_agreement(made: dict[str, Subject], pos: int) -> Iterator[dict[str, Any]]:
+def cache_agreement(by_plan: dict[str, Subject], pos: int) -> Iterator[dict[str, Any]]:
     """Of each plan without output head: whether two runs, and the plan with one, leave the same bits."""
-    for name, subject in made.items():
+    for name, subject in by_plan.items():
         if not subject.schedule.headless:
             continue
-        twin, rows = made.get(name.removesuffix(HEADLESS)), 2 * subject.schedule.rows
+        twin, rows = by_plan.get(name.removesuffix(HEADLESS)), 2 * subject.schedule.rows
         tokens = [(1000 + pos + 7 * r) % subject.schedule.model.vocab for r in range(rows)]
         first, second = row_caches(subject, tokens, pos), row_caches(subject, tokens, pos)
         same = None if twin is None else torch.equal(first, row_caches(twin, tokens, pos))
@@ -178,10 +178,10 @@ def cache_agreement(made: dict[str, Subject], pos: int) -> Iterator[dict[str, An
         }  # fmt: skip
 
 
-def agreement(made: dict[str, Subject], pos: int) -> list[dict[str, Any]]:
+def agreement(by_plan: dict[str, Subject], pos: int) -> list[dict[str, Any]]:
     """Of each plan: whether two runs are bitwise equal, and how far its rows are from others'."""
-    most = max(subject.schedule.rows for subject in made.values())
-    least = min(made.values(), key=lambda subject: subject.schedule.rows)
+    most = max(subject.schedule.rows for subject in by_plan.values())
+    least = min(by_plan.values(), key=lambda subject: subject.schedule.rows)
     tokens = [(1000 + pos + 7 * r) % least.schedule.model.vocab for r in range(most)]
     reference, exact = row_logits(least, tokens, pos), dict[torch.dtype, torch.Tensor]()
     for dtype in (torch.float64, torch.bfloat16):
@@ -191,7 +191,7 @@ def agreement(made: dict[str, Subject], pos: int) -> list[dict[str, Any]]:
         exact[dtype] = torch.stack(rows)
     torch_error = relative_error(exact[torch.bfloat16], exact[torch.float64])
     found = []
-    for name, subject in made.items():
+    for name, subject in by_plan.items():
         if most % subject.schedule.rows:
             continue
         first, second = row_logits(subject, tokens, pos), row_logits(subject, tokens, pos)
@@ -242,27 +242,27 @@ def ablate(name: str, names: Sequence[str]) -> None:
 
 
 def measure(name: str, names: Sequence[str]) -> None:
-    made = subjects(load_model(name), load_target(target_here()), names)
-    for pos in POSITIONS if any(subject.schedule.rows > 1 for subject in made.values()) else ():
-        lines = agreement({n: s for n, s in made.items() if s.schedule.batch == 1 and not s.schedule.headless}, pos)
-        for line in (*lines, *cache_agreement(made, pos)):
+    by_plan = subjects(load_model(name), load_target(target_here()), names)
+    for pos in POSITIONS if any(subject.schedule.rows > 1 for subject in by_plan.values()) else ():
+        lines = agreement({n: s for n, s in by_plan.items() if s.schedule.batch == 1 and not s.schedule.headless}, pos)
+        for line in (*lines, *cache_agreement(by_plan, pos)):
             print(json.dumps({"model": name, **line}), flush=True)
     for pos in POSITIONS:
-        for subject in made.values():
+        for subject in by_plan.values():
             subject.load_cache()
-        times = take_turns([replace(own(subject, pos, STEPS), name=plan) for plan, subject in made.items()], ROUNDS)
+        times = take_turns([replace(own(subject, pos, STEPS), name=plan) for plan, subject in by_plan.items()], ROUNDS)
         for plan_name, found in times.items():
             print(json.dumps({"model": name, "pos": pos, "plan": plan_name, **asdict(found)}), flush=True)
-    several = [plan_name for plan_name in made if made[plan_name].schedule.rows > 1]
+    several = [plan_name for plan_name in by_plan if by_plan[plan_name].schedule.rows > 1]
     for length in PROMPTS if several else ():
-        for plan_name in ["rows 1"] * ("rows 1" in made and length < MANY) + several:
-            runs = sorted(prompt_ms(made[plan_name], length) for _ in range(REPEATS))
+        for plan_name in ["rows 1"] * ("rows 1" in by_plan and length < MANY) + several:
+            runs = sorted(prompt_ms(by_plan[plan_name], length) for _ in range(REPEATS))
             median, least, most = runs[len(runs) // 2], runs[0], runs[-1]
             shown = {"prompt": length, "plan": plan_name, "ms": median, "least": least, "most": most}
             print(json.dumps({"model": name, **shown}), flush=True)
-    for subject in made.values():
+    for subject in by_plan.values():
         subject.free()
-    made.clear()
+    by_plan.clear()
     gc.collect()
     torch.cuda.empty_cache()
 

@@ -25,10 +25,10 @@ from tests.engine.tiny import RandomTensors, tiny_model, tiny_plan
 
 
 def machine(schedule: Schedule, copies: Copies = "events") -> Machine:
-    made = Machine(schedule, RandomTensors(schedule.model), copies=copies)
-    made.set("state", np.array([3, 0, 0, 0], np.int32))
-    made.set("request", np.array([0, -1, -1, -1, -1], np.int32))
-    return made
+    interpreter = Machine(schedule, RandomTensors(schedule.model), copies=copies)
+    interpreter.set("state", np.array([3, 0, 0, 0], np.int32))
+    interpreter.set("request", np.array([0, -1, -1, -1, -1], np.int32))
+    return interpreter
 
 
 @pytest.fixture(scope="module")
@@ -92,9 +92,9 @@ def test_tagged_words_need_no_hint(tagged: Schedule) -> None:
     outputs = []
     for schedule in (tagged, eager):
         for order in ("random:1", "delay:0", "delay:3", "favour:2", "late-copies"):
-            made = machine(schedule)
-            made.launch(4, named_order(order))
-            outputs.append(made.get("output")[:4].tolist())
+            interpreter = machine(schedule)
+            interpreter.launch(4, named_order(order))
+            outputs.append(interpreter.get("output")[:4].tolist())
     assert all(output == outputs[0] for output in outputs)
 
 
@@ -116,10 +116,10 @@ def test_an_old_tag_is_not_taken_for_a_new_one(tagged: Schedule) -> None:
     eager = rewritten(broken, lambda step: None if any(w.counter == "best" for w in step.waits) else step)
     texts = set()
     for order in ("round-robin", *(f"delay:{w}" for w in range(4))):
-        made = machine(eager)
+        interpreter = machine(eager)
         try:
-            made.launch(6, named_order(order))
-            texts.add(tuple(made.get("output")[:6].tolist()))
+            interpreter.launch(6, named_order(order))
+            texts.add(tuple(interpreter.get("output")[:6].tolist()))
         except Fault as fault:
             texts.add((str(fault),))
     assert len(texts) > 1
@@ -176,28 +176,28 @@ def test_two_names_of_the_same_elements_are_one_array(schedule: Schedule) -> Non
 
 def test_rings_notice_a_layout_that_disagrees(schedule: Schedule) -> None:
     """Draining up before qkv: the producer's order is that of the program, so a swapped lookup must not go unseen."""
-    made = machine(schedule)
-    ring = made._rings["weights"].rings[0][0]
+    interpreter = machine(schedule)
+    ring = interpreter._rings["weights"].rings[0][0]
     (first,) = (key for key in ring._starts if key[:2] == ("gate_up", 0))
     ring._starts[first] += 1
     with pytest.raises(WrongChunk, match="holds chunk"):
-        made.launch(1)
+        interpreter.launch(1)
 
 
 @pytest.mark.parametrize("tokens", [1, 3])
 def test_every_chunk_is_copied_and_drained_once(schedule: Schedule, tokens: int) -> None:
-    made = machine(schedule)
-    made.launch(tokens, named_order("random:5"))
-    for worker in made._rings["weights"].rings:
+    interpreter = machine(schedule)
+    interpreter.launch(tokens, named_order("random:5"))
+    for worker in interpreter._rings["weights"].rings:
         for ring in worker:
             assert ring.issued == ring.drained == ring.limit
 
 
 def test_reading_past_the_context_is_a_fault(schedule: Schedule) -> None:
-    made = machine(schedule, "whole")
-    made.set("state", np.array([3, schedule.kv.context, 0, 0], np.int32))
+    interpreter = machine(schedule, "whole")
+    interpreter.set("state", np.array([3, schedule.kv.context, 0, 0], np.int32))
     with pytest.raises((OutOfBounds, PoisonRead)) as caught:
-        made.launch(1)
+        interpreter.launch(1)
     assert caught.value.place is not None
 
 
@@ -207,15 +207,15 @@ def test_unset_state_is_poison(schedule: Schedule) -> None:
 
 
 def test_scratch_does_not_survive_a_launch_and_counters_do(schedule: Schedule) -> None:
-    made = machine(schedule)
-    made.launch(2)
-    assert made.counter("best") == [8]
-    h = made.get("h_out")
-    made.launch(1)
-    assert made.counter("best") == [12] and made.get("state").tolist()[1:3] == [3, 3]
-    made._storage.forget_scratch()
-    assert np.isfinite(h).all() and np.isnan(made.get("h_out")).all()
-    assert np.isfinite(made.get("logits")).all()
+    interpreter = machine(schedule)
+    interpreter.launch(2)
+    assert interpreter.counter("best") == [8]
+    h = interpreter.get("h_out")
+    interpreter.launch(1)
+    assert interpreter.counter("best") == [12] and interpreter.get("state").tolist()[1:3] == [3, 3]
+    interpreter._storage.forget_scratch()
+    assert np.isfinite(h).all() and np.isnan(interpreter.get("h_out")).all()
+    assert np.isfinite(interpreter.get("logits")).all()
 
 
 @pytest.mark.parametrize("op", ["begin", "select"])

@@ -208,14 +208,14 @@ def test_an_option_that_the_family_does_not_have_is_refused(changes: dict[str, o
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_graph_makes_every_value_before_it_is_read_and_holds_every_matrix_once(name: str) -> None:
-    graph, made, states = load_model(name).graph, set[str](), 0
+    graph, values, states = load_model(name).graph, set[str](), 0
     for node in graph.nodes:
         if isinstance(node, Attention):
-            assert "rows" in made
-            made.add("attn")
+            assert "rows" in values
+            values.add("attn")
             continue
-        assert node.reads.reads <= states if isinstance(node.reads, Norm) else node.reads in made
-        made.add("act" if node.then == "activation" else node.then)
+        assert node.reads.reads <= states if isinstance(node.reads, Norm) else node.reads in values
+        values.add("act" if node.then == "activation" else node.then)
         states += node.then == "residual"
     rows = [tensor.name for product in graph.products.values() for tensor in product.rows]
     matrices = [t.name for t in (*graph.layer_tensors.values(), *graph.top_tensors.values()) if len(t.shape) == 2]

@@ -141,8 +141,8 @@ def test_what_follows_is_told_by_torch_where_it_has_read_enough_and_lm_head_has_
         monkeypatch.setattr(found, name, value, raising=False)
     assert found.read_all(LONG, 0) is None and not asked
     for start, wanted in ((0, ([*LONG, 3],)), (5, ([*LONG, 3], 5))):
-        told = found.read_all([*LONG, 3], start)
-        assert told is not None and told.largest == 1 and told.logits().tolist() == [1.0, 7.0, 7.0, 2.0]
+        answer = found.read_all([*LONG, 3], start)
+        assert answer is not None and answer.largest == 1 and answer.logits().tolist() == [1.0, 7.0, 7.0, 2.0]
         assert asked.pop() == wanted
     forward.head = None
     assert found.read_all([*LONG, 3], 0) is None and not asked

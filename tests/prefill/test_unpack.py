@@ -55,10 +55,10 @@ def unpacked(
     apart: Any,
     shape: tuple[int, int],
 ) -> Any:
-    given = {"chunks": packed, "places": places, "apart": apart if apart is not None else np.zeros(1, np.float32)}
+    buffers = {"chunks": packed, "places": places, "apart": apart if apart is not None else np.zeros(1, np.float32)}
     allocations = [
         Allocation(key, data.nbytes, "constant", np.ascontiguousarray(data).reshape(-1).view(np.uint8))
-        for key, data in given.items()
+        for key, data in buffers.items()
     ]
     size = 2 * shape[0] * shape[1]
     blocks = -(-len(places) // WARPS)

@@ -64,8 +64,8 @@ def _row(cells: Iterable[str]) -> str:
 
 def _predicted(target: Target, rows: list[dict[str, Any]]) -> str:
     known = target.name in stored_errors().kinds
-    told = "Measured times follow." if measured(target.name) else "The table of README has what was measured."
-    label = told if known else "No kernel has run on this GPU."
+    sentence = "Measured times follow." if measured(target.name) else "The table of README has what was measured."
+    label = sentence if known else "No kernel has run on this GPU."
     text = [
         "## Prediction\n",
         f"{label} Simulated at position 128, batch 1, commit {recorded()['commit']}, {recorded()['date']}:\n",

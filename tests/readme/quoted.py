@@ -47,8 +47,8 @@ def lowering() -> dict[str, str]:
             ends[end] += count
     changed = sum(counts["changed"].values())
     refused, equal, survived = changed - sum(ends.values()), ends["equivalent"], ends["survived"]
-    told = f"{changed} edits that change the PTX {refused} are refused, {equal} proved equivalent, {survived} survived"
-    return {"edits": told}
+    text = f"{changed} edits that change the PTX {refused} are refused, {equal} proved equivalent, {survived} survived"
+    return {"edits": text}
 
 
 def by_rows() -> str:

@@ -102,10 +102,10 @@ def index() -> str:
 
 
 def _row(claim: Claim) -> str:
-    made, when = commits(claim), dates(claim.made_of or claim.record)
+    hashes, when = commits(claim), dates(claim.made_of or claim.record)
     days = "-" if when is None else when[0] if when[0] == when[1] else f"{when[0]} to {when[1]}"
     word = {True: "yes", False: "no", None: f"unknown: {claim.unknown}"}[state().stale.get(claim.record)]
-    cells = f"[{claim.record}]({claim.record})", claim.claim, ", ".join(made) or "-", days, word
+    cells = f"[{claim.record}]({claim.record})", claim.claim, ", ".join(hashes) or "-", days, word
     return f"| {' | '.join(cells)} |\n"
 
 

@@ -154,11 +154,11 @@ def source(rows: Iterable[dict[str, Any]]) -> str:
         cards.setdefault(where, set()).add(run["hardware"].get("uuid", ""))
         case = title((key["model"], key["dtype"], key["pos"], key["batch"]))
         found.setdefault(where, {}).setdefault(case, []).append(entry["row"]["ceiling_gbps"])
-    told = []
+    sentences = []
     for where, cases in sorted(found.items(), key=lambda each: -len(each[1])):
         ceiling = median(gbps for each in cases.values() for gbps in each)
         count = len(cards[where])
         name = f"one {where[0]}" if count == 1 else f"{count} {where[0]}s"
         card = f"{name}, {where[1]}, {'which reads' if count == 1 else 'each of which reads'} {ceiling:,.0f} GB/s."
-        told.append(f"{'; '.join(cases)}: {card}" if told else f"{card[0].upper()}{card[1:]}")
-    return " ".join(told)
+        sentences.append(f"{'; '.join(cases)}: {card}" if sentences else f"{card[0].upper()}{card[1:]}")
+    return " ".join(sentences)

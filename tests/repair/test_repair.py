@@ -55,16 +55,16 @@ def test_the_offered_fix_is_safe_and_says_what_it_does(name: str) -> None:
     assert verify(from_document(found.document)).status == "SAFE"
     assert found.before == json.loads(bad.model_dump_json()) != found.document
     text = canonical_json(bad)
-    made = fix(found.description, found.before, found.document, Positions(text))
-    assert replaced(text.decode(), made) == found.document
-    assert changed(found.before, made) == found.document
-    assert len(made.changes) <= 4
+    repair = fix(found.description, found.before, found.document, Positions(text))
+    assert replaced(text.decode(), repair) == found.document
+    assert changed(found.before, repair) == found.document
+    assert len(repair.changes) <= 4
 
 
-def replaced(text: str, made: Fix) -> Any:
+def replaced(text: str, repair: Fix) -> Any:
     """The one-line text with every region replaced, last ones first."""
     spans = []
-    for order, change in enumerate(made.changes):
+    for order, change in enumerate(repair.changes):
         assert change.start is not None and change.end is not None and change.start[0] == change.end[0] == 1
         spans.append((change.start[1] - 1, change.end[1] - 1, order, change.text))
     for first, last, _, new in sorted(spans, reverse=True):
@@ -72,10 +72,10 @@ def replaced(text: str, made: Fix) -> Any:
     return json.loads(text)
 
 
-def changed(document: Any, made: Fix) -> Any:
+def changed(document: Any, repair: Fix) -> Any:
     """The document after the changes, one after the other."""
     document = json.loads(json.dumps(document))
-    for change in made.changes:
+    for change in repair.changes:
         *parents, last = [part.replace("~1", "/").replace("~0", "~") for part in change.path.split("/")[1:]]
         at = document
         for part in parents:
@@ -100,19 +100,19 @@ def test_any_two_documents_differ_by_changes_that_lead_from_one_to_the_other(
 ) -> None:
     old, new = {"a": before, "b": 1}, {"a": after, "b": 1}
     text = json.dumps(old, indent=indent)
-    made = fix("d", old, new, Positions(text.encode()))
-    assert changed(old, made) == new
-    if indent is None and all(change.start is not None for change in made.changes):
-        assert replaced(text, made) == new
+    repair = fix("d", old, new, Positions(text.encode()))
+    assert changed(old, repair) == new
+    if indent is None and all(change.start is not None for change in repair.changes):
+        assert replaced(text, repair) == new
 
 
 @given(st.permutations(range(5)), st.integers(0, 4), st.integers(0, 4))
 def test_a_moved_element_is_a_removal_and_an_insertion(order: list[int], source: int, target: int) -> None:
     after = [*order]
     after.insert(target, after.pop(source))
-    made = fix("d", order, after, Positions(json.dumps(order).encode()))
-    assert changed(order, made) == after
-    assert len(made.changes) <= 2 and all(isinstance(c, Change) and c.start is not None for c in made.changes)
+    repair = fix("d", order, after, Positions(json.dumps(order).encode()))
+    assert changed(order, repair) == after
+    assert len(repair.changes) <= 2 and all(isinstance(c, Change) and c.start is not None for c in repair.changes)
 
 
 def test_nothing_is_offered_for_a_safe_schedule_or_without_time() -> None:

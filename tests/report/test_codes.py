@@ -51,11 +51,11 @@ def test_unregistered_code_has_no_explanation(code: str) -> None:
 
 def test_codes_given_by_the_source_are_those_in_the_table() -> None:
     """Nothing unexplained is given, and nothing is explained that no check gives."""
-    given: set[str] = set()
+    codes: set[str] = set()
     for path in Path(amk.__file__).parent.rglob("*.py"):
         if path.name != "diagnostic.py":
-            given |= set(re.findall(r"AMK\d{3}", path.read_text(encoding="utf-8")))
-    assert given == set(TITLES)
+            codes |= set(re.findall(r"AMK\d{3}", path.read_text(encoding="utf-8")))
+    assert codes == set(TITLES)
 
 
 @pytest.mark.parametrize("code", TITLES)

@@ -29,8 +29,8 @@ def test_a_command_carries_place_title_and_message() -> None:
 
 
 def test_severities_have_their_commands() -> None:
-    made = [Diagnostic("AMK005", "m", severity) for severity in Severity]
-    assert re.findall(r"^::(\w+)", render(made, "github"), re.M) == ["error", "warning", "notice"]
+    diagnostics = [Diagnostic("AMK005", "m", severity) for severity in Severity]
+    assert re.findall(r"^::(\w+)", render(diagnostics, "github"), re.M) == ["error", "warning", "notice"]
 
 
 PROPERTY = (("%0D", "\r"), ("%0A", "\n"), ("%3A", ":"), ("%2C", ","), ("%25", "%"))
@@ -69,8 +69,8 @@ def test_the_runner_reads_what_was_said() -> None:
 @given(st.text(st.sampled_from(":,=%\r\n0AD23C5 ::x#[]"), min_size=1, max_size=40))
 def test_text_made_of_the_runners_own_signs_survives(text: str) -> None:
     """Whatever a file or message is made of, the runner sees one command whose properties are ours."""
-    made = render([Diagnostic("AMK005", "m" + text, where=Where("f" + text, 1, 1, "/p"), help="h")], "github")
-    (line,) = re.split(r"\r\n|\n|\r", made.removesuffix("\n"))
+    output = render([Diagnostic("AMK005", "m" + text, where=Where("f" + text, 1, 1, "/p"), help="h")], "github")
+    (line,) = re.split(r"\r\n|\n|\r", output.removesuffix("\n"))
     found = parsed(line)
     assert found is not None and found[0] == "error"
     assert set(found[1]) == {"file", "line", "col", "title"}

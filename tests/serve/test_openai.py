@@ -78,11 +78,11 @@ def test_logprobs(client: openai.OpenAI, running: Running) -> None:
     found = client.chat.completions.create(
         model=NAME, messages=HELLO, max_tokens=4, temperature=0, logprobs=True, top_logprobs=2
     )
-    told = found.choices[0].logprobs
-    assert told is not None and told.content is not None
-    assert [each.logprob for each in told.content] == pytest.approx([each.logprob for each in wanted], abs=1e-5)
-    assert all(len(each.top_logprobs) == 2 for each in told.content)
-    assert all(bytes(each.bytes or []).decode() == each.token for each in told.content)
+    entries = found.choices[0].logprobs
+    assert entries is not None and entries.content is not None
+    assert [each.logprob for each in entries.content] == pytest.approx([each.logprob for each in wanted], abs=1e-5)
+    assert all(len(each.top_logprobs) == 2 for each in entries.content)
+    assert all(bytes(each.bytes or []).decode() == each.token for each in entries.content)
     plain = client.completions.create(model=NAME, prompt="HELLO", max_tokens=4, logprobs=1, temperature=0)
     logprobs = plain.choices[0].logprobs
     assert logprobs is not None and logprobs.token_logprobs is not None and logprobs.tokens is not None
@@ -113,9 +113,9 @@ def test_a_json_schema_a_grammar_and_an_expression_are_followed(client: openai.O
     assert len(content) == 2 and set(content) <= {"RED", "BLUE"}
     regex: Any = {"type": "grammar", "syntax": "regex", "definition": "(YES|NO)!{3}"}
     lark: Any = {"type": "grammar", "definition": 'start: ("A" | "B") "C"+ "D"'}
-    for given, wanted in ((regex, ("YES!!!", "NO!!!")), (lark, ("D",))):
+    for grammar, wanted in ((regex, ("YES!!!", "NO!!!")), (lark, ("D",))):
         text = client.chat.completions.create(
-            model=NAME, messages=HELLO, max_tokens=30, temperature=1, seed=1, extra_body={"response_format": given}
+            model=NAME, messages=HELLO, max_tokens=30, temperature=1, seed=1, extra_body={"response_format": grammar}
         ).choices[0]
         assert (text.message.content or "").endswith(wanted) and text.finish_reason == "stop"
 

@@ -67,12 +67,12 @@ def test_a_fault_in_one_request_is_logged_and_does_not_end_the_others(caplog: py
         requests = [Request("a", [1], Options(), asyncio.get_running_loop()) for _ in range(2)]
         for request in requests:
             decoding.submit(request)
-        told = [await asyncio.wait_for(request.events.get(), PATIENCE) for request in requests]
+        events = [await asyncio.wait_for(request.events.get(), PATIENCE) for request in requests]
         assert decoding.ready and decoding.stop(PATIENCE)
-        return told
+        return events
 
-    told = asyncio.run(errors())
-    assert ["AMK901" in str(error) for error in told] == [True, True]
+    failures = asyncio.run(errors())
+    assert ["AMK901" in str(error) for error in failures] == [True, True]
     logged = [record for record in caplog.records if record.exc_info]
     assert len(logged) == 2 and "tokenizer" in caplog.text
 

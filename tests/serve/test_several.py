@@ -60,10 +60,10 @@ def test_requests_are_computed_at_once_and_answered_as_alone(model: amk.Language
     extend = model._backend.extend
     met: list[int] = []
 
-    def together(*given: object) -> list[int]:
+    def together(*arguments: object) -> list[int]:
         if len(met) < 2:  # neither of the first two is answered before the other is being computed
             met.append(both.wait())
-        return extend(*given)  # type: ignore[arg-type]
+        return extend(*arguments)  # type: ignore[arg-type]
 
     model._backend.extend = together  # type: ignore[method-assign]
     try:
@@ -104,12 +104,12 @@ def test_clients_of_the_device_cpu_share_passes(directory: Path, tmp_path: Path,
         forward.read = counted
         with openai.OpenAI(base_url=running.url, api_key="any", max_retries=0) as client, ThreadPoolExecutor(8) as pool:
             found = list(pool.map(lambda each: client.completions.create(model=NAME, **each), asked))
-        for given, each in zip(asked, found, strict=True):
-            wanted = alone.generate(given["prompt"], **{k: v for k, v in given.items() if k != "prompt"})
+        for request, each in zip(asked, found, strict=True):
+            wanted = alone.generate(request["prompt"], **{k: v for k, v in request.items() if k != "prompt"})
             assert each.choices[0].text == wanted.text
             assert each.usage is not None and each.usage.completion_tokens == len(wanted.tokens)
-            told = each.choices[0].logprobs
-            assert told is not None and wanted.logprobs is not None
-            assert told.token_logprobs == pytest.approx([one.logprob for one in wanted.logprobs], abs=1e-4)
+            logprobs = each.choices[0].logprobs
+            assert logprobs is not None and wanted.logprobs is not None
+            assert logprobs.token_logprobs == pytest.approx([one.logprob for one in wanted.logprobs], abs=1e-4)
         assert running.metric("amk_tokens_total", kind="drafted") > 0 or method is None
     assert max(sizes) == 3 and sum(size > 1 for size in sizes) > 5

@@ -36,12 +36,13 @@ def small(settings: Settings = FAST, **changes: Any) -> Schedule:
 
 def test_a_tag_that_has_no_value_where_it_is_used_is_refused() -> None:
     """An edit may ask for it; that it is UNSAFE the verdict says later than a search asks for the time."""
-    made = small(replace(FAST, handoff="tagged"))
+    schedule = small(replace(FAST, handoff="tagged"))
     odd = [
-        b.model_copy(update={"tag": {"1": 1, "l": 1, "t": 5}}) if b.name == "best_value" else b for b in made.buffers
+        b.model_copy(update={"tag": {"1": 1, "l": 1, "t": 5}}) if b.name == "best_value" else b
+        for b in schedule.buffers
     ]
     with pytest.raises(AmkError) as caught:
-        step_ms(made.model_copy(update={"buffers": tuple(odd)}), 128)
+        step_ms(schedule.model_copy(update={"buffers": tuple(odd)}), 128)
     assert caught.value.diagnostics[0].code == "AMK009"
 
 
@@ -236,6 +237,6 @@ def test_batches_and_long_contexts_are_predicted_within_a_tenth() -> None:
 
 def test_a_share_beyond_the_rows_is_timed() -> None:
     """An edit can give a worker rows that are not there: it reads its chunks and writes nothing. A verdict says so."""
-    made = small(replace(FAST, handoff="tagged"))
-    edited = apply(made, [SetTable(name="qkv.first", entries={"3": 4000})]).schedule
-    assert 0 < step_ms(edited, 100) < 2 * step_ms(made, 100)
+    schedule = small(replace(FAST, handoff="tagged"))
+    edited = apply(schedule, [SetTable(name="qkv.first", entries={"3": 4000})]).schedule
+    assert 0 < step_ms(edited, 100) < 2 * step_ms(schedule, 100)

@@ -32,9 +32,9 @@ def library() -> ctypes.CDLL:
         target = Path(folder) / "rules.so"
         flags = ["-O2", "-std=c11", "-Wall", "-Werror", "-shared", "-fPIC"]
         subprocess.run([found, *flags, str(SOURCE), "-o", str(target)], check=True)
-        made = ctypes.CDLL(str(target))
-    made.explore_all.restype = ctypes.c_int64
-    return made
+        handle = ctypes.CDLL(str(target))
+    handle.explore_all.restype = ctypes.c_int64
+    return handle
 
 
 def explored(many: Joined, limit: int = 20_000, all_of_it: bool = False) -> tuple[list[set[str] | None], int]:

@@ -43,15 +43,15 @@ def claims_of(flat: FlatSystem, machine: Machine, block: Json, orders: Json) -> 
 
 def forged(rng: Random, claims: Json) -> Json:
     """The same with a number or a pair changed."""
-    made = copy.deepcopy(claims)
+    forgery = copy.deepcopy(claims)
     name = rng.choice(("met", "sent", "before"))
-    if made[name]:
-        k = rng.randrange(len(made[name]))
+    if forgery[name]:
+        k = rng.randrange(len(forgery[name]))
         if name == "before":
-            made[name][k] = [rng.choice(made[name])[0], rng.choice(made[name])[1]]
+            forgery[name][k] = [rng.choice(forgery[name])[0], rng.choice(forgery[name])[1]]
         else:
-            made[name][k] = max(0, made[name][k] + rng.choice((-2, -1, 1, 2)))
-    return made
+            forgery[name][k] = max(0, forgery[name][k] + rng.choice((-2, -1, 1, 2)))
+    return forgery
 
 
 def proves(block: Json, orders: Json, claims: Json) -> bool:

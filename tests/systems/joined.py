@@ -47,14 +47,14 @@ class Joined:
             columns[f"{table}_first"] = _before(np.diff(first)[events])
         for name in ("wait_counter", "signal_counter"):
             columns[name] = renumbered[columns[name]]
-        made = Columns(
+        subset = Columns(
             agent_first=_before(block.agent_size[agents]),
             event_tag=block.event_tag[events],
             counter_init=block.counter_init[counters],
             **columns,
         )
         system = FlatSystem(
-            made,
+            subset,
             self.system.acquires[rows["wait"]],
             self.system.releases[rows["signal"]],
             self.system.scope[counters],
@@ -71,8 +71,8 @@ class Joined:
 def joined(drawn: Sequence[Made]) -> Joined:
     """All of them, each in a cluster of its own."""
     sys, agents, counters = System("many"), [0], [0]
-    for number, made in enumerate(drawn):
-        made.build(sys, f"{number} ", cluster=number)
+    for number, protocol in enumerate(drawn):
+        protocol.build(sys, f"{number} ", cluster=number)
         agents.append(len(sys._agents))
         counters.append(len(sys._counters))
     return Joined(sys.flat(), np.array(agents), np.array(counters))

@@ -51,9 +51,9 @@ def attack(number: int, flat: int = FLAT, loops: int = LOOPS) -> dict[str, Any]:
     for n in range(flat):
         system = Made(rng, (1, 2, 2, 3)).built().flat()
         if system.rules is not None and not judged(system).safe:
-            differences += [f"slice {number}, {n}: {told}" for told in _flat(system, rng, counts)]
+            differences += [f"slice {number}, {n}: {difference}" for difference in _flat(system, rng, counts)]
     for n in range(loops):
-        differences += [f"slice {number}, loop {n}: {told}" for told in _loops(rng, counts)]
+        differences += [f"slice {number}, loop {n}: {difference}" for difference in _loops(rng, counts)]
     return {**counts, "differences": differences}
 
 
@@ -80,14 +80,14 @@ def kernels(rng: Random) -> tuple[LoopSystem, list[LoopSystem]]:
     """A kernel, and some that are a little different."""
     if rng.random() < 0.4:
         return built(random_program(rng)), [built(random_program(rng)) for _ in range(2)]
-    seed, made = rng.random(), []
+    seed, systems = rng.random(), []
     for changes in (0, 1, 1, 2):
         draft = Draft(Random(seed))
         draft.rng = rng
         for _ in range(changes):
             draft.change()
-        made.append(draft.built())
-    return made[0], made[1:]
+        systems.append(draft.built())
+    return systems[0], systems[1:]
 
 
 def _loops(rng: Random, counts: Counter[str]) -> Iterator[str]:
@@ -151,24 +151,24 @@ def accepted(program: Program, evidence: Any) -> int | None:
 
 def changed(rng: Random, evidence: Any) -> Any:
     """With some numbers changed."""
-    made = copy.deepcopy(evidence)
+    forgery = copy.deepcopy(evidence)
     for _ in range(rng.choice((1, 1, 2, 4))):
         table = rng.choice(("claims", "claims", "lines", "runs", "loose", "rest"))
-        if table in ("claims", "lines") and made[table]:
-            row = rng.choice(made[table])
+        if table in ("claims", "lines") and forgery[table]:
+            row = rng.choice(forgery[table])
             where = rng.choice(row[3]) if table == "claims" and row[3] else row
             at = rng.choice([k for k, entry in enumerate(where) if type(entry) is int])
             where[at] = max(-20, where[at] + rng.choice((-3, -1, 1, 3)))
         elif table == "runs":
-            legs = made["runs"][rng.choice(("head", "period", "tail"))]
+            legs = forgery["runs"][rng.choice(("head", "period", "tail"))]
             if legs:
                 leg = rng.choice(legs)
                 leg[rng.randrange(2)] = max(0, leg[0] + rng.choice((-1, 1)))
         elif table == "loose":
-            made["loose"] = [] if made["loose"] else [rng.randrange(6)]
+            forgery["loose"] = [] if forgery["loose"] else [rng.randrange(6)]
         else:
-            made["rest"], made["periods"] = 0, rng.choice((2, 3, 4, 5))
-    return made
+            forgery["rest"], forgery["periods"] = 0, rng.choice((2, 3, 4, 5))
+    return forgery
 
 
 def main() -> int:

@@ -56,11 +56,11 @@ class Drawn:
 
     def _of(self, number: int) -> Iterator[tuple[int, Made]]:
         for seed in range(FIRST + number * EACH, FIRST + (number + 1) * EACH):
-            made = Made(Random(seed), CHANGES)
-            digest = blake2b(made.key.encode(), digest_size=16).digest()
+            protocol = Made(Random(seed), CHANGES)
+            digest = blake2b(protocol.key.encode(), digest_size=16).digest()
             if digest not in self.seen:
                 self.seen.add(digest)
-                yield seed, made
+                yield seed, protocol
 
 
 DRAWN = Drawn()
@@ -75,8 +75,8 @@ def compared(systems: Iterable[tuple[int, Made]]) -> dict[str, Any]:
     """Counts and differences of these systems, which are under their seeds."""
     counts: Counter[str] = Counter()
     differences = []
-    for seed, made in systems:
-        verdict = judged(made.built().flat())
+    for seed, protocol in systems:
+        verdict = judged(protocol.built().flat())
         document = to_json(verdict.system)
         explorer = Rules(document, STATES)
         try:

@@ -101,13 +101,13 @@ def defined(system: Case) -> bool:
 
 
 def drawn() -> Iterator[Case]:
-    rng, made = Random(2026), 0
-    while made < RANDOM:
+    rng, number = Random(2026), 0
+    while number < RANDOM:
         system = to_json(random_rules(rng).flat())
         found = explored(system) if defined(system) else None
         if found is not None:
-            yield case(f"random-{made:03}", "random", found, "exploration", system)
-            made += 1
+            yield case(f"random-{number:03}", "random", found, "exploration", system)
+            number += 1
 
 
 def main() -> None:

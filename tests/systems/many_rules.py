@@ -36,11 +36,11 @@ def different(first: int, changes: tuple[int, ...]) -> Iterator[Made]:
     seen: set[str] = set()
     seed = first
     while True:
-        made = Made(Random(seed), changes)
+        protocol = Made(Random(seed), changes)
         seed += 1
-        if made.defined and made.key not in seen:
-            seen.add(made.key)
-            yield made
+        if protocol.defined and protocol.key not in seen:
+            seen.add(protocol.key)
+            yield protocol
 
 
 class Compared:
@@ -90,10 +90,10 @@ class Compared:
         if not check(to_json(system), evidence).accepted:
             self.differences.append(f"batch {self.batches}: the checker refuses the certificate")
 
-    def _told(self, verdict: str, wrong: bool, made: Made) -> None:
+    def _told(self, verdict: str, wrong: bool, protocol: Made) -> None:
         self.counts[verdict] += 1
         if wrong:
-            self.differences.append(f"{verdict}: {made.key}")
+            self.differences.append(f"{verdict}: {protocol.key}")
 
 
 def _named(many: Joined, verdict: Verdict) -> int:

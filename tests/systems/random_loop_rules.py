@@ -163,7 +163,7 @@ class Draft:
 
 
 def random_loop_rules(rng: Random, changes: tuple[int, ...] = (0, 0, 1, 1, 2)) -> LoopSystem:
-    made = Draft(rng)
+    draft = Draft(rng)
     for _ in range(rng.choice(changes)):
-        made.change()
-    return made.built()
+        draft.change()
+    return draft.built()

@@ -60,10 +60,10 @@ def built(program: Program) -> LoopSystem:
 
 def random_program(rng: Random) -> Program:
     slots = rng.choice((1, 1, 2, 3))
-    made = rng.choice((_ring, _ring, _barrier, _pair))(rng, slots)
+    program = rng.choice((_ring, _ring, _barrier, _pair))(rng, slots)
     for _ in range(rng.choice((0, 0, 1, 1, 2))):
-        made = _changed(rng, made)
-    return made
+        program = _changed(rng, program)
+    return program
 
 
 def _ring(rng: Random, slots: int) -> Program:

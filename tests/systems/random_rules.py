@@ -73,7 +73,7 @@ class Made:
         """PTX says what happens: whoever waits for others at a barrier has arrived, and at that of a cluster each agent
         arrives and waits in turns."""
         of_cluster = {
-            k for k, (verb, given) in enumerate(self.sys.declared) if verb == "barrier" and "cluster" in given
+            k for k, (verb, arguments) in enumerate(self.sys.declared) if verb == "barrier" and "cluster" in arguments
         }
         for calls in self.calls.values():
             waiting: dict[int, bool] = {}
@@ -96,14 +96,14 @@ class Made:
     def build(self, sys: System, named: str = "", cluster: int = 0) -> None:
         """Add it to a system; named: what the names of its agents, counters and buffers begin with."""
         with sys.at(HERE):
-            made = [
+            objects = [
                 getattr(sys, verb)(named + name, *_in_bytes(verb, (name, *rest))[1:])
                 for verb, (name, *rest) in self.sys.declared
             ]
             for name, calls in self.calls.items():
                 agent = sys.agent(named + name, cluster=cluster)
                 for verb, arguments in calls:
-                    getattr(agent, verb)(*(_real(made, argument) for argument in _in_bytes(verb, arguments)))
+                    getattr(agent, verb)(*(_real(objects, argument) for argument in _in_bytes(verb, arguments)))
 
     def read(self, agent: str, data: Of, lo: int, value: object) -> None:
         """Some bytes of a box."""
@@ -256,9 +256,9 @@ def _in_bytes(verb: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(UNIT * one if at in places else one for at, one in enumerate(arguments))
 
 
-def _real(made: list[Any], argument: Any) -> Any:
+def _real(objects: list[Any], argument: Any) -> Any:
     if isinstance(argument, Of):
-        return made[argument.number]
+        return objects[argument.number]
     if isinstance(argument, tuple) and isinstance(argument[0], Of):
-        return (made[argument[0].number], *(UNIT * place for place in argument[1:]))
+        return (objects[argument[0].number], *(UNIT * place for place in argument[1:]))
     return argument

@@ -87,8 +87,8 @@ class Rules:
         for c, _, rule, acquires in self.waits[event]:
             if acquires:
                 # what a phase released is seen by waits for it; what a counter was given, by waits for it
-                given = counters[c][4] if rule in (1, 3) else counters[c][3]
-                past, fenced = past | {e for e in given if e >= 0}, fenced | {-e - 1 for e in given if e < 0}
+                events = counters[c][4] if rule in (1, 3) else counters[c][3]
+                past, fenced = past | {e for e in events if e >= 0}, fenced | {-e - 1 for e in events if e < 0}
         memory = self.touch(event, past, fenced, memory, found)
         past = past | {event}
         if self.proxy[event] == 2:
@@ -111,17 +111,17 @@ class Rules:
     def signalled(
         self, number: int, counter: State, amount: int, rule: int, mine: frozenset[int], found: set[str]
     ) -> State:
-        value, pending, missing, given, over = counter
+        value, pending, missing, events, over = counter
         if not self.phase[number]:
-            return (amount - 1, 0, 0, mine, over) if rule == 1 else (value + amount, 0, 0, given | mine, over)
+            return (amount - 1, 0, 0, mine, over) if rule == 1 else (value + amount, 0, 0, events | mine, over)
         pending -= {0: amount, 2: 1, 3: 0, 4: 0}[rule]
         missing += {0: 0, 2: amount, 3: -amount, 4: amount}[rule]
-        given = given | mine
+        events = events | mine
         if pending < 0:
             found.add("arrivals")
         if pending == 0 == missing:
-            return value + 1, self.phase[number], 0, given, given
-        return value, pending, missing, given, over
+            return value + 1, self.phase[number], 0, events, events
+        return value, pending, missing, events, over
 
     def touch(self, event: int, past: frozenset[int], fenced: frozenset[int], memory: State, found: set[str]) -> State:
         """memory: (event, row) of the accesses that happened, in order."""

@@ -33,10 +33,10 @@ def test_every_incident_is_in_it_as_it_is_in_the_code() -> None:
     stored = {case["name"]: case["system"] for case in CASES}
     for incident in load().values():
         for fixed, name in ((False, "reported"), (True, "fixed")):
-            made, kept = to_json(incident.system(fixed).flat()), dict(stored[f"{incident.name}/{name}"])
-            made.pop("sources")
+            document, kept = to_json(incident.system(fixed).flat()), dict(stored[f"{incident.name}/{name}"])
+            document.pop("sources")
             kept.pop("sources")
-            assert made == kept
+            assert document == kept
 
 
 def test_the_verdicts_are_mixed_and_the_names_unique() -> None:
@@ -48,13 +48,13 @@ def test_the_verdicts_are_mixed_and_the_names_unique() -> None:
 
 def test_the_score_counts_every_kind_of_answer() -> None:
     cases = [{"name": str(n), "expected": "SAFE" if n % 2 else "UNSAFE", "family": "f"} for n in range(6)]
-    given = {"0": "UNSAFE", "1": "UNSAFE", "2": "SAFE", "3": "UNKNOWN", "4": "UNKNOWN", "9": "SAFE"}
-    told = score(cases, [{"name": name, "verdict": verdict, "seconds": 1} for name, verdict in given.items()])
-    found = {kind: names for kind, names in told["by_outcome"].items() if names}
+    answers = {"0": "UNSAFE", "1": "UNSAFE", "2": "SAFE", "3": "UNKNOWN", "4": "UNKNOWN", "9": "SAFE"}
+    report = score(cases, [{"name": name, "verdict": verdict, "seconds": 1} for name, verdict in answers.items()])
+    found = {kind: names for kind, names in report["by_outcome"].items() if names}
     assert found == {
         "right": ["0"], "false UNSAFE": ["1"], "false SAFE": ["2"], "UNKNOWN": ["3", "4"], "missing": ["5"],
     }  # fmt: skip
-    assert by_family(cases, told["by_outcome"]) == [("f", 6, 1)] and told["seconds"]["sum"] == 5
+    assert by_family(cases, report["by_outcome"]) == [("f", 6, 1)] and report["seconds"]["sum"] == 5
 
 
 def test_the_score_needs_nothing_of_amk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,7 +29,7 @@ def meant(text: str) -> list[int] | None:
 
 
 def test_integers_are_those_of_the_standard_library() -> None:
-    rng, told = Random(3), 0
+    rng, count = Random(3), 0
     for separator in (",", ", ", ",\n", " ,"):
         for _ in range(600):
             text = separator.join(
@@ -37,8 +37,8 @@ def test_integers_are_those_of_the_standard_library() -> None:
             )
             found = integers(text.encode())
             assert (None if found is None else found.tolist()) == meant(text), text
-            told += found is not None
-    assert told > 300
+            count += found is not None
+    assert count > 300
 
 
 def test_a_text_with_lifted_columns_has_the_same_value() -> None:

@@ -141,8 +141,8 @@ def test_what_c_rounds_towards_zero_is_not_divided() -> None:
         with pytest.raises(AmkError, match="round differently"):
             judged_program(parse_loops(slots_at(text), "l.json"))
         with pytest.raises(LoopRefused, match="round in two ways"):
-            made = number(text, {}, "k")
-            assert made.shape and [made.at(k) for k in range(8)]
+            value = number(text, {}, "k")
+            assert value.shape and [value.at(k) for k in range(8)]
     behind = slots_at("k % 4", 1).replace(b"(tiles + 3) % 4", b"(tiles - 1) % 4")
     assert judged_program(parse_loops(behind, "l.json")).verdict == "SAFE"
     with pytest.raises(AmkError, match="round differently"):

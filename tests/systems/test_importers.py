@@ -134,8 +134,8 @@ def test_sums_and_rows_of_requests_are_said_by_whom_the_file_does_not_say_them()
     for said in ({"adds": [101]}, {"per_request": [101]}):
         assert judged(task_graph(both, "g", **said).flat()).safe, said
         both["all_events"][0]["num_triggers"] = 1
-        code, told = finding(task_graph(both, "g", **said))
-        assert code == "AMK302" and "type 102" in told
+        code, message = finding(task_graph(both, "g", **said))
+        assert code == "AMK302" and "type 102" in message
         both["all_events"][0]["num_triggers"] = 2
 
 
@@ -175,7 +175,7 @@ def recording(system: FlatSystem, order: list[int]) -> list[str]:
 
 def test_recorded_runs_have_the_races_that_the_machine_sees() -> None:
     """Two programs for happens-before, on the same runs of random systems."""
-    rng, told = Random(4), [0, 0]
+    rng, counts = Random(4), [0, 0]
     for system in random_systems(150, seed=83):
         block = FlatSystem.plain(system)
         if {2, 3} <= set(system.access_kind.tolist()):
@@ -186,8 +186,8 @@ def test_recorded_runs_have_the_races_that_the_machine_sees() -> None:
             continue  # the machine stops there, and later races are not seen
         found = recorded(recording(block, machine.order), "trace.jsonl")
         assert bool(found) == race, trouble
-        told[race] += 1
-    assert min(told) > 10, told
+        counts[race] += 1
+    assert min(counts) > 10, counts
 
 
 def test_a_trace_is_checked_and_its_places_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -209,12 +209,12 @@ def test_a_trace_is_checked_and_its_places_told(tmp_path: Path, capsys: pytest.C
 
 
 def test_the_command_writes_what_verify_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    given, system = tmp_path / "g.json", tmp_path / "s.json"
-    given.write_text(json.dumps(graph(wait=1)))
-    assert main(["import", "task-graph", str(given), "-o", str(system)]) == 0
+    source, system = tmp_path / "g.json", tmp_path / "s.json"
+    source.write_text(json.dumps(graph(wait=1)))
+    assert main(["import", "task-graph", str(source), "-o", str(system)]) == 0
     assert main(["verify", str(system)]) == 1
-    given.write_text(json.dumps(queues(1)))
-    assert main(["import", "instruction-queues", str(given), "--fenced", "-o", str(system)]) == 0
+    source.write_text(json.dumps(queues(1)))
+    assert main(["import", "instruction-queues", str(source), "--fenced", "-o", str(system)]) == 0
     assert main(["verify", str(system), "--certificate", str(tmp_path / "c.json")]) == 0
     assert main(["check-certificate", str(system), str(tmp_path / "c.json")]) == 0
     assert "SAFE" in capsys.readouterr().out

@@ -28,8 +28,8 @@ def wrong(verdict: Verdict, limit: int = 20_000) -> bool:
 def test_the_bug_is_found_and_its_fix_is_safe(incident: Incident) -> None:
     verdict = judged(incident.system(False).flat())
     assert verdict.verdict == "UNSAFE" and verdict.diagnostics[0].code.startswith(incident.code), verdict
-    told = verdict.explain()
-    assert all(words in told for words in incident.says) and "amk/systems/incidents/" in told, told
+    text = verdict.explain()
+    assert all(words in text for words in incident.says) and "amk/systems/incidents/" in text, text
     found = verdict.witness_json()
     if incident.code != "AMK505":
         assert found is not None

@@ -32,16 +32,16 @@ def read_back(system: LoopSystem) -> LoopSystem:
     VALIDATOR.validate(json.loads(text))
     read = parse_loops(text.encode(), "loops.json")
     assert canonical(read.document) == text
-    made = Program(read, {}, system.count).built()
-    assert text_of(made) == text
-    return made
+    result = Program(read, {}, system.count).built()
+    assert text_of(result) == text
+    return result
 
 
 @pytest.mark.parametrize("system", SAFE + UNSAFE, ids=lambda s: s.name)
 def test_a_file_says_what_python_said(system: LoopSystem) -> None:
-    made = read_back(system)
+    result = read_back(system)
     for laps in (0, 1, 5, 12):
-        assert to_json(made.unrolled(laps).flat()) == to_json(system.unrolled(laps).flat())
+        assert to_json(result.unrolled(laps).flat()) == to_json(system.unrolled(laps).flat())
 
 
 @pytest.mark.parametrize("system", [ring(), *UNSAFE], ids=lambda s: s.name)
@@ -54,8 +54,8 @@ def test_files_of_random_kernels_say_the_same_events() -> None:
     rng = Random(23)
     for _ in range(20):
         system = built(random_program(rng))
-        made = read_back(system)
-        assert all(to_json(made.unrolled(n).flat()) == to_json(system.unrolled(n).flat()) for n in (0, 3, 7))
+        result = read_back(system)
+        assert all(to_json(result.unrolled(n).flat()) == to_json(system.unrolled(n).flat()) for n in (0, 3, 7))
 
 
 def test_numbers_are_written_in_one_way() -> None:
@@ -71,8 +71,8 @@ def test_numbers_are_written_in_one_way() -> None:
     rng = Random(5)
     for _ in range(60):
         index = (k * rng.randint(-3, 3) + rng.randint(0, 5)) % rng.randint(1, 6) * rng.randint(-2, 9) + k // 2
-        given = evaluated(json.loads(json.dumps(written(index, "k"))), {"k": k})
-        assert [Index.of(given).at(lap) for lap in range(40)] == [index.at(lap) for lap in range(40)]
+        value = evaluated(json.loads(json.dumps(written(index, "k"))), {"k": k})
+        assert [Index.of(value).at(lap) for lap in range(40)] == [index.at(lap) for lap in range(40)]
 
 
 def document(**changes: Any) -> dict[str, Any]:
@@ -95,8 +95,8 @@ def document(**changes: Any) -> dict[str, Any]:
     } | changes  # fmt: skip
 
 
-def judged_text(given: dict[str, Any]) -> Any:
-    return judged_program(parse_loops(json.dumps(given, indent=1).encode(), "ring.json"))
+def judged_text(content: dict[str, Any]) -> Any:
+    return judged_program(parse_loops(json.dumps(content, indent=1).encode(), "ring.json"))
 
 
 def test_every_value_of_a_parameter_is_looked_at() -> None:
@@ -119,13 +119,13 @@ def changed(change: str, to: str) -> dict[str, Any]:
 
 def test_a_value_that_is_wrong_is_found_behind_one_that_is_not_decided() -> None:
     """With one slot the arrivals at `other` grow, which is not decided; with two a slot too many is free."""
-    given = document()
+    content = document()
     growing = {"do": "signal", "counter": "other", "amount": "k * (1 - slots // 2) + 1"}
-    given["agents"][0]["code"][0]["code"].append(growing)
-    given["counters"].append({"name": "other"})
-    assert judged_text(given).verdict == "UNKNOWN"
-    given["counters"][1]["init"] = "slots + slots // 2"
-    assert judged_text(given).verdict == "UNSAFE"
+    content["agents"][0]["code"][0]["code"].append(growing)
+    content["counters"].append({"name": "other"})
+    assert judged_text(content).verdict == "UNKNOWN"
+    content["counters"][1]["init"] = "slots + slots // 2"
+    assert judged_text(content).verdict == "UNSAFE"
 
 
 def test_an_open_count_in_another_place_is_unknown_by_name_and_tried_where_it_is_small() -> None:
@@ -197,8 +197,8 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     ring(short=1).save(bad)
     assert main(["verify", str(good)]) == 0 and "SAFE  ring: 2 agents, laps from 0 on" in capsys.readouterr().out
     assert main(["verify", str(bad), "--witness", str(witness)]) == 1
-    told = capsys.readouterr()
-    assert "test_loops.py:" in told.out + told.err and main(["replay", str(witness)]) == 0
+    output = capsys.readouterr()
+    assert "test_loops.py:" in output.out + output.err and main(["replay", str(witness)]) == 0
     for form in ("concise", "sarif", "github", "json"):
         capsys.readouterr()
         assert main(["verify", str(bad), "--format", form]) == 1

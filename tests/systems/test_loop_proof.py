@@ -79,8 +79,8 @@ def meet(only_arrives: bool = True, second: bool = True) -> LoopSystem:
 
 def checked(system: LoopSystem) -> Verdict:
     document = document_of(system)
-    made = loop_certificate(judged_loops(system), document)
-    return check(document.model_dump(mode="json"), json.loads(json.dumps(made)))
+    evidence = loop_certificate(judged_loops(system), document)
+    return check(document.model_dump(mode="json"), json.loads(json.dumps(evidence)))
 
 
 RIGHT = [tma(1), tma(2, 2), stores(), stores(1, 0), meet(), meet(False)]
@@ -146,9 +146,9 @@ def test_forged_certificates_are_refused() -> None:
 @pytest.mark.parametrize("changed", ["values", "laps", "rests", "base", "open", "claims", "runs"])
 def test_changed_and_malformed_certificates_are_refused(changed: str) -> None:
     document = document_of(tma(1))
-    plain, made = document.model_dump(mode="json"), loop_certificate(judged_loops(tma(1)), document)
+    plain, evidence = document.model_dump(mode="json"), loop_certificate(judged_loops(tma(1)), document)
     for bad in (None, [], {"1": {}}, 0, -1, "x", [[1]], {"0": 1}):
-        forged = copy.deepcopy(made)
+        forged = copy.deepcopy(evidence)
         if changed == "open":
             forged["open"] = bad
         elif changed in ("claims", "runs"):
@@ -157,20 +157,20 @@ def test_changed_and_malformed_certificates_are_refused(changed: str) -> None:
             forged["cases"][0][changed] = bad
         assert not check(plain, json.loads(json.dumps(forged))).accepted, bad
     for other in (tma(1, free=1), tma(2), stores()):
-        assert not check(document_of(other).model_dump(mode="json"), made).accepted
+        assert not check(document_of(other).model_dump(mode="json"), evidence).accepted
 
 
 @pytest.mark.turns(12)
 def test_random_kernels_are_safe_only_if_longer_unrollings_are() -> None:
-    told: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for seed in range(10):
         system = random_loop_rules(Random(seed))
         verdict = judged_loops(system)
-        told[verdict.verdict] += 1
+        counts[verdict.verdict] += 1
         if verdict.safe:
             assert all(judged(system.unrolled(verdict.laps + more).flat()).safe for more in (1, 2, 9)), seed
         assert not verdict.safe or seed % 4 or checked(system).accepted
-    assert told["SAFE"] > 2 and told["UNSAFE"] > 2 and told["UNKNOWN"] < 3, told
+    assert counts["SAFE"] > 2 and counts["UNSAFE"] > 2 and counts["UNKNOWN"] < 3, counts
 
 
 def test_numbers_repeat_as_their_shape_says() -> None:
@@ -183,15 +183,15 @@ def test_numbers_repeat_as_their_shape_says() -> None:
                 (f"({text} + {n})", f"({text} * {n})", f"({text} % {n})", f"({text} // {n})", f"({n} - {text})")
             )
         try:
-            made = number(text, {}, "k")
-            period, rate = made.shape
-            assert [made.at(k) for k in range(MOST_LAPS)]
+            value = number(text, {}, "k")
+            period, rate = value.shape
+            assert [value.at(k) for k in range(MOST_LAPS)]
         except Refused:
             continue  # it repeats late, or divides what may be negative
         tried += 1
         assert period <= MOST_LAPS
-        assert all(made.at(k + period) == made.at(k) + rate * period for k in range(2 * period + 3)), text
-        assert all(made.at(k) == eval(text, {"k": k}) for k in range(20))
+        assert all(value.at(k + period) == value.at(k) + rate * period for k in range(2 * period + 3)), text
+        assert all(value.at(k) == eval(text, {"k": k}) for k in range(20))
     assert tried > 150
 
 

@@ -151,9 +151,9 @@ def agrees(verdict: LoopVerdict, further: tuple[int, ...]) -> bool:
 
 @pytest.mark.turns(4)
 def test_random_kernels_are_safe_only_if_longer_unrollings_are() -> None:
-    rng, told = Random(17), Counter[str]()
+    rng, counts = Random(17), Counter[str]()
     for _ in range(SYSTEMS):
         verdict = judged_loops(built(random_program(rng)))
-        told[verdict.verdict] += 1
+        counts[verdict.verdict] += 1
         assert agrees(verdict, (1, 2, 12))
-    assert min(told["SAFE"], told["UNSAFE"]) * 4 > SYSTEMS and told["UNKNOWN"] * 10 < SYSTEMS, told
+    assert min(counts["SAFE"], counts["UNSAFE"]) * 4 > SYSTEMS and counts["UNKNOWN"] * 10 < SYSTEMS, counts

@@ -29,9 +29,9 @@ def test_the_compiled_explorer_says_what_the_rules_say() -> None:
     drawn = [Made(Random(seed), CHANGES) for seed in range(250)]
     found, _ = explored(joined(drawn), all_of_it=True)
     compared = 0
-    for made, wrong in zip(drawn, found, strict=True):
+    for protocol, wrong in zip(drawn, found, strict=True):
         try:
-            assert Rules(to_json(made.built().flat()), 2_000).wrong() == wrong, made.key
+            assert Rules(to_json(protocol.built().flat()), 2_000).wrong() == wrong, protocol.key
         except TooMany:
             continue
         compared += 1

@@ -46,7 +46,7 @@ def explored(system: System) -> bool:
 
 @pytest.mark.turns(4)
 def test_files_of_random_systems_get_the_verdict_of_exploration() -> None:
-    told: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for number, system in enumerate(random_systems(STRONG * MORE, seed=41)):
         plain = FlatSystem.plain(system)
         back, document = read_back(plain)
@@ -55,13 +55,13 @@ def test_files_of_random_systems_get_the_verdict_of_exploration() -> None:
         if number % 4 == 0:
             assert judged(plain).verdict == verdict.verdict
             assert verdict.safe == explored(system)
-        told[verdict.verdict if verdict.finding is None else verdict.finding.diagnostic.code] += 1
+        counts[verdict.verdict if verdict.finding is None else verdict.finding.diagnostic.code] += 1
         if verdict.safe:
             assert check(document, certificate(back)).accepted
         else:
             found = verdict.witness_json()
             assert found is not None and replay(found["system"], found["witness"])
-    assert min(told[name] for name in ("SAFE", "AMK301", "AMK302", "AMK104")) > 4, told
+    assert min(counts[name] for name in ("SAFE", "AMK301", "AMK302", "AMK104")) > 4, counts
 
 
 def weakened(system: System, rng: Random) -> FlatSystem:
@@ -83,7 +83,7 @@ def safe_systems(count: int, seed: int) -> Iterator[System]:
 @pytest.mark.turns(4)
 def test_relaxed_operations_mean_what_happens_before_says() -> None:
     """SAFE: no interleaving has a race. UNSAFE: some has one, or reads wrongly. UNKNOWN is rare."""
-    rng, told = Random(5), Counter[str]()
+    rng, counts = Random(5), Counter[str]()
     for system in safe_systems(4 * RELAXED * MORE, seed=43):
         for _ in range(2):
             weak = weakened(system, rng)
@@ -92,13 +92,13 @@ def test_relaxed_operations_mean_what_happens_before_says() -> None:
                 racy = Weak(weak, 20_000).visit()
             except StateSpaceTooLarge:
                 continue
-            told[verdict.verdict] += 1
+            counts[verdict.verdict] += 1
             assert verdict.safe <= (not racy) and (verdict.verdict == "UNSAFE") <= racy
             if verdict.safe:
                 back, document = read_back(weak)
                 assert check(document, certificate(back)).accepted
-    assert told["UNSAFE"] > 4 and told["SAFE"] > 20, told
-    assert told["UNKNOWN"] * 10 < sum(told.values()), told
+    assert counts["UNSAFE"] > 4 and counts["SAFE"] > 20, counts
+    assert counts["UNKNOWN"] * 10 < sum(counts.values()), counts
 
 
 def forgeries(rng: Random, evidence: dict[str, Any]) -> Any:

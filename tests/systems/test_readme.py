@@ -23,8 +23,8 @@ def test_the_page_shows_what_is_said() -> None:
     page = PAGE.read_text(encoding="utf-8")
     code = page.partition("```python\n")[2].partition("```")[0]
     assert explained(code).startswith("SAFE")
-    told = explained(code.replace("c.wait(full, k + 1)", "c.wait(full, k)")).splitlines()[1:]
-    assert all(f"    {line}\n" in page for line in told) and len(told) == 6
+    lines = explained(code.replace("c.wait(full, k + 1)", "c.wait(full, k)")).splitlines()[1:]
+    assert all(f"    {line}\n" in page for line in lines) and len(lines) == 6
 
 
 BEGINNERS = {
@@ -68,10 +68,10 @@ def test_the_page_s_loops_are_safe_for_every_number_of_laps() -> None:
     assert amk.verify(names["endless"]()).safe and amk.verify(names["tma"](2)).safe
     text = (PAGE.parent / "files.md").read_text(encoding="utf-8").partition("```json\n")[2].partition("```")[0]
     assert judged_program(parse_loops(text.encode(), "ring.json")).safe
-    told = judged_program(
+    verdict = judged_program(
         parse_loops(text.replace('"full", "at_least": "k + 1"', '"full", "at_least": "k"').encode(), "ring.json")
     )
-    assert told.verdict == "UNSAFE" and "ring.cu:12" not in told.explain() and "ring.json:" in told.explain()
+    assert verdict.verdict == "UNSAFE" and "ring.cu:12" not in verdict.explain() and "ring.json:" in verdict.explain()
 
 
 LOOPS = {
@@ -93,10 +93,10 @@ def test_the_usual_mistakes_in_loops_are_told_with_what_to_change(
 ) -> None:
     page = (PAGE.parent / "loops.md").read_text(encoding="utf-8")
     names: dict[str, Any] = {}
-    made = "".join(part.partition("```")[0] for part in page.split("```python\n")[1:])
-    assert made.count(before) == 1
-    exec(compile(made.replace(before, after), "ring.py", "exec"), names)
-    kernel = names["endless" if made.index(before) < made.index("def tma") else "tma"]
+    source = "".join(part.partition("```")[0] for part in page.split("```python\n")[1:])
+    assert source.count(before) == 1
+    exec(compile(source.replace(before, after), "ring.py", "exec"), names)
+    kernel = names["endless" if source.index(before) < source.index("def tma") else "tma"]
     if not code:
         with pytest.raises(TypeError, match=words):
             kernel()
@@ -122,8 +122,8 @@ def test_mistakes_in_a_file_with_loops_are_told_with_what_to_change(
     assert before in text
     (tmp_path / "ring.json").write_text(text.replace(before, after))
     assert main(["verify", str(tmp_path / "ring.json")]) != 0
-    told = capsys.readouterr()
-    assert words in told.out + told.err
+    output = capsys.readouterr()
+    assert words in output.out + output.err
 
 
 GUIDE = PAGE.parent / "guides" / "kernel-author.md"
@@ -137,7 +137,7 @@ MISTAKES = {
 }
 
 
-def told(code: str) -> str:
+def explanation(code: str) -> str:
     names: dict[str, Any] = {}
     exec(compile(code.replace("print(", "("), "ring.py", "exec"), names)
     return str(amk.verify(names["kernel"]()).explain())
@@ -146,15 +146,15 @@ def told(code: str) -> str:
 def test_the_guide_s_ring_is_right_and_its_mistakes_are_told_as_it_says() -> None:
     page = GUIDE.read_text(encoding="utf-8")
     code = page.partition("```python\n")[2].partition("```")[0]
-    assert told(code).startswith("SAFE")
+    assert explanation(code).startswith("SAFE")
     for (before, after), (finding, words) in MISTAKES.items():
         assert before in code and words in page
-        found = told(code.replace(before, after))
+        found = explanation(code.replace(before, after))
         assert finding in found and words in found, found
     lines = code.splitlines()
     read = next(n for n, line in enumerate(lines) if "c.read(" in line)
     lines[read], lines[read + 1] = lines[read + 1], lines[read]
-    assert "AMK302" in told("\n".join(lines)) and "slots" in told("\n".join(lines))
+    assert "AMK302" in explanation("\n".join(lines)) and "slots" in explanation("\n".join(lines))
 
 
 def test_the_compiler_guide_s_file_gets_the_finding_that_it_shows() -> None:

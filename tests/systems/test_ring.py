@@ -56,10 +56,10 @@ def test_the_file_says_the_same_and_every_form_names_the_kernel_s_line(
     ring(Mistake(short=1)).save(file)
     for form in ("full", "concise", "json", "sarif", "github"):
         assert main(["verify", str(file), "--format", form, "--witness", str(witness)]) == 1
-        told = "".join(capsys.readouterr())
-        assert "ring.py" in told and str(WRITE) in told
+        output = "".join(capsys.readouterr())
+        assert "ring.py" in output and str(WRITE) in output
         if form == "sarif":
-            (result,) = json.loads(told.partition("\nUNSAFE")[0] if told.startswith("{") else told)["runs"][0][
+            (result,) = json.loads(output.partition("\nUNSAFE")[0] if output.startswith("{") else output)["runs"][0][
                 "results"
             ]
             place: dict[str, Any] = result["locations"][0]["physicalLocation"]

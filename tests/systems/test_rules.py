@@ -330,25 +330,25 @@ def test_errors_are_at_the_caller_s_line(call: str) -> None:
 
 def test_random_kernels_get_the_verdict_of_exploration() -> None:
     """Every interleaving of the rules: SAFE shows nothing wrong, UNSAFE something; UNKNOWN is rare."""
-    told: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for seed in range(SYSTEMS):
         verdict = judged(random_rules(Random(seed)).flat())
         try:
             wrong = Rules(json.loads(written(verdict.system)), LIMIT).wrong()
         except TooMany:
             continue
-        told[verdict.verdict] += 1
+        counts[verdict.verdict] += 1
         assert verdict.safe <= (not wrong) and (verdict.verdict == "UNSAFE") <= bool(wrong), (seed, wrong, verdict)
         if verdict.finding is not None and verdict.finding.run is not None:
             found = verdict.witness_json()
             assert found is not None and replay_run(found, "witness.json")
             assert not found["order"] or not replay_run({**found, "order": found["order"][:-1]}, "witness.json")
-    assert min(told["SAFE"], told["UNSAFE"]) * 5 > SYSTEMS and told["UNKNOWN"] * 20 < SYSTEMS, told
+    assert min(counts["SAFE"], counts["UNSAFE"]) * 5 > SYSTEMS and counts["UNKNOWN"] * 20 < SYSTEMS, counts
 
 
 @pytest.mark.turns(4)
 def test_random_kernels_agree_in_verdict_certificate_and_witness() -> None:
     """As a slice of `long_rules`, with seeds that no slice has: whatever is SAFE has a certificate that is accepted."""
-    told = long_rules.compared((seed, Made(Random(seed), long_rules.CHANGES)) for seed in range(OTHERS))
-    assert not told["differences"]
-    assert min(told["SAFE"], told["UNSAFE"]) * 3 > OTHERS and told["UNKNOWN"] * 8 < OTHERS, told
+    counts = long_rules.compared((seed, Made(Random(seed), long_rules.CHANGES)) for seed in range(OTHERS))
+    assert not counts["differences"]
+    assert min(counts["SAFE"], counts["UNSAFE"]) * 3 > OTHERS and counts["UNKNOWN"] * 8 < OTHERS, counts

@@ -47,10 +47,10 @@ def timed(path: Path) -> dict[str, float]:
     start = time.perf_counter()
     with subprocess.Popen([sys.executable, "-m", "amk", "verify", str(path)], stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
-        told = child.stdout.read()
+        output = child.stdout.read()
         _, status, used = os.wait4(child.pid, 0)
         child.returncode = status
-    assert told.startswith(b"SAFE"), told
+    assert output.startswith(b"SAFE"), output
     cpu = used.ru_utime + used.ru_stime
     return {"cpu_seconds": cpu, "seconds": time.perf_counter() - start, "mib": used.ru_maxrss / 1024}
 

@@ -36,11 +36,11 @@ def timed(*words: str) -> tuple[str, Json]:
     start = time.perf_counter()
     with subprocess.Popen([sys.executable, "-m", "amk", *words], stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
-        told = child.stdout.read()
+        output = child.stdout.read()
         _, status, used = os.wait4(child.pid, 0)
         child.returncode = status
     cpu = used.ru_utime + used.ru_stime
-    return told, {"cpu_seconds": cpu, "seconds": time.perf_counter() - start, "mib": used.ru_maxrss / 1024}
+    return output, {"cpu_seconds": cpu, "seconds": time.perf_counter() - start, "mib": used.ru_maxrss / 1024}
 
 
 def spread(runs: list[Json]) -> Json:
@@ -64,32 +64,32 @@ def controls(graph: Json, adds: list[int], per_request: list[int]) -> Json:
     return {"events": len(chosen), "UNSAFE": unsafe}
 
 
-def options_of(given: str) -> tuple[str, list[int], list[int]]:
+def options_of(argument: str) -> tuple[str, list[int], list[int]]:
     """File, types of tasks that add, types that write by request."""
-    name, *said = given.split(",")
+    name, *said = argument.split(",")
     parts = [one.partition("=") for one in said]
     adds, per_request = ([int(number) for word, _, number in parts if word == key] for key in ("adds", "per-request"))
     return name, adds, per_request
 
 
-def costs(given: str, folder: Path) -> Json:
+def costs(argument: str, folder: Path) -> Json:
     """Of the commands: before this process has a graph of its own, whose memory a child would be counted with."""
-    name, adds, per_request = options_of(given)
+    name, adds, per_request = options_of(argument)
     system = folder / "system.json"
     words = [f"--adds={number}" for number in adds] + [f"--per-request={number}" for number in per_request]
-    imports, verifies, told = [], [], ""
+    imports, verifies, output = [], [], ""
     for _ in range(RUNS):
         imports.append(timed("import", "task-graph", name, "-o", str(system), *words)[1])
-        told, cost = timed("verify", str(system))
+        output, cost = timed("verify", str(system))
         verifies.append(cost)
     return {
-        "graph": Path(name).stem, "options": words, "verdict": told.split()[0],
+        "graph": Path(name).stem, "options": words, "verdict": output.split()[0],
         "import": spread(imports), "verify": spread(verifies),
     }  # fmt: skip
 
 
-def found(given: str) -> Json:
-    name, adds, per_request = options_of(given)
+def found(argument: str) -> Json:
+    name, adds, per_request = options_of(argument)
     content = Path(name).read_bytes()
     graph = json.loads(content)
     verdict = judged(task_graph(graph, name, adds, per_request).flat())
@@ -107,8 +107,8 @@ def main() -> int:
     parser.add_argument("--record", type=Path, default=Path("tests/records/proof/mirage-task-graphs.json"))
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        cases = [costs(given, Path(folder)) for given in options.graphs]
-    cases = [case | found(given) for case, given in zip(cases, options.graphs, strict=True)]
+        cases = [costs(argument, Path(folder)) for argument in options.graphs]
+    cases = [case | found(argument) for case, argument in zip(cases, options.graphs, strict=True)]
     record = {"name": "task graphs of Mirage's compiler", "run": provenance(options.record), "cases": cases}
     options.record.write_text(json.dumps(record, indent=1) + "\n")
     for case in cases:

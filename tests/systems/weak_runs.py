@@ -57,12 +57,12 @@ class Weak:
         for other, owner in touched:
             if code.conflict(other, event) and mine[owner] <= other - code.first[owner]:
                 self.racy = True
-        given, value = list(released), list(value)
+        counter_clocks, value = list(released), list(value)
         for (counter, amount), releases in zip(code.signals[event], self.releases[event], strict=True):
             value[counter] += amount
             if releases:
-                given[counter] = tuple(map(max, given[counter], mine))
+                counter_clocks[counter] = tuple(map(max, counter_clocks[counter], mine))
         cut = (*cut[:agent], cut[agent] + 1, *cut[agent + 1 :])
         clocks = (*clocks[:agent], tuple(mine), *clocks[agent + 1 :])
         touched = (*touched, (event, agent)) if code.accesses[event] else touched
-        return cut, clocks, tuple(given), tuple(value), tuple(sorted(touched))
+        return cut, clocks, tuple(counter_clocks), tuple(value), tuple(sorted(touched))

@@ -30,8 +30,8 @@ def test_random_systems_do_what_the_greedy_run_does() -> None:
         for event in np.flatnonzero(done):
             for k in range(*system.wait_first[event : event + 2].tolist()):
                 counter = system.wait_counter[k]
-                given = (system.signal_counter == counter) & (run.end[system.signal_event] <= run.begin[event])
-                assert system.counter_init[counter] + system.signal_amount[given].sum() >= system.wait_threshold[k]
+                mask = (system.signal_counter == counter) & (run.end[system.signal_event] <= run.begin[event])
+                assert system.counter_init[counter] + system.signal_amount[mask].sum() >= system.wait_threshold[k]
         late = np.flatnonzero((run.begin < NEVER) & (run.begin > run.ready))
         assert (run.end[run.release[late]] == run.begin[late]).all()
         stuck += not done.all()

@@ -144,8 +144,8 @@ class Workshop:
     def key(self, settings: Settings) -> str | None:
         """The key of the program that `settings` lower to; None if they cannot be planned."""
         if settings not in self._keys:
-            made = self.make(settings)
-            self._keys[settings] = None if isinstance(made, Impossible) else made.key
+            candidate = self.make(settings)
+            self._keys[settings] = None if isinstance(candidate, Impossible) else candidate.key
             if len(self._keys) > KEPT_KEYS:
                 self._keys.popitem(last=False)
         return self._keys[settings]
@@ -172,14 +172,14 @@ class Workshop:
         if isinstance(base, Impossible):
             return base
         try:
-            made = apply(base.schedule, design.parsed)
-            same_problem(made.schedule, base.schedule)
+            result = apply(base.schedule, design.parsed)
+            same_problem(result.schedule, base.schedule)
         except AmkError as error:
             return Impossible(tuple(d.code for d in error.diagnostics), error.diagnostics[0].message)
-        key = content_key(made.schedule)
+        key = content_key(result.schedule)
         if key == content_key(base.schedule):
             return replace(base, edits=design.edits)
-        return Candidate(design.settings, made.schedule, "", key, design.edits, made.repaired)
+        return Candidate(design.settings, result.schedule, "", key, design.edits, result.repaired)
 
     def _build(self, settings: Settings) -> Candidate | Impossible:
         labelled = replace(self.numbers(settings), plan="search")

@@ -83,14 +83,14 @@ class Gate:
 
     def look(self, index: int, design: Design | Settings, seen: Mapping[str, int]) -> Gated | Candidate:
         """What can be told without judging. `seen`: program key -> index of the proposal that had it first."""
-        made = self.workshop.make(design)
-        if isinstance(made, Impossible):
-            return Gated(index=index, verdict="impossible", codes=made.codes, detail=made.detail[:DETAIL])
-        first = seen.get(made.key)
+        candidate = self.workshop.make(design)
+        if isinstance(candidate, Impossible):
+            return Gated(index=index, verdict="impossible", codes=candidate.codes, detail=candidate.detail[:DETAIL])
+        first = seen.get(candidate.key)
         if first is not None and first != index:
             what = "the start schedule" if first < 0 else f"proposal {first}"
-            return Gated(index=index, verdict="duplicate", key=made.key, detail=f"lowers to the kernel of {what}")
-        return made
+            return Gated(index=index, verdict="duplicate", key=candidate.key, detail=f"lowers to the kernel of {what}")
+        return candidate
 
     def admit(self, index: int, design: Design | Settings, seen: Mapping[str, int]) -> Judged:
         looked = self.look(index, design, seen)
@@ -98,10 +98,10 @@ class Gate:
 
     def begin(self, index: int, design: Design | Settings) -> Future[Judged]:
         """The judgement of what a session starts from. AMK011 if it can no longer be planned."""
-        made = self.workshop.make(design)
-        if isinstance(made, Impossible):
-            raise AmkError(Diagnostic("AMK011", f"the schedule to start from cannot be planned: {made.detail}"))
-        return self.submit(index, made)
+        candidate = self.workshop.make(design)
+        if isinstance(candidate, Impossible):
+            raise AmkError(Diagnostic("AMK011", f"the schedule to start from cannot be planned: {candidate.detail}"))
+        return self.submit(index, candidate)
 
     def certain(self, judged: Future[Judged]) -> Ready:
         """What ran an hour ago still has to pass today: AmkError, with the gate's reason, if it does not."""

@@ -118,8 +118,8 @@ def _complete(lines: Iterable[bytes]) -> Iterator[Row]:
     for line in lines:
         head, separator, body = line.partition(_BODY)
         try:
-            told = json.loads(head + b"}")
-            row = Row(told["seq"], told["wall"], told["elapsed"], body[:-1].decode(), told["chain"])
+            fields = json.loads(head + b"}")
+            row = Row(fields["seq"], fields["wall"], fields["elapsed"], body[:-1].decode(), fields["chain"])
         except (ValueError, KeyError, TypeError):
             return
         if not separator or not body.endswith(b"}"):

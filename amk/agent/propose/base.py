@@ -39,7 +39,7 @@ class Context(Progress):
     seed: int
     journal: Journal | None = None
     neighbourhood: Neighbourhood = field(default_factory=Neighbourhood)
-    is_safe: Callable[[Candidate], bool] = lambda made: True
+    is_safe: Callable[[Candidate], bool] = lambda candidate: True
 
     def rng(self, label: str) -> np.random.Generator:
         return np.random.default_rng([self.seed, len(self.state.trials), zlib.crc32(label.encode())])

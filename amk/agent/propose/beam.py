@@ -52,9 +52,9 @@ class Beam:
             workshop.model, workshop.target, workshop.wanted, workshop.context, looked, workshop.simulator.constants
         )
         # No preset is among the states: only what this run has measured.
-        made = Search(problem, root, context.seed, WIDTH, known=(), space=context.space, tight_first=False)
-        made.limit, made.avoid = EXPANSIONS, context.history.hopeless
-        for _ in made.rounds():
-            if made.spent:
+        search = Search(problem, root, context.seed, WIDTH, known=(), space=context.space, tight_first=False)
+        search.limit, search.avoid = EXPANSIONS, context.history.hopeless
+        for _ in search.rounds():
+            if search.spent:
                 break
-        return [state.settings for state in made.ranked()]
+        return [state.settings for state in search.ranked()]

@@ -118,15 +118,15 @@ class Singles:
         """Every single change of the best. What was proposed counts as settled; where only what is `decided` does, the
         rest of it is open."""
         known = {design: index for index, design in reversed(list(enumerate(context.history.designs)))}
-        for made in self._of_the_best(context):
-            worth, index = made.worth(context, known), known.get(made.here)
+        for change in self._of_the_best(context):
+            worth, index = change.worth(context, known), known.get(change.here)
             outcome: Outcome = "lost" if worth >= least_gain(context.state.noise) else "open"
             if index is not None:
                 trial = context.state.trials[index]
                 outcome = _became(trial) if trial.closed or not decided else "open"
-            elif made.single.change is not None and context.history.hopeless(made.here.settings):
+            elif change.single.change is not None and context.history.hopeless(change.here.settings):
                 outcome = "avoided"
-            yield Settled(made.single, outcome, worth, index)
+            yield Settled(change.single, outcome, worth, index)
 
     def _of_the_best(self, context: Context) -> tuple[SingleTrial, ...]:
         best = context.design(context.state.best)
@@ -169,8 +169,8 @@ def draws(context: Context) -> Draws:
     base = context.workshop.make(best.settings)
     if not isinstance(base, Candidate):
         return {}
-    made = apply(base.schedule, best.parsed)
-    hot = Hot(made.schedule, np.random.default_rng(0), roots=made.roots)
+    result = apply(base.schedule, best.parsed)
+    hot = Hot(result.schedule, np.random.default_rng(0), roots=result.roots)
     return {kind: list(_drawn(hot, kind, best)) for kind in KINDS}
 
 

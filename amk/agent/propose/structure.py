@@ -171,15 +171,15 @@ class Structure:
     def _ahead(self, context: Context, design: Design, other: Design) -> float | None:
         """Simulated log gain over the other, the mean over the run's positions; at one of them where that is a loss, or
         one that no keep may have. None if the design is no schedule."""
-        made, known = (context.workshop.make(each) for each in (design, other))
+        candidate, known = (context.workshop.make(each) for each in (design, other))
         run = context.state.run
         assert run is not None
-        if not isinstance(made, Candidate) or not isinstance(known, Candidate) or len(design.edits) > MAX_EDITS:
+        if not isinstance(candidate, Candidate) or not isinstance(known, Candidate) or len(design.edits) > MAX_EDITS:
             return None
         gains: list[float] = []
         try:
             for pos in sorted(run.positions, key=lambda pos: pos != position_of(context)):
-                gains.append(log(self._time(context, known, pos) / self._time(context, made, pos)))
+                gains.append(log(self._time(context, known, pos) / self._time(context, candidate, pos)))
                 if gains[-1] < (0.0 if len(gains) == 1 else -MAX_LOSS):
                     return gains[-1]
         except AmkError:
@@ -188,10 +188,10 @@ class Structure:
 
     def _is_safe(self, context: Context, design: Design) -> bool:
         """Whether the gate was not asked about it, and will let it pass."""
-        made = context.workshop.make(design)
+        candidate = context.workshop.make(design)
         return (
-            isinstance(made, Candidate) and made.key not in context.state.by_key and made.key != context.start_key()
-            and context.is_safe(made)
+            isinstance(candidate, Candidate) and candidate.key not in context.state.by_key
+            and candidate.key != context.start_key() and context.is_safe(candidate)
         )  # fmt: skip
 
     def _stacked(self, context: Context, found: Looked, rng: np.random.Generator, looks: int) -> Looked:
@@ -270,9 +270,9 @@ class Structure:
         if not isinstance(base, Candidate):
             return None
         try:
-            made = apply(base.schedule, parent.design.parsed)
+            result = apply(base.schedule, parent.design.parsed)
             times = self.archive.times(context, parent.index)
-            hot = Hot(made.schedule, rng, times.us, made.roots)
+            hot = Hot(result.schedule, rng, times.us, result.roots)
             new = [text_of(edit) for edit in fresh(directed(hot, kind), parent.design.edits)]
             for _ in range(0 if self._sure(context) else UNTRIED):
                 if not had(context).issuperset(new):
@@ -291,8 +291,12 @@ class Structure:
         or no schedule."""
         if len(child.design.edits) > MAX_EDITS:
             return None
-        made = context.workshop.make(child.design)
-        if not isinstance(made, Candidate) or made.key in context.state.by_key or made.key == context.start_key():
+        candidate = context.workshop.make(child.design)
+        if (
+            not isinstance(candidate, Candidate)
+            or candidate.key in context.state.by_key
+            or candidate.key == context.start_key()
+        ):
             return None
         if not advised(context):
             return 0.0
@@ -301,7 +305,7 @@ class Structure:
             return None
         pos = position_of(context)
         try:
-            return log(self._time(context, parent, pos) / self._time(context, made, pos))
+            return log(self._time(context, parent, pos) / self._time(context, candidate, pos))
         except AmkError:
             return None
 

@@ -79,8 +79,12 @@ class Together:
         best = context.state.best
         new = (each for each in combined(context) if not each.proposed)
         for each in islice(new, LOOKED):
-            made = context.workshop.make(each.design)
-            if isinstance(made, Candidate) and made.key not in context.state.by_key and not _slower(context, made):
+            candidate = context.workshop.make(each.design)
+            if (
+                isinstance(candidate, Candidate)
+                and candidate.key not in context.state.by_key
+                and not _slower(context, candidate)
+            ):
                 why = f"changes that gained alone, {percent(each.total)} in sum"
                 edits = tuple(map(json.loads, each.design.edits))
                 settings = dict(context.space.point(each.design.settings))

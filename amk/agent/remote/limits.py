@@ -92,10 +92,10 @@ class Searches:
             with _slot(base) as held:
                 self._count += 1
                 log = base / f"started-{os.getpid()}-{self._count}.log"
-                given, limits = log.with_suffix(".json"), ["--evals", str(evaluations), "--minutes", f"{minutes:g}"]
+                file, limits = log.with_suffix(".json"), ["--evals", str(evaluations), "--minutes", f"{minutes:g}"]
                 if constants is not None:
-                    save_constants(constants, given)
-                    limits += ["--constants", str(given)]
+                    save_constants(constants, file)
+                    limits += ["--constants", str(file)]
                 with open(log, "wb") as output:
                     process = subprocess.Popen(
                         [*self.command, "autoresearch", *words, *limits], stdin=subprocess.DEVNULL, stdout=output,
@@ -104,7 +104,7 @@ class Searches:
                 try:
                     name = _name_of(process, log)
                 finally:
-                    given.unlink(missing_ok=True)  # the run has what was in it
+                    file.unlink(missing_ok=True)  # the run has what was in it
             self._started[name], self._logs[name] = process, log
             return name
 

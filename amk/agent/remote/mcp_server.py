@@ -140,8 +140,8 @@ class Server:
         target = load_target(gpu)
         words = ["--model", model, "--gpu", gpu, "--dtype", dtype, "--batch", str(batch), "--start", start]
         words += ["--seed", str(seed), "--max-context", str(context)]
-        given = constants and constants_of(constants, target)
-        name = self.searches.start(words, evaluations, minutes, given)
+        gpu_constants = constants and constants_of(constants, target)
+        name = self.searches.start(words, evaluations, minutes, gpu_constants)
         return self._summary(name)
 
     def stop_run(self, run: str) -> RunSummary:
@@ -151,14 +151,14 @@ class Server:
 
     async def follow_run(self, run: str, ctx: Context[Any, Any], seconds: float = 60.0) -> RunSummary:
         """Wait until the search ends, at most so many seconds; progress is notified with every further evaluation."""
-        told = -1
+        evaluations = -1
         with anyio.move_on_after(min(max(seconds, 0.0), LONGEST_FOLLOW)):
             while True:
                 now = await anyio.to_thread.run_sync(self._summary, run)
-                if now.evaluations > told:  # the protocol asks for progress that grows
-                    told = now.evaluations
-                    words = f"{told} evaluations, {now.speed_over_start:.3f}x the start"
-                    await ctx.report_progress(told, now.limit, words)
+                if now.evaluations > evaluations:  # the protocol asks for progress that grows
+                    evaluations = now.evaluations
+                    words = f"{evaluations} evaluations, {now.speed_over_start:.3f}x the start"
+                    await ctx.report_progress(evaluations, now.limit, words)
                 if now.state != "running":
                     return now
                 await anyio.sleep(LOOKS)

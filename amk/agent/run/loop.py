@@ -178,11 +178,11 @@ class Loop:
         if suggestion is None:
             return False
         design, outside = parsed(self.space, suggestion)
-        index, made = len(self.state.trials), self.gate.workshop.make(design)
+        index, candidate = len(self.state.trials), self.gate.workshop.make(design)
         asked = suggestion.parent
         parent = asked if asked is not None and START <= asked < index else self.state.best
         base = self.design_of(parent)
-        self.note(written(self.space, index, suggestion, (design, made, outside), parent, base))
+        self.note(written(self.space, index, suggestion, (design, candidate, outside), parent, base))
         if outside:
             self.note(Gated(index=index, verdict="impossible", codes=("outside_space",), detail=outside[:1000]))
             self._count(self.state.trials[index], False)
@@ -233,9 +233,9 @@ class Loop:
 
     def _kernels(self) -> dict[str, int]:
         """Proposals, and the start, by kernel."""
-        made = self.gate.workshop.make(self.space.start)
-        assert isinstance(made, Candidate)
-        return self.state.by_key | {made.key: START}
+        candidate = self.gate.workshop.make(self.space.start)
+        assert isinstance(candidate, Candidate)
+        return self.state.by_key | {candidate.key: START}
 
     def _assign(self) -> None:
         """Give every idle device what it needs next."""
@@ -337,8 +337,8 @@ class Loop:
 
     def _compare(self) -> None:
         """Measure the reference against the best, in a fresh process, on fresh inputs."""
-        made = self.gate.workshop.make(self.reference) if self.reference is not None else None
-        ready = self.gate.submit(REFERENCE, made).result()[1] if isinstance(made, Candidate) else None
+        candidate = self.gate.workshop.make(self.reference) if self.reference is not None else None
+        ready = self.gate.submit(REFERENCE, candidate).result()[1] if isinstance(candidate, Candidate) else None
         if ready is not None:
             session = self.state.session
             self.pipeline.ready[REFERENCE] = ready

@@ -61,9 +61,9 @@ class Plan:
 def create(plan: Plan, root: Path | None = None) -> Journal:
     """The folder and the empty journal of a new run. AMK011, and nothing is written, if its start cannot be planned."""
     workshop = workshop_of(plan)
-    made = workshop.make(workshop.space(plan.start).start)
-    if isinstance(made, Impossible):
-        raise AmkError(Diagnostic("AMK011", f"the schedule to start from cannot be planned: {made.detail}"))
+    candidate = workshop.make(workshop.space(plan.start).start)
+    if isinstance(candidate, Impossible):
+        raise AmkError(Diagnostic("AMK011", f"the schedule to start from cannot be planned: {candidate.detail}"))
     base = root or runs_directory()
     name = f"{workshop.model.name[:40]}-{plan.target}-{secrets.token_hex(2)}"
     return Journal(base / f"{time.strftime('%Y%m%d-%H%M%S')}-{re.sub(r'[^A-Za-z0-9_.-]', '-', name)}")
@@ -82,10 +82,10 @@ def start(journal: Journal, plan: Plan, backends: Sequence[Backend]) -> None:
     frozen = manifest.freeze()
     workshop = workshop_of(plan)
     space, positions = workshop.space(plan.start), positions_within(plan.context)
-    made = workshop.make(space.start)
+    candidate = workshop.make(space.start)
     floors: tuple[float, ...] = ()
-    if not isinstance(made, Impossible):
-        floors = tuple(simulated_floor_ms(made.schedule, pos, plan.constants) for pos in positions)
+    if not isinstance(candidate, Impossible):
+        floors = tuple(simulated_floor_ms(candidate.schedule, pos, plan.constants) for pos in positions)
     first = RunStarted(
         run=journal.folder.name, model=plan.model, target=plan.target, dtype=plan.dtype, context=plan.context,
         positions=positions, start=plan.start, settings=space.point(space.start),

@@ -65,7 +65,7 @@ def written(
     base: Design,
 ) -> Proposed:
     """read: what `parsed` made of it, and what the gate makes of the design. base: the design of the parent."""
-    design, made, outside = read
+    design, candidate, outside = read
     if outside:
         edit = _request(space, suggestion, base.settings)
     else:
@@ -74,7 +74,7 @@ def written(
         index=index, proposer=suggestion.proposer, settings=space.point(design.settings), edits=design.edits,
         why=suggestion.why[:1000], parent=parent, other=suggestion.other, operator=suggestion.operator,
         handle=suggestion.handle, edit=edit,
-        key=made.key if isinstance(made, Candidate) and not outside else None,
+        key=candidate.key if isinstance(candidate, Candidate) and not outside else None,
     )  # fmt: skip
 
 

@@ -150,10 +150,10 @@ class Desk:
         _unicode(why)
         design = self._changed(changes, edits, parent)
         point = dict(self._space().point(design.settings))
-        made = [json.loads(text) for text in design.edits]
-        if reason := self._refusal(design, point, made):
+        objects = [json.loads(text) for text in design.edits]
+        if reason := self._refusal(design, point, objects):
             raise RefusedError(reason)
-        return Handle(handle=self.inbox.put(point, why, self.source, made, self._parent(parent)))
+        return Handle(handle=self.inbox.put(point, why, self.source, objects, self._parent(parent)))
 
     def read_proposal(self, handle: str) -> Submission:
         """What became of a submitted proposal: waiting, open or closed."""
@@ -214,10 +214,10 @@ class Desk:
         return Design(space.parse(proposed.settings), proposed.edits)
 
     def _candidate(self, proposal: int | None) -> Candidate:
-        made = self._made_by().make(self._design(proposal))
-        if isinstance(made, Impossible):
-            raise RefusedError(f"it cannot be planned: {' '.join(made.codes)} {made.detail}")
-        return made
+        candidate = self._made_by().make(self._design(proposal))
+        if isinstance(candidate, Impossible):
+            raise RefusedError(f"it cannot be planned: {' '.join(candidate.codes)} {candidate.detail}")
+        return candidate
 
     def _changed(
         self, changes: dict[str, Any] | None, edits: Sequence[dict[str, Any]] | None, parent: int | None
@@ -277,13 +277,13 @@ class Desk:
         if any(each.settings == point and list(each.edits) == edits for each in waiting):
             return "the same submission waits already"
         workshop = self._made_by()
-        made = workshop.make(design)
-        if isinstance(made, Impossible):
-            return f"it cannot be planned: {' '.join(made.codes)} {made.detail}"
-        if made.key == workshop.key(self._space().start):
+        candidate = workshop.make(design)
+        if isinstance(candidate, Impossible):
+            return f"it cannot be planned: {' '.join(candidate.codes)} {candidate.detail}"
+        if candidate.key == workshop.key(self._space().start):
             return "it is the kernel of the start"
-        known = state.by_key.get(made.key)
-        return None if known is None else f"it is the kernel of proposal {known}: {self._outcome(made.key)}"
+        known = state.by_key.get(candidate.key)
+        return None if known is None else f"it is the kernel of proposal {known}: {self._outcome(candidate.key)}"
 
 
 def _unicode(text: str) -> None:

@@ -93,20 +93,20 @@ def looked_at(asked: DesignRequest, workshop: Workshop) -> Trial:
     """The design, judged in this process."""
     try:
         settings = workshop.space(asked.run.start).parse(asked.settings)
-        made = workshop.make(Design(settings, read_edits([json.loads(text) for text in asked.edits])))
+        candidate = workshop.make(Design(settings, read_edits([json.loads(text) for text in asked.edits])))
     except ValueError as error:
         return Trial(verdict="IMPOSSIBLE", told=printable(str(error), TEXT))
-    if not isinstance(made, Candidate):
-        found = Trial(verdict="IMPOSSIBLE", codes=list(made.codes), told=printable(made.detail, TEXT),
-                      explained=_explained(made.codes))  # fmt: skip
+    if not isinstance(candidate, Candidate):
+        found = Trial(verdict="IMPOSSIBLE", codes=list(candidate.codes), told=printable(candidate.detail, TEXT),
+                      explained=_explained(candidate.codes))  # fmt: skip
         return found.model_copy(update={"matters": _matters(found, asked, workshop)})
-    found = Trial(verdict="UNKNOWN", repaired=list(made.repaired[:20]), key=made.key)
-    _verdict(found, made)
+    found = Trial(verdict="UNKNOWN", repaired=list(candidate.repaired[:20]), key=candidate.key)
+    _verdict(found, candidate)
     found.matters = _matters(found, asked, workshop)
     if asked.run.prior:
-        _simulated(found, workshop.simulator, made, asked.run.positions)
+        _simulated(found, workshop.simulator, candidate, asked.run.positions)
     if asked.compile and found.verdict == "SAFE":
-        _compiled(found, made)
+        _compiled(found, candidate)
     return found
 
 
@@ -136,11 +136,11 @@ def _matters(found: Trial, asked: DesignRequest, workshop: Workshop) -> list[str
     def refused_so(part: Sequence[Edit]) -> bool:
         if time.process_time() > until:
             return False
-        made, again = workshop.make(Design.of(settings, part)), Trial(verdict="UNKNOWN")
-        if isinstance(made, Candidate):
-            _verdict(again, made)
+        candidate, again = workshop.make(Design.of(settings, part)), Trial(verdict="UNKNOWN")
+        if isinstance(candidate, Candidate):
+            _verdict(again, candidate)
         else:
-            again.codes = list(made.codes)
+            again.codes = list(candidate.codes)
         return again.codes[:1] == found.codes[:1]
 
     try:

@@ -99,8 +99,8 @@ class Int4Matrix:
         return cls(packed, group, scales_and_zeros(quantised))
 
     def times(self, x: Tensor) -> Tensor:
-        made: Tensor = torch.ops.aten._weight_int4pack_mm(x, self.packed, self.group, self.scales_and_zeros)
-        return made
+        output: Tensor = torch.ops.aten._weight_int4pack_mm(x, self.packed, self.group, self.scales_and_zeros)
+        return output
 
     def emulated(self, x: Tensor) -> Tensor:
         return self.times(x.bfloat16()).float()
@@ -129,7 +129,7 @@ class FormatModel(StaticModel):
 
 def fp8_compiled(subject: Subject, pos: int, first_token: int, torch_error: float, reference: Tensor) -> Contestant:
     """One token at `pos`. AMK005 for other weights; WrongBaseline if the logits are not the model's with x in e4m3."""
-    model = _model(subject, pos, "fp8", lambda made, form: Fp8Matrix.of(made), lambda form: form.group == 0)
+    model = _model(subject, pos, "fp8", lambda matrix, form: Fp8Matrix.of(matrix), lambda form: form.group == 0)
     caches = static_caches(subject, pos, WITH_GENERATED[0].length(pos))
     caches = [layer.float() for layer in caches[0]], [layer.float() for layer in caches[1]]
     exact: Any = replace(
@@ -146,7 +146,7 @@ def fp8_compiled(subject: Subject, pos: int, first_token: int, torch_error: floa
 def int4_compiled(subject: Subject, pos: int, first_token: int, torch_error: float, reference: Tensor) -> Contestant:
     """One token at `pos`. AMK005 for other weights; WrongBaseline if the logits are not those of the model."""
     model = _model(
-        subject, pos, "int4", lambda made, form: Int4Matrix.of(made, form.group),
+        subject, pos, "int4", lambda matrix, form: Int4Matrix.of(matrix, form.group),
         lambda form: form.group in TINYGEMM_GROUPS,
     )  # fmt: skip
     return fastest("int4", model, VARIANTS, subject, pos, first_token, (torch_error, reference))
@@ -173,5 +173,5 @@ def _model(
         name: [product(name, layer, rows) for layer, rows in enumerate(subject.original.matrices[name])]
         for name in MATRICES
     }
-    made: FormatModel = model
-    return made
+    result: FormatModel = model
+    return result

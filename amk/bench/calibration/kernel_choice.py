@@ -58,25 +58,25 @@ def chosen(problem: Problem, count: int, seed: int, seen: Collection[Settings] =
     Candidates differ from the default in one knob, or are mutations of it, of the best and of slow ones. They are
     taken evenly over predicted time, among those of one interval the ones whose knob values were taken least so far.
     """
-    made, wanted = Search(problem, seed=seed), int(count * SPARE)
-    looked = (made.look(made.space.start), *made.presets())
-    known = {s.key for s in (made.look(settings) for settings in seen) if s is not None}
+    search, wanted = Search(problem, seed=seed), int(count * SPARE)
+    looked = (search.look(search.space.start), *search.presets())
+    known = {s.key for s in (search.look(settings) for settings in seen) if s is not None}
     presets = list({s.key: s for s in looked if s is not None}.values())
-    for settings in made.space.neighbours(made.space.start):
-        made.look(settings)
+    for settings in search.space.neighbours(search.space.start):
+        search.look(settings)
     draws = 0
     while draws < 40 * wanted and (
-        len(made.keys) < VARIETY * wanted + len(known) or _near(made) < SHARE * wanted + len(known)
+        len(search.keys) < VARIETY * wanted + len(known) or _near(search) < SHARE * wanted + len(known)
     ):
         draws += 1
-        made.look(made.space.mutate(_parent(made, presets, draws), made.rng, 1 + draws % 5))
-    ranked = [s for s in made.ranked() if s.key not in {p.key for p in presets} | known]
-    best = made.ranked()[0].ms[0]
+        search.look(search.space.mutate(_parent(search, presets, draws), search.rng, 1 + draws % 5))
+    ranked = [s for s in search.ranked() if s.key not in {p.key for p in presets} | known]
+    best = search.ranked()[0].ms[0]
     taken: Counter[tuple[str, object]] = Counter()
     presets = [s for s in presets if s.key not in known]
     times = [s.ms[0] for s in presets]
-    near = _spread(made.space, [s for s in ranked if s.ms[0] <= NEAR * best], taken, times)
-    far = _spread(made.space, [s for s in ranked if BEYOND * best <= s.ms[0] <= FAR * best], taken, times)
+    near = _spread(search.space, [s for s in ranked if s.ms[0] <= NEAR * best], taken, times)
+    far = _spread(search.space, [s for s in ranked if BEYOND * best <= s.ms[0] <= FAR * best], taken, times)
     near_presets = sum(s.ms[0] <= NEAR * best for s in presets)
     return [*presets, *islice(_mixed(near, far, near_presets, len(presets)), max(0, wanted - len(presets)))]
 
@@ -176,10 +176,10 @@ def kernels(problem: Problem, plans: Sequence[Settings], count: int, workers: in
         found = 0
         try:
             for number, (settings, future) in enumerate(zip(plans, futures, strict=True)):
-                made = future.result()
-                if made is not None:
+                kernel = future.result()
+                if kernel is not None:
                     found += 1
-                    yield Kernel(number, settings, made)
+                    yield Kernel(number, settings, kernel)
                 if found == count:
                     break
         finally:

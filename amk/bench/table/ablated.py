@@ -77,7 +77,7 @@ def ablate(subject: Subject, key: Key, cubins: dict[str, bytes]) -> Ablation:
     torch_error = relative_error(subject.torch_logits(token, key.pos, torch.bfloat16), reference)
     ceiling = read_ceiling(subject.engine.device)
     tried = {name: _entered(subject, key, name, cubin) for name, cubin in cubins.items()}
-    entered = [made for made in tried.values() if isinstance(made, Contestant)]
+    entered = [contestant for contestant in tried.values() if isinstance(contestant, Contestant)]
     times = take_turns([own(subject, key.pos, key.tokens), *entered], key.steps)
     for contestant in entered:
         contestant.free()
@@ -97,9 +97,9 @@ def _entered(subject: Subject, key: Key, name: str, cubin: bytes) -> Contestant 
     """The contestant after a launch of it that ended by itself, else why there is none."""
     engine = subject.engine
     try:
-        made = AblatedKernel(engine, name, cubin).contestant(key.pos, key.tokens)
-        made.prepare()
-        made.run()
+        contestant = AblatedKernel(engine, name, cubin).contestant(key.pos, key.tokens)
+        contestant.prepare()
+        contestant.run()
         engine.stream.synchronise()
         engine.check()
     except AmkError as error:
@@ -107,4 +107,4 @@ def _entered(subject: Subject, key: Key, name: str, cubin: bytes) -> Contestant 
         engine.reset()
         print(f"without {name} is left out: {reason}", file=sys.stderr, flush=True)
         return reason
-    return made
+    return contestant

@@ -43,7 +43,7 @@ def bench_position(subject: Subject, key: Key) -> Row:
     with subject.preserved(pos):
         case = Case(subject, pos, tokens, token, torch_error, reference)
         tried = {name: _baseline(name, case) for name in baselines}
-        others = [made for made in tried.values() if isinstance(made, Contestant)]
+        others = [contestant for contestant in tried.values() if isinstance(contestant, Contestant)]
         times = take_turns([own(subject, pos, tokens), *others], key.steps)
         subject.engine.check()
         power = _powers(subject, key, others)

@@ -160,8 +160,8 @@ class Matrix:
         """Enter the cell and replace the file at once."""
         self.entries[cell.key] = cell, run
         cells = [
-            {"cell": {name: value for name, value in asdict(entry).items() if value is not None}, "run": made}
-            for _, (entry, made) in sorted(self.entries.items())
+            {"cell": {name: value for name, value in asdict(entry).items() if value is not None}, "run": provenance}
+            for _, (entry, provenance) in sorted(self.entries.items())
         ]
         temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
         temporary.write_text(json.dumps({"format": FORMAT, "cells": cells}, indent=1) + "\n", encoding="utf-8")

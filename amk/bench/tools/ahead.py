@@ -47,7 +47,7 @@ class Ahead:
         return self
 
     def kernel(self, schedule: Schedule) -> AdmittedKernel:
-        """Raises what `made` raises."""
+        """Raises what `kernel_of` raises."""
         future = self.futures.pop(id(schedule), None)
         found = kernel_of(schedule) if future is None else future.result()
         if isinstance(found, AdmittedKernel):

@@ -67,9 +67,9 @@ def undisturbed(measure: Callable[[], tuple[float, float]]) -> tuple[float, int]
     measure: (ms of the device, s of the host).
     """
     stalls = 0
-    while (made := measure())[1] >= STALL and stalls < TRIES - 1:
+    while (measurement := measure())[1] >= STALL and stalls < TRIES - 1:
         stalls += 1
-    return made[0], stalls
+    return measurement[0], stalls
 
 
 def _measured(contestant: Contestant) -> tuple[float, float]:

@@ -165,10 +165,10 @@ def poison_of(grid: int, warp: int) -> int:
 def fault(grid: int, kind: int, warp: int, pc: int, lane: int, address: int, more: int, other: int) -> None:
     """Record a fault; a minor one once for each instruction, any other ends the run."""
     if kind >= MINOR:
-        told, bit = at(grid, FAULT_BITS), 1 << (kind - MINOR)
-        if byte_at(told, pc) & bit:
+        bits, bit = at(grid, FAULT_BITS), 1 << (kind - MINOR)
+        if byte_at(bits, pc) & bit:
             return
-        byte_to(told, pc, byte_at(told, pc) | bit)
+        byte_to(bits, pc, byte_at(bits, pc) | bit)
     else:
         to(grid, STOPPED, 1)
     count = at(grid, FAULTS)

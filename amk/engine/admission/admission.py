@@ -95,8 +95,8 @@ class AdmittedKernel:
 
         if is_bound(self.schedule, self.code):
             return self.code
-        made = build(self.schedule).compiled
-        return made.ptx if isinstance(self.code, str) else made.cubin
+        code = build(self.schedule).compiled
+        return code.ptx if isinstance(self.code, str) else code.cubin
 
     @property
     def resources(self) -> Resources | None:
@@ -135,9 +135,9 @@ def started(schedule: Schedule) -> AdmittedKernel:
     certificate, sealed = certificates.load(digest), admissions.load(digest)
     if sealed is not None and admissions.is_admitted(digest, certificate, *sealed):
         return AdmittedKernel(schedule, certificate, *sealed)
-    made = _proved_before(schedule, certificate) or _proved(schedule)
-    admissions.keep(digest, made.certificate, made.code)
-    return made
+    kernel = _proved_before(schedule, certificate) or _proved(schedule)
+    admissions.keep(digest, kernel.certificate, kernel.code)
+    return kernel
 
 
 def _proved_before(schedule: Schedule, certificate: Any) -> AdmittedKernel | None:
@@ -157,9 +157,9 @@ def _proved(schedule: Schedule) -> AdmittedKernel:
     from amk.lowering.kernel import build
 
     admit(schedule)
-    made = admitted(schedule, build(schedule).compiled.cubin)
-    certificates.keep(schedule_hash(schedule), made.certificate)
-    return made
+    kernel = admitted(schedule, build(schedule).compiled.cubin)
+    certificates.keep(schedule_hash(schedule), kernel.certificate)
+    return kernel
 
 
 def why_not_admitted(schedule: Schedule) -> str | None:

@@ -22,8 +22,8 @@ MOST_BYTES = 64 << 20
 
 def directory() -> Path:
     """`$AMK_CACHE`, else the user's cache directory."""
-    given = os.environ.get("AMK_CACHE")
-    return (Path(given) if given else Path(platformdirs.user_cache_dir("amk", appauthor=False))) / "certificates"
+    cache = os.environ.get("AMK_CACHE")
+    return (Path(cache) if cache else Path(platformdirs.user_cache_dir("amk", appauthor=False))) / "certificates"
 
 
 def load(digest: str) -> Any:

@@ -67,11 +67,13 @@ def lent(schedule: Schedule, tensors: tuple[Any, ...], device: tuple[int, int]) 
     """The caller's memory by buffer; AMK005 where it is not what the schedule has there. tensors: the arguments of a
     call, in its order."""
     names = lent_buffers(schedule.model)
-    given = {name: tensor for name, tensor in zip((*names[:2], *BEHIND), tensors, strict=True) if tensor is not None}
-    if given.keys() != set(names):
-        told = ", ".join(given) or "nothing"
-        raise _refused(f"a call of {schedule.name} takes {', '.join(names)}, and was given {told}")
-    found = {name: borrow(tensor) for name, tensor in given.items()}
+    tensor_of = {
+        name: tensor for name, tensor in zip((*names[:2], *BEHIND), tensors, strict=True) if tensor is not None
+    }
+    if tensor_of.keys() != set(names):
+        text = ", ".join(tensor_of) or "nothing"
+        raise _refused(f"a call of {schedule.name} takes {', '.join(names)}, and was given {text}")
+    found = {name: borrow(tensor) for name, tensor in tensor_of.items()}
     buffers = {buffer.name: buffer for buffer in schedule.buffers}
     for name, memory in found.items():
         buffer = buffers[name]
@@ -126,8 +128,8 @@ class GpuLayers:
         self, hidden_in: Any, out: Any, k_cache: Any = None, v_cache: Any = None, position: Any = None
     ) -> BoundCall:
         """The call with this memory, checked once; AMK005 for memory that the schedule is not about."""
-        given = (hidden_in, out, k_cache, v_cache, position)
-        memory = lent(self.schedule, given, (CUDA, self._engine.device.ordinal))
+        tensors = (hidden_in, out, k_cache, v_cache, position)
+        memory = lent(self.schedule, tensors, (CUDA, self._engine.device.ordinal))
         addresses = {name: each.address for name, each in memory.items()}
         return BoundCall(self._engine, self._engine.argument(1, lent=addresses), memory)
 

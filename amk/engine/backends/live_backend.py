@@ -131,8 +131,8 @@ class LiveBackend(ScheduleTexts, Seats[_Ask]):
 
     def _read_at_once(self, seat: Seat[_Ask], ask: _Ask) -> None:
         begin, end = len(seat.read), len(ask.text) - 1
-        given = ask.tokens[begin:end]
-        if self.prompts is not None and given and self.prompts.read(given, begin, seat.number):
+        numbers = ask.tokens[begin:end]
+        if self.prompts is not None and numbers and self.prompts.read(numbers, begin, seat.number):
             seat.read = ask.text[:end]
 
     def _count(self, asks: Sequence[tuple[Seat[_Ask], _Ask]]) -> int:

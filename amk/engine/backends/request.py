@@ -34,15 +34,15 @@ class TextEngine(ABC):
         eos: tuple[int, ...] = (),
         sampling: Sampling = GREEDY,
         start: int = 0,
-        given: int | None = None,
+        prompt_length: int | None = None,
         parents: Sequence[int] = (),
     ) -> None:
         """Start a text at token `start` of the prompt; the cache holds those before it. The rest is fed token by token,
         then tokens are chosen.
 
-        given, parents: see `request_buffers`. AMK015 if the schedule cannot choose tokens as `sampling` says.
+        prompt_length, parents: see `request_buffers`. AMK015 if the schedule cannot choose tokens as `sampling` says.
         """
-        self.request_batch([prompt], eos, sampling, start, given, parents)
+        self.request_batch([prompt], eos, sampling, start, prompt_length, parents)
 
     def request_batch(
         self,
@@ -50,14 +50,14 @@ class TextEngine(ABC):
         eos: tuple[int, ...] = (),
         sampling: Sampling | Sequence[Sampling] = GREEDY,
         start: int | Sequence[int] = 0,
-        given: int | None = None,
+        prompt_length: int | None = None,
         parents: Sequence[int] = (),
     ) -> None:
         """As `request`, for one prompt per sequence of the batch; AMK016 if they are not as many.
 
         sampling: of all, or of each its own. start: of each its own, for sequences that are live.
         """
-        buffers = request_buffers(self.schedule, prompts, eos, given, parents)
+        buffers = request_buffers(self.schedule, prompts, eos, prompt_length, parents)
         buffers |= sampling_buffer(self.schedule, sampling)
         state = first_state(prompts, starts_of(self.schedule, start))
         self._begin(buffers, state)
@@ -117,21 +117,22 @@ def request_buffers(
     schedule: Schedule,
     prompts: Sequence[Sequence[int]],
     eos: Sequence[int],
-    given: int | None = None,
+    prompt_length: int | None = None,
     parents: Sequence[int] = (),
 ) -> dict[str, NDArray[np.int32]]:
     """Content of `request` and `prompt`, and of `tree` where rows are one: a prompt per sequence, of any lengths that
     the context holds.
 
-    given: tokens of the first prompt behind which the model chooses, for a step whose rows are read from the prompt and
-    may be wrong; default: all. parents: of the rows behind a step's first, see `tree_words`; a chain without them.
+    prompt_length: tokens of the first prompt behind which the model chooses, for a step whose rows are read from the
+    prompt and may be wrong; default: all. parents: of the rows behind a step's first, see `tree_words`; a chain without
+    them.
     AMK016 unless there are as many prompts as sequences.
     """
     if len(prompts) != schedule.batch:
         message = f"the schedule decodes {schedule.batch} sequence(s) together, {len(prompts)} were given"
         raise AmkError(Diagnostic("AMK016", message))
     words = np.full(request_words(schedule.batch), -1, np.int32)
-    words[0] = len(prompts[0]) if given is None else given
+    words[0] = len(prompts[0]) if prompt_length is None else prompt_length
     words[1 : 1 + len(eos[:MOST_EOS])] = eos[:MOST_EOS]
     words[len(REQUEST) :] = [len(prompt) for prompt in prompts[1:]]
     padded = np.zeros((schedule.batch, schedule.kv.context), np.int32)

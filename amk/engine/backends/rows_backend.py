@@ -66,9 +66,9 @@ class RowsBackend(ScheduleBackend):
             row_of = {node: row for row, node in enumerate([*begin[-1:], *some] if begin else [-1, *some], lead)}
             behind = [row_of[parents[node]] for node in some]
             start = len(text) - 1 - lead
-            given = token_numbers(text)
+            numbers = token_numbers(text)
             self.engine.request(
-                [*given, *(nodes[node] for node in some)], start=start, given=start + 1,
+                [*numbers, *(nodes[node] for node in some)], start=start, prompt_length=start + 1,
                 parents=[*range(lead), *behind],
             )  # fmt: skip
             self.engine.step(1)
@@ -85,13 +85,13 @@ class RowsBackend(ScheduleBackend):
         """Read the text but for its last token, as far as a step of so many nodes has no rows for it: how many rows of
         that step are the text's before its last token."""
         check_room(text, self.engine.schedule.model.vocab, self.context)
-        last, given = len(text) - 1, token_numbers(text)
+        last, numbers = len(text) - 1, token_numbers(text)
         self.cached = min(common(self._read, text), last)
         self._read = self._read[: self.cached]
-        at = self._read_before(given, last)
+        at = self._read_before(numbers, last)
         if last - at > self.rows - 1 - nodes:
             start = min(at, self.context - self.rows)
-            self.engine.request(given, start=start, given=start + 1)
+            self.engine.request(numbers, start=start, prompt_length=start + 1)
             self.engine.step(1)
             at, self._read = last, list(text[:last])
         return last - min(at, self.context - self.rows)
@@ -151,7 +151,7 @@ class RowsBackend(ScheduleBackend):
         at = self._read_before(text, first)
         while at < len(text):
             start = min(at, self.context - self.rows)  # a step that begins earlier reads some tokens again
-            self.engine.request(text, start=start, given=start + 1)
+            self.engine.request(text, start=start, prompt_length=start + 1)
             largest = self.engine.step(1).reshape(-1)
             end = min(start + self.rows, len(text))
             self._read = list(tokens[:end])

@@ -30,7 +30,7 @@ class ScheduleEngine(Protocol):
         eos: tuple[int, ...] = ...,
         sampling: Sampling = ...,
         start: int = ...,
-        given: int | None = ...,
+        prompt_length: int | None = ...,
         parents: Sequence[int] = ...,
     ) -> None: ...
     def step(self, tokens: int) -> NDArray[np.int32]: ...
@@ -123,24 +123,24 @@ class ScheduleBackend(ScheduleTexts):
         self.cached = 0
 
     def logits(self, tokens: Sequence[Token]) -> F32:
-        given = self._keep(tokens)
-        if (behind := self._behind(given)) is not None:
+        numbers = self._keep(tokens)
+        if (behind := self._behind(numbers)) is not None:
             self._read = list(tokens)
             return behind.logits()
-        self._begin(given)
+        self._begin(numbers)
         self._step(tokens, len(tokens))
         return self.engine.logits()
 
     def extend(self, tokens: Sequence[Token], most: int, sampling: Sampling, eos: Sequence[int]) -> list[int]:
         run = self._run
         if run is None or not run.goes_on(tokens, sampling, eos):
-            given, count = self._keep(tokens, sampling), min(most, self.context - len(tokens) + 1)
+            numbers, count = self._keep(tokens, sampling), min(most, self.context - len(tokens) + 1)
             launches: Launches
             # The host takes longer to draw a token than a step of one row does.
-            if not sampling.temperature and (behind := self._behind(given)) is not None:
-                launches = self._after(behind.largest, given, count, tuple(eos))
+            if not sampling.temperature and (behind := self._behind(numbers)) is not None:
+                launches = self._after(behind.largest, numbers, count, tuple(eos))
             else:
-                self._begin(given, tuple(eos), sampling)
+                self._begin(numbers, tuple(eos), sampling)
                 self._step(tokens, len(tokens) - 1)
                 launches = self._launches(count)
             self._run = run = Run(launches, tokens, sampling, eos)
@@ -150,11 +150,11 @@ class ScheduleBackend(ScheduleTexts):
             self._stop()
         return found
 
-    def _after(self, first: int, given: list[int], count: int, eos: tuple[int, ...]) -> Generator[list[int]]:
+    def _after(self, first: int, numbers: list[int], count: int, eos: tuple[int, ...]) -> Generator[list[int]]:
         """`count` tokens: the first, which is known, and what the schedule chooses behind it."""
         yield [first]
         if count > 1:
-            self.engine.request([*given, first], eos[: len(REQUEST) - 1], GREEDY, len(given))
+            self.engine.request([*numbers, first], eos[: len(REQUEST) - 1], GREEDY, len(numbers))
             yield from self._launches(count - 1)
 
     def _launches(self, count: int) -> Launches:
@@ -204,18 +204,18 @@ class ScheduleBackend(ScheduleTexts):
         self._read = self._read[: self.cached]
         return token_numbers(tokens)
 
-    def _behind(self, given: list[int]) -> LogitsBehind | None:
+    def _behind(self, numbers: list[int]) -> LogitsBehind | None:
         """All that the cache does not hold is read, by a reader that tells what follows."""
         if not isinstance(self.prompts, WholeReader):
             return None
-        return self.prompts.read_all(given[self.cached :], self.cached)
+        return self.prompts.read_all(numbers[self.cached :], self.cached)
 
-    def _begin(self, given: list[int], eos: tuple[int, ...] = (), sampling: Sampling = GREEDY) -> None:
+    def _begin(self, numbers: list[int], eos: tuple[int, ...] = (), sampling: Sampling = GREEDY) -> None:
         """Start at the first token that the cache does not hold."""
-        last = len(given) - 1
-        if self.prompts is not None and self.prompts.read(given[self.cached : last], self.cached):
-            self._read = list(given[:last])
-        self.engine.request(given, eos[: len(REQUEST) - 1], sampling, len(self._read))
+        last = len(numbers) - 1
+        if self.prompts is not None and self.prompts.read(numbers[self.cached : last], self.cached):
+            self._read = list(numbers[:last])
+        self.engine.request(numbers, eos[: len(REQUEST) - 1], sampling, len(self._read))
 
     def _step(self, tokens: Sequence[Token], end: int) -> None:
         """Run the given tokens up to `end`, in as few launches as the output buffer allows."""

@@ -80,7 +80,7 @@ class StepPrompts:
         if found is None:
             return None
         text, last = found
-        self.last.request(text, start=last, given=last + 1)
+        self.last.request(text, start=last, prompt_length=last + 1)
         row = len(text) - 1 - last
         return Behind(self.last, row, int(self.last.step(1).reshape(-1)[row]))
 
@@ -123,8 +123,8 @@ def in_steps(schedule: Schedule) -> Schedule:
             if error.diagnostics[0].code != "AMK401" or rows == choices[-1]:
                 raise
             continue
-        if told := apart(found, schedule):
-            raise AmkError(tuple(told))
+        if diagnostics := apart(found, schedule):
+            raise AmkError(tuple(diagnostics))
         if not (full := crowded((schedule, found))):
             return found
         if rows == ROWS[-1]:
@@ -140,8 +140,8 @@ def last_step(schedule: Schedule, steps: Schedule) -> Schedule | None:
         if error.diagnostics[0].code != "AMK401":
             raise
         return None
-    if told := [*apart(found, schedule), *apart(found, steps)]:
-        raise AmkError(tuple(told))
+    if diagnostics := [*apart(found, schedule), *apart(found, steps)]:
+        raise AmkError(tuple(diagnostics))
     return None if crowded((schedule, steps, found)) else found
 
 
@@ -158,14 +158,14 @@ Pack = Callable[["CudaEngine"], None]
 def step_prompts(engine: CudaEngine, source: TensorSource, quantise: Quantiser) -> StepPrompts:
     """A reader for an engine on a GPU, proved, compiled and packed; it uses the engine's caches and constants."""
 
-    def pack(made: CudaEngine) -> None:
-        (stream,) = made.schedule.streams
+    def pack(step_engine: CudaEngine) -> None:
+        (stream,) = step_engine.schedule.streams
 
         def upload(first: int, weights: Bits) -> None:
-            made.upload(stream.source, weights, first * stream.chunk_bytes)
+            step_engine.upload(stream.source, weights, first * stream.chunk_bytes)
 
-        scales = pack_weights(made.schedule, source, upload, None, quantise)
-        made.upload_constants({name: values for name, values in scales.items() if name not in engine.buffers})
+        scales = pack_weights(step_engine.schedule, source, upload, None, quantise)
+        step_engine.upload_constants({name: values for name, values in scales.items() if name not in engine.buffers})
 
     return steps_beside(engine, pack)
 
@@ -173,9 +173,9 @@ def step_prompts(engine: CudaEngine, source: TensorSource, quantise: Quantiser) 
 def steps_beside(engine: CudaEngine, pack: Pack) -> StepPrompts:
     """As `step_prompts`, where somebody else packs."""
     steps = in_steps(engine.schedule)
-    made = beside(steps, (engine,), pack)
+    step_engine = beside(steps, (engine,), pack)
     last = last_step(engine.schedule, steps)
-    return StepPrompts(made, beside(last, (engine, made), pack) if last is not None else None)
+    return StepPrompts(step_engine, beside(last, (engine, step_engine), pack) if last is not None else None)
 
 
 def beside(schedule: Schedule, others: Sequence[CudaEngine], pack: Pack) -> CudaEngine:
@@ -190,8 +190,8 @@ def beside(schedule: Schedule, others: Sequence[CudaEngine], pack: Pack) -> Cuda
     lender = next((other for other in others if one_packing(schedule, other.schedule)), None)
     if lender is not None:
         shared[stream.source] = lender.buffers[stream.source]
-    made = CudaEngine(started(schedule), others[0].device, buffers=shared)
+    engine = CudaEngine(started(schedule), others[0].device, buffers=shared)
     if lender is None:
-        pack(made)
-    made.reset()
-    return made
+        pack(engine)
+    engine.reset()
+    return engine

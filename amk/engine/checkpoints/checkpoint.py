@@ -98,10 +98,10 @@ def unread(checkpoint: Checkpoint) -> tuple[Diagnostic, ...]:
     names = checkpoint.unread
     if not names:
         return ()
-    told = ", ".join(names[:MOST_NAMED]) + (f" and {len(names) - MOST_NAMED:,} more" if len(names) > MOST_NAMED else "")
+    text = ", ".join(names[:MOST_NAMED]) + (f" and {len(names) - MOST_NAMED:,} more" if len(names) > MOST_NAMED else "")
     message = f"{len(names):,} tensor(s) of the file are not part of the model of its configuration, and not read"
     where = Where(file=str(checkpoint.path))
-    return (Diagnostic("AMK013", message, severity=Severity.WARNING, where=where, facts=(shown(told),)),)
+    return (Diagnostic("AMK013", message, severity=Severity.WARNING, where=where, facts=(shown(text),)),)
 
 
 def check_shape(path: Path, name: str, stored: str, found: Shape | None, expected: Shape) -> None:

@@ -22,8 +22,8 @@ VARIABLE = "AMK_CHECKPOINTS"
 
 def checkpoint_directories(environment: Mapping[str, str] = os.environ) -> list[Path]:
     """The directories that are searched for the weights of a shipped name, first match wins."""
-    given = [Path(part) for part in environment.get(VARIABLE, "").split(os.pathsep) if part]
-    return [*given, platformdirs.user_data_path("amk", appauthor=False) / "checkpoints"]
+    directories = [Path(part) for part in environment.get(VARIABLE, "").split(os.pathsep) if part]
+    return [*directories, platformdirs.user_data_path("amk", appauthor=False) / "checkpoints"]
 
 
 def find_checkpoint(name_or_path: str, environment: Mapping[str, str] = os.environ) -> Path:

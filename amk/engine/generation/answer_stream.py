@@ -101,8 +101,8 @@ class Stream:
         """What came so far; its finish is 'cancelled' before the end."""
         counts = self._steps, self._drafted, self._accepted
         usage = Usage(len(self._prompt), self._cached, len(self._answer), *counts)
-        told = tuple(self._logprobs) if self._options.logprobs is not None else None
-        return Completion("".join(self._text), tuple(self._answer), self._finish or "cancelled", usage, told)
+        logprobs = tuple(self._logprobs) if self._options.logprobs is not None else None
+        return Completion("".join(self._text), tuple(self._answer), self._finish or "cancelled", usage, logprobs)
 
     def __enter__(self) -> Self:
         return self

@@ -64,10 +64,10 @@ class Options:
     choices: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        for name, kind, told in _KINDS:
+        for name, kind, description in _KINDS:
             value = getattr(self, name)
             if isinstance(value, bool) or not (isinstance(value, kind) or (name == "logprobs" and value is None)):
-                raise AmkError(Diagnostic("AMK015", f"{name} is {value!r}, it must be {told}"))
+                raise AmkError(Diagnostic("AMK015", f"{name} is {value!r}, it must be {description}"))
         if not all(isinstance(stop, str) for stop in self.stops):
             raise AmkError(Diagnostic("AMK015", f"stop is {self.stop!r}, it must be a text, or several"))
         for token, bias in self.logit_bias.items():
@@ -82,15 +82,15 @@ class Options:
         if "" in self.stops:
             raise AmkError(Diagnostic("AMK015", "an empty stop string would end every answer before its first token"))
         if sum(self.restrictions.values()) > 1:
-            named = ", ".join(name for name, given in self.restrictions.items() if given)
+            named = ", ".join(name for name, is_set in self.restrictions.items() if is_set)
             raise AmkError(Diagnostic("AMK015", f"{named} together say two things about an answer"))
         _ = self.sampling
 
     @property
     def restrictions(self) -> dict[str, bool]:
         """What the answer may be restricted by, and whether it is."""
-        given = {name: getattr(self, name) is not None for name in ("json_schema", "regex", "grammar")}
-        return given | {"choices": len(self.choices) > 0}
+        restrictions = {name: getattr(self, name) is not None for name in ("json_schema", "regex", "grammar")}
+        return restrictions | {"choices": len(self.choices) > 0}
 
     @property
     def sampling(self) -> Sampling:

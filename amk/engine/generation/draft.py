@@ -44,11 +44,11 @@ def check_same_tokens(model: Tokenizer, draft: Tokenizer) -> None:
     if ours == theirs:
         return
     text = min(token for token in ours.keys() | theirs.keys() if ours.get(token) != theirs.get(token))
-    told = [
+    facts = [
         f"{text!r} is {_numbered(each.get(text))} {where}"
         for each, where in ((ours, "of the model"), (theirs, "of the draft"))
     ]
-    raise unsupported(draft.path, f"the tokenizer of the draft is not that of {model.path}", *told)
+    raise unsupported(draft.path, f"the tokenizer of the draft is not that of {model.path}", *facts)
 
 
 def _numbered(token: int | None) -> str:

@@ -283,8 +283,8 @@ class LanguageModel:
         last = first == len(tokens) - 1
         rows = self._backend.logits(tokens)[None] if last else self._backend.every(tokens, first)
         for pos, logits in enumerate(rows, first):
-            given = [*answer, *(int(token) for token in tokens[first + 1 : pos + 1])]
-            token = choose(biased(logits, options, given), options.sampling, pos)
+            history = [*answer, *(int(token) for token in tokens[first + 1 : pos + 1])]
+            token = choose(biased(logits, options, history), options.sampling, pos)
             yield token, _logprob(logits, token, options.logprobs)
 
     def _followed(

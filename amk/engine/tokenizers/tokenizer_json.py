@@ -145,8 +145,8 @@ def _templates(path: Path, config: dict[str, Any]) -> dict[str, str]:
         for name, file in files.items()
         if file.is_file()
     }
-    given = config.get("chat_template")
-    named = [{"name": "default", "template": given}] if isinstance(given, str) else given
+    template = config.get("chat_template")
+    named = [{"name": "default", "template": template}] if isinstance(template, str) else template
     listed = [each for each in named if isinstance(each, dict)] if isinstance(named, list) else []
     texts = ((each.get("name"), each.get("template")) for each in listed)
     return found or {name: text for name, text in texts if isinstance(name, str) and isinstance(text, str)}

@@ -49,10 +49,10 @@ def run(command: str, case: Case, limit: float) -> Case:
 
 def score(cases: list[Case], results: list[Case]) -> dict[str, Any]:
     """Counts, and the names of every case that is not as expected. Of two results of a case the last counts."""
-    given = {result["name"]: result for result in results}
+    result_of = {result["name"]: result for result in results}
     found: dict[str, list[str]] = {name: [] for name in ("right", "false SAFE", "false UNSAFE", "UNKNOWN", "missing")}
     for case in cases:
-        result = given.get(case["name"])
+        result = result_of.get(case["name"])
         verdict = None if result is None else result["verdict"]
         if verdict is None:
             kind = "missing"
@@ -62,7 +62,7 @@ def score(cases: list[Case], results: list[Case]) -> dict[str, Any]:
             kind = f"false {verdict}" if verdict in ("SAFE", "UNSAFE") else "UNKNOWN"
         found[kind].append(case["name"])
     known = {case["name"] for case in cases}
-    seconds = [float(r["seconds"]) for name, r in given.items() if name in known and r.get("seconds") is not None]
+    seconds = [float(r["seconds"]) for name, r in result_of.items() if name in known and r.get("seconds") is not None]
     times = {"median": statistics.median(seconds), "most": max(seconds), "sum": sum(seconds)} if seconds else {}
     return {"cases": len(cases), "by_outcome": found, "seconds": times}
 
@@ -82,21 +82,21 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--run", metavar="COMMAND", help="run this for each case, with its file for {}")
     parser.add_argument("--limit", type=float, default=60.0, metavar="SECONDS", help="per case (default: 60)")
     parser.add_argument("--write", metavar="FILE", help="with --run: keep the results")
-    given = parser.parse_args(arguments)
-    if (given.run is None) == (given.results is None):
+    options = parser.parse_args(arguments)
+    if (options.run is None) == (options.results is None):
         parser.error("give either results or --run")
-    cases = read(given.cases)
-    results = read(given.results) if given.results else [run(given.run, case, given.limit) for case in cases]
-    if given.write:
-        Path(given.write).write_text("".join(json.dumps(result) + "\n" for result in results), encoding="utf-8")
-    told = score(cases, results)
-    for family, count, right in by_family(cases, told["by_outcome"]):
+    cases = read(options.cases)
+    results = read(options.results) if options.results else [run(options.run, case, options.limit) for case in cases]
+    if options.write:
+        Path(options.write).write_text("".join(json.dumps(result) + "\n" for result in results), encoding="utf-8")
+    report = score(cases, results)
+    for family, count, right in by_family(cases, report["by_outcome"]):
         print(f"{family:12} {right:4} of {count} right")
-    for kind, names in told["by_outcome"].items():
+    for kind, names in report["by_outcome"].items():
         print(f"{kind:12} {len(names):4}" + ("" if kind == "right" else "  " + " ".join(names[:8])).rstrip())
-    if told["seconds"]:
-        print("seconds      " + ", ".join(f"{name} {value:.3f}" for name, value in told["seconds"].items()))
-    bad = any(told["by_outcome"][kind] for kind in ("false SAFE", "false UNSAFE", "missing"))
+    if report["seconds"]:
+        print("seconds      " + ", ".join(f"{name} {value:.3f}" for name, value in report["seconds"].items()))
+    bad = any(report["by_outcome"][kind] for kind in ("false SAFE", "false UNSAFE", "missing"))
     return 1 if bad else 0
 
 

@@ -73,13 +73,13 @@ class PastAccess:
 
 def recorded(lines: Iterable[str], file: str) -> list[Diagnostic]:
     """Unordered pairs, one per pair of places, as AMK301 and AMK302; AMK005 as an AmkError at the first bad line."""
-    told: dict[tuple[str, str, str], Diagnostic] = {}
+    diagnostics: dict[tuple[str, str, str], Diagnostic] = {}
     for first, second in _unordered(_read(lines, file)):
         one, two = first.access, second.access
         key = (one.at or one.agent, two.at or two.agent, one.buffer)
-        if key not in told and len(told) < MOST:
-            told[key] = _diagnostic(first, second, file)
-    return list(told.values())
+        if key not in diagnostics and len(diagnostics) < MOST:
+            diagnostics[key] = _diagnostic(first, second, file)
+    return list(diagnostics.values())
 
 
 def _read(lines: Iterable[str], file: str) -> Iterator[tuple[int, Access | Sync]]:

@@ -136,7 +136,7 @@ def dsa_backward_waits_for_the_wrong_release(sys: System, fixed: bool) -> None:
     """The next iteration's MMA is ordered behind the release two generations back, and not behind the reads of the
     columns that it overwrites. Fix: the reduce warp reads them and arrives at a barrier of its own before the slow
     reduction. Encoded with the two aliased parts and two iterations."""
-    tmem, made = sys.buffer("tmem", 32), [sys.mbarrier(f"dKV {n} made") for n in range(2)]
+    tmem, barriers = sys.buffer("tmem", 32), [sys.mbarrier(f"dKV {n} made") for n in range(2)]
     old, read = sys.mbarrier("dKV4 released"), sys.barrier("read", 2)
     with sys.agent("mma") as mma, sys.agent("reduce") as reduce:
         for k in range(2):
@@ -145,8 +145,8 @@ def dsa_backward_waits_for_the_wrong_release(sys: System, fixed: bool) -> None:
                 if fixed:
                     mma.sync(read)
             mma.write(tmem, 0, 32, value=k)
-            mma.arrive(made[k])
-            reduce.wait_parity(made[k], 0)
+            mma.arrive(barriers[k])
+            reduce.wait_parity(barriers[k], 0)
             if k == 0:
                 reduce.arrive(old)
             reduce.read(tmem, 0, 32, value=k)

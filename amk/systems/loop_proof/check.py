@@ -50,14 +50,14 @@ def _checked(document: Json, evidence: object) -> None:
     others = [name for name in parameters if name != count]
     need(all(parameters[name]["at_most"] is not None for name in others), "a parameter has any number of values")
     ranges = [range(parameters[name]["at_least"], parameters[name]["at_most"] + 1) for name in others]
-    given = {tuple(case["values"][name] for name in others): case for case in evidence["cases"]}
-    exact = all(isinstance(case["values"], dict) and set(case["values"]) == set(others) for case in given.values())
+    case_of = {tuple(case["values"][name] for name in others): case for case in evidence["cases"]}
+    exact = all(isinstance(case["values"], dict) and set(case["values"]) == set(others) for case in case_of.values())
     need(exact, "a case has other parameters")
     cases = 1
     for each in ranges:
         cases *= len(each)
-    need(cases <= MOST_CASES and set(given) == set(product(*ranges)), "not every case is there")
-    for values, case in given.items():
+    need(cases <= MOST_CASES and set(case_of) == set(product(*ranges)), "not every case is there")
+    for values, case in case_of.items():
         program = Program(document, dict(zip(others, values, strict=True)), count)
         if count is None:
             _flat(program, 0, case["base"])
@@ -94,10 +94,10 @@ def proved_from(program: Program, laps: int, one: Json) -> int:
     peeled, rest, periods = one["peeled"], one["rest"], one["periods"]
     need(all(type(n) is int for n in (peeled, rest, periods)), "malformed")
     need(0 <= rest < laps and 0 <= peeled <= 8 and 1 < periods <= 64, "malformed")
-    made = cut(program, laps, peeled, rest)
-    flat = spelled(made, periods)
+    program_cut = cut(program, laps, peeled, rest)
+    flat = spelled(program_cut, periods)
     need(not out_of_scope(flat.block, flat.orders), "a counter is used beyond its scope")
-    found = plain(made, periods, _lines(one["lines"]))
+    found = plain(program_cut, periods, _lines(one["lines"]))
     runs.check(found.cut, periods, one["runs"])
     knowledge = Knowledge(found.cut, _claims(one["claims"]), periods)
     knowledge.check()

@@ -45,22 +45,22 @@ class Number:
         return name in names(self.node)
 
 
-def number(given: Any, known: Mapping[str, int], lap: str | None) -> Number:
-    if isinstance(given, str):
+def number(expression: Any, known: Mapping[str, int], lap: str | None) -> Number:
+    if isinstance(expression, str):
         try:
-            given = ast.parse(given.strip(), mode="eval").body
+            expression = ast.parse(expression.strip(), mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             raise Refused("a number cannot be read") from error
-    elif isinstance(given, dict):
-        table = given.get("table")
+    elif isinstance(expression, dict):
+        table = expression.get("table")
         good = isinstance(table, list | tuple) and table and all(type(n) is int for n in table)
         need(
-            bool(good) and isinstance(given.get("index"), str) and type(given.get("step")) is int,
+            bool(good) and isinstance(expression.get("index"), str) and type(expression.get("step")) is int,
             "a number is malformed",
         )
     else:
-        need(type(given) is int, "a number is malformed")
-    return Number(given, known, lap)
+        need(type(expression) is int, "a number is malformed")
+    return Number(expression, known, lap)
 
 
 def names(node: Any) -> set[str]:

@@ -195,8 +195,8 @@ class Order:
         for access in (event for event in touches if event.proxy == ASYNC):
             for write in writes:
                 if write.of == access.of:
-                    told = self.complaint("no proxy fence is known to be between", write, access)
-                    need(self.by_fence(write, access, fences), told)
+                    message = self.complaint("no proxy fence is known to be between", write, access)
+                    need(self.by_fence(write, access, fences), message)
 
     def by_fence(self, write: Event, access: Event, fences: list[Event]) -> bool:
         if write.part == access.part == "lap":

@@ -147,8 +147,8 @@ class _Cutter:
 
     def fixed(self, call: Call, key: str, k: int, part: Part) -> int:
         first, slope = self.line(call.numbers[key], k, part)
-        told = {"number": "which counter is meant", "parity": "the parity"}.get(key, "the number of arrivals or bytes")
-        need(slope == 0, f"{call.statement['source'] or ''}: {told} grows with the lap")
+        what = {"number": "which counter is meant", "parity": "the parity"}.get(key, "the number of arrivals or bytes")
+        need(slope == 0, f"{call.statement['source'] or ''}: {what} grows with the lap")
         return first
 
     def counter(self, call: Call, k: int, part: Part) -> int:
@@ -310,10 +310,10 @@ class _Groups:
             self.stores += self.coming
 
     def store(self) -> tuple[int, int]:
-        made = self.coming.pop(0)
-        if made[0] != "lap":
-            self.stores.append(made)
-        return made[2]
+        entry = self.coming.pop(0)
+        if entry[0] != "lap":
+            self.stores.append(entry)
+        return entry[2]
 
     def waits(self, part: Part, most: int, read: bool) -> list[tuple[int, Line]]:
         """Counters and thresholds: of group g of period i, those with g + i * each below what is closed but `most`."""

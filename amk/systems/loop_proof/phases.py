@@ -65,23 +65,23 @@ class _Few:
     """What `rule_proof` says of so many periods: by event, and by period."""
 
     def __init__(self, cut: Cut, periods: int, lines: dict[Key, Line]) -> None:
-        self.periods, made = periods, spelled(cut, periods)
+        self.periods, flat = periods, spelled(cut, periods)
         counts: dict[str, list[int]] = {"wait": [], "signal": []}
         rows: dict[str, list[tuple[Event, int]]] = {"wait": [], "signal": []}
-        for event, q in made.index:
+        for event, q in flat.index:
             if event.does in counts:
                 first, slope = lines[event.key]
                 need(first + slope * q >= 0, "a phase is negative")
                 counts[event.does].append(first + slope * q)
                 rows[event.does].append((event, q))
-        found: Skeleton = skeleton(made.block, made.orders, {"met": counts["wait"], "sent": counts["signal"]})
-        in_turns(found.reading, made.orders["scope"])
+        found: Skeleton = skeleton(flat.block, flat.orders, {"met": counts["wait"], "sent": counts["signal"]})
+        in_turns(found.reading, flat.orders["scope"])
         self.threshold = _by_event(rows["wait"], found.columns["wait_threshold"])
         self.weight = _by_event(rows["signal"], found.columns["signal_amount"])
         self.low: dict[Key, dict[int, int]] = defaultdict(dict)
         self.high: dict[Key, dict[int, int | None]] = defaultdict(dict)
         for number, _, low, high, _ in found.count_ranges:
-            event, q = made.index[number]
+            event, q = flat.index[number]
             self.low[event.key][q], self.high[event.key][q] = low, high
 
 

@@ -154,10 +154,10 @@ class Program:
         need(self.left >= 0, "too many statements")
 
     @staticmethod
-    def value(given: Any, known: dict[str, int], lap: str | None) -> tuple[Any, ...] | None:
-        if given is None:
+    def value(value: Any, known: dict[str, int], lap: str | None) -> tuple[Any, ...] | None:
+        if value is None:
             return None
-        parts = given if isinstance(given, list | tuple) else [given]
+        parts = value if isinstance(value, list | tuple) else [value]
         return tuple(number(part["number"], known, lap) if isinstance(part, dict) else part for part in parts)
 
     def buffer(self, name: str) -> int:
