@@ -33,7 +33,7 @@ from amk.schedule_ir.ops.precondition import INDEX, Need, Site
 from amk.schedule_ir.ops.select import Selection, request_words
 from amk.schedule_ir.ranking import PARAMETERS
 from amk.schedule_ir.sampling import SEARCHES
-from amk.schedule_ir.schedule import Loop, Node, Schedule, Step, mode_of
+from amk.schedule_ir.schedule import MAX_LIVE, Loop, Node, Schedule, Step, mode_of
 
 Path = tuple[str | int, ...]
 SHARED_ALIGNMENT: Final = 16
@@ -160,8 +160,8 @@ def _tables(schedule: Schedule) -> Iterator[Unmet]:
             message = f"a worker's share of the columns of {name} is one of {splits}"
             yield Unmet(("tables", f"{K_SPLIT}.index"), "groups", message)
     head, split = (np.array(schedule.tables[f"attn.{end}"]) for end in ("head", "split"))
-    if ((head < -1) | (head >= schedule.caches) | (split < 0) | (split >= schedule.kv.splits)).any():
-        message = f"a worker serves one of {schedule.caches} heads (-1: none) and one of {schedule.kv.splits} splits"
+    if ((head < -1) | (head >= schedule.turn_heads) | (split < 0) | (split >= schedule.kv.splits)).any():
+        message = f"a worker serves one of {schedule.turn_heads} heads (-1: none) and one of {schedule.kv.splits} splits"
         yield Unmet(("tables", "attn.head"), "served", message)
 
 
@@ -247,6 +247,10 @@ def _rows(schedule: Schedule) -> Iterator[Unmet]:
         yield Unmet(("rows",), "rows", "several rows of a step are those of one sequence")
     if schedule.live and schedule.batch == 1:
         yield Unmet(("live",), "live", "a single sequence has the one position that there is")
+    if schedule.live and schedule.batch > MAX_LIVE:
+        yield Unmet(("live",), "live", f"at most {MAX_LIVE} sequences are live")
+    if schedule.kv.turns > 1 and (schedule.batch == 1 or schedule.live):
+        yield Unmet(("kv", "turns"), "turns", "KV heads of several turns are those of sequences at one position")
     if schedule.accepts and schedule.rows == 1:
         yield Unmet(("accepts",), "accepts", "guesses are rows of a step behind its first")
     if schedule.tree and (schedule.rows == 1 or schedule.accepts or mode_of(schedule) != "greedy"):
