@@ -30,7 +30,7 @@ from tests.cases import cases
 from tests.engine.tiny import RandomTensors, tiny_model, tiny_plan
 from tests.tiny import PLAIN, VARIANTS
 
-PROMPTS = [[17, 72, 8], [32, 15], [7, 7, 21, 30], [5], *([n, 3 * n] for n in range(9, 21))]
+PROMPTS = [[17, 72, 8], [32, 15], [7, 7, 21, 30], [5], *([n, 3 * n] for n in range(9, 25))]
 TOKENS = 4  # with the longest prompt, past two blocks of 2 positions
 
 CASES: dict[str, tuple[ModelSpec, int, dict[str, Any]]] = {
@@ -47,6 +47,9 @@ CASES: dict[str, tuple[ModelSpec, int, dict[str, Any]]] = {
     "fp8 cache": (tiny_model(), 2, {"workers": 4, "kv_dtype": "fp8"}),
     "sums of lm_head in global memory": (tiny_model(), 2, {"workers": 5, "head_sums": "global"}),
     "nine sequences": (tiny_model(layers=1, kv_heads=1), 9, {"workers": 10, "warps": 2}),
+    "two turns, the last of fewer heads": (tiny_model(), 3, {"workers": 5}),
+    "more turns than warps": (tiny_model(layers=1), 5, {"workers": 4, "warps": 2, "handoff": "fenced"}),
+    "twenty sequences in turns, a warp left over": (tiny_model(layers=1, kv_heads=1), 20, {"workers": 7}),
 }  # fmt: skip
 
 
@@ -156,8 +159,9 @@ def test_plans_of_a_batch_are_safe(model: ModelSpec, batch: int, gpu: str, conte
 @pytest.mark.parametrize(
     ("settings", "wanted", "reason"),
     [
-        ({"batch": 17}, "bf16", "1 to 16"),
-        ({"batch": 0}, "bf16", "1 to 16"),
+        ({"batch": 65}, "bf16", "1 to 64"),
+        ({"batch": 0}, "bf16", "1 to 64"),
+        ({"batch": 17, "live": True}, "bf16", "1 to 16"),
         ({"batch": 2, "head_handoff": True}, "bf16", "rows of its head"),
     ],
 )
