@@ -18,7 +18,7 @@ from amk.schedule_ir.ops.attention import agent_positions, of_turn, owns_positio
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.ops.refill import RefillOp
 from amk.schedule_ir.ops.staging import Staging
-from amk.schedule_ir.schedule import MAX_BATCH, MAX_LIVE, Schedule, registers_read
+from amk.schedule_ir.schedule import MAX_LIVE, Schedule, registers_read
 from amk.targets.target import MAX_THREADS_PER_BLOCK, RESERVED_SMEM_PER_BLOCK
 
 I64 = npt.NDArray[np.int64]
@@ -128,8 +128,8 @@ def check_positions(schedule: Schedule, programs: list[Program]) -> None:
     require(len(set(served)) == len(served) and wanted <= set(served), "positions: a split without one owner")
     inside = all(0 <= h < heads and 0 <= s < kv.splits for h, s in served)
     require(inside, "positions: no such head or split")
-    alone = kv.turns == 1 or (schedule.batch > 1 and not schedule.live)
-    require(alone and schedule.batch <= (MAX_LIVE if schedule.live else MAX_BATCH), "positions: turns have one position")
+    require(kv.turns == 1 or (schedule.batch > 1 and not schedule.live), "positions: turns are of sequences at one")
+    require(not schedule.live or schedule.batch <= MAX_LIVE, "positions: more than a lane each")
     roles = {len(p.roles[j]) for p in programs for j, i in enumerate(p.items) if i.step.op.op == "attend"}
     for agents in {of_turn(role, geometry) for role in roles}:
         reader = np.zeros(kv.context, np.int64)

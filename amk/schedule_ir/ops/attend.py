@@ -21,8 +21,8 @@ from amk.schedule_ir.ops.attention import (
     attended,
     group_size,
     last_row,
-    partial_width,
     of_turn,
+    partial_width,
     queries,
     query_rows,
     query_width,
@@ -91,9 +91,7 @@ class AttendOp(Op):
     def _units(self, env: Env, geo: Geometry) -> list[Unit]:
         return units(env, geo, geo.role_size[self.role])
 
-    def _share(
-        self, unit: Unit, env: Env, geo: Geometry
-    ) -> tuple[int, list[tuple[int, int]], list[tuple[int, int]]]:
+    def _share(self, unit: Unit, env: Env, geo: Geometry) -> tuple[int, list[tuple[int, int]], list[tuple[int, int]]]:
         """(first query vector of the agent's partials, its query vectors, its positions) of a KV head."""
         share, mine = attended(int(unit.agent), unit.agents, geo)
         each = sharing(geo, geo.role_size[self.role])
@@ -107,7 +105,9 @@ class AttendOp(Op):
         layer, dim = env.eval_int(self.layer), geo.model.head_dim
         base = (layer * geo.caches + unit.head) * geo.context
         first, mine, runs = self._share(unit, env, geo)
-        begun = unit.split * geo.kv_block <= last_row(env.pos, geo)  # then agents multiply with the query, some by nothing
+        begun = unit.split * geo.kv_block <= last_row(
+            env.pos, geo
+        )  # then agents multiply with the query, some by nothing
         out: list[Access] = []
         for vectors in mine:
             if begun:

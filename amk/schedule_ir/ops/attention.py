@@ -24,7 +24,7 @@ turn. All sequences are then at one position, with one row each.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.ops.base import Access, Geometry, Memory, ValueKey, split
@@ -55,7 +55,7 @@ def units(env: Env, geo: Geometry, agents: int) -> list[Unit]:
     if head < 0:
         return []
     if geo.kv_turns == 1:
-        return [Unit(0, head, part, env.agent, agents)]
+        return [Unit(0, head, part, cast(int, env.agent), agents)]
     each = of_turn(agents, geo)
     first, mine = divmod(int(env.agent), each)
     turns = range(first, geo.kv_turns, agents // each) if first < min(geo.kv_turns, agents) else ()

@@ -3,10 +3,11 @@
 The position moves with every token, but it decides only (1) which cache rows are touched, (2) which splits are
 active, and waits and signals never depend on it. So one check of the *position abstraction* covers all positions:
   - accesses outside the cache grow with the position (more splits are active), so they are taken at the last one;
-  - each worker's part of a cache is one unit per layer and turn: appending writes the unit, attending reads it and expects the
-    row of the current token. The unit is private to the worker: `obligations` proves that rows never cross workers and
-    that the split that appends a row is the one that reads it. The cache ops are evaluated at a position that the
-    worker's split owns, where they do all that they ever do.
+  - each worker's part of a cache is one unit per layer and turn: appending writes the unit, attending reads it and
+    expects the row of the current token. The unit is private to the worker: no two serve a KV head's split
+    (`structure`), `obligations` proves that rows never cross workers and that the split that appends a row is the one
+    that reads it. The cache ops are evaluated at a position that the worker's split owns, where they do all that they
+    ever do.
 Words that a step reads at some positions only give no order at the others, and candidates are not read for a token
 that was given: `moving` has the steps whose reads of flag words may not happen, `always` those of their reads that do
 at every position. A race in the position abstraction may be impossible at every single position; the flat check then

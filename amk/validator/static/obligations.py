@@ -20,8 +20,8 @@ So rings add no edges between agents: a slot is filled, awaited and drained by o
 Positions. Proved for all of the context. H counts the KV heads of all sequences of a batch. `pos` is the position of
 any one of them: they stand at the same, or each at its own (`sequences`).
 
-With B = block, S = splits, A = attending warps of a turn, C = context, and for a position p:  split(p) = (p div B) mod S,
-warp(p) = the a with B*a div A <= p mod B < B*(a+1) div A. Claims, for all 0 <= p <= pos < C:
+With B = block, S = splits, A = attending warps of a turn, C = context, and for a position p:  split(p) = (p div B)
+mod S, warp(p) = the a with B*a div A <= p mod B < B*(a+1) div A. Claims, for all 0 <= p <= pos < C:
     partition   exactly one (split, warp) reads p: warp(p) exists and is unique; split(p) is a function
     bounds      cache rows ((l*H + h)*C + p) lie inside the cache
     append      the split that appends pos is split(pos), the one that reads it

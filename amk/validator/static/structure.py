@@ -94,7 +94,7 @@ def _attention_shares(schedule: Schedule) -> Iterator[Diagnostic]:
         if pair[0] == -1:
             continue
         if not (0 <= pair[0] < heads and 0 <= pair[1] < kv.splits):
-            of = f"{heads} heads{f' of a turn' if kv.turns > 1 else ''}, {kv.splits} splits"
+            of = f"{heads} heads{' of a turn' if kv.turns > 1 else ''}, {kv.splits} splits"
             message = f"worker {worker} serves kv head {pair[0]}, split {pair[1]} of {of}"
             yield finding("AMK103", message, ("tables", "attn.head", worker))
         elif pair in served:
