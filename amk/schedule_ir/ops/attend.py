@@ -105,9 +105,8 @@ class AttendOp(Op):
         layer, dim = env.eval_int(self.layer), geo.model.head_dim
         base = (layer * geo.caches + unit.head) * geo.context
         first, mine, runs = self._share(unit, env, geo)
-        begun = unit.split * geo.kv_block <= last_row(
-            env.pos, geo
-        )  # then agents multiply with the query, some by nothing
+        # if a position is there, agents multiply with the query, some by nothing
+        begun = unit.split * geo.kv_block <= last_row(env.pos, geo)
         out: list[Access] = []
         for vectors in mine:
             if begun:
