@@ -22,10 +22,11 @@ from amk.adversary.recipe import BASES, Recipe, base_schedule
 from amk.adversary.row_recipes import ROWS
 from amk.adversary.split_recipes import SPLITS
 from amk.adversary.tree_recipes import TREES
+from amk.adversary.turn_recipes import TURNS
 from amk.schedule_ir.codec import CASE
 
 FORMAT = CASE
-RECIPES = [*ORDER, *MEANS, *FRAME, *FACTS, *OUTSIDE, *SAID, *LEGAL, *GUESSES, *TREES, *ROWS, *SPLITS]
+RECIPES = [*ORDER, *MEANS, *FRAME, *FACTS, *OUTSIDE, *SAID, *LEGAL, *GUESSES, *TREES, *ROWS, *SPLITS, *TURNS]
 
 
 def make_case(recipe: Recipe) -> Json:

@@ -41,6 +41,8 @@ BASES: dict[str, Settings] = {
     "guesses": replace(PHASED, warps=2, kv_block=8, rows=3, accepts=True),
     "tree": replace(PHASED, warps=2, kv_block=8, rows=4, tree=True),
     "live": replace(FAST, warps=2, kv_block=8, batch=2, live=True),
+    "turns": replace(FAST, warps=2, kv_block=8, batch=3),
+    "turns of two": replace(PHASED, warps=4, kv_block=8, batch=3),
     "coded": replace(FAST, warps=2, kv_block=8, batch=2, live=True, k_parts=2),
     "digits": replace(FAST, warps=2, kv_block=8),
     "block": replace(FAST, warps=2, kv_block=8),
@@ -60,7 +62,8 @@ BASES: dict[str, Settings] = {
 }
 """Plans that cases start from: epilogues in one warp, in all warps, with per-head counters, with tagged words, with
 copies held back until a result is out, with steps of three rows, of three that accept guesses, of four that are a tree,
-of two sequences at positions of their own, of such with weights in codes and `down` in two parts, with weights in codes
+of two sequences at positions of their own, of three whose six KV heads are served in two turns, by a warp each or by
+two, of two sequences at positions of their own with weights in codes and `down` in two parts, with weights in codes
 alone, with those and attention's outputs in one block, of three rows and parts of all columns, of three rows and
 columns of o and `down` divided among two workers, with one warp each, with four layers, of which an analysis may look
 at fewer, with one worker, with tokens that are drawn, with ops of its own for each of four warps, with two sequences

@@ -14,11 +14,11 @@ from amk.checker.footprints import EVERYWHERE, WRITE
 from amk.checker.parts import ARRAY, HI, LO, STEP, TIMES, VALUE, spread
 from amk.checker.programs import TOKENS, Program, require
 from amk.schedule_ir.ops import BarrierOp
-from amk.schedule_ir.ops.attention import agent_positions, owns_position
+from amk.schedule_ir.ops.attention import agent_positions, of_turn, owns_position
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.ops.refill import RefillOp
 from amk.schedule_ir.ops.staging import Staging
-from amk.schedule_ir.schedule import Schedule, registers_read
+from amk.schedule_ir.schedule import MAX_LIVE, Schedule, registers_read
 from amk.targets.target import MAX_THREADS_PER_BLOCK, RESERVED_SMEM_PER_BLOCK
 
 I64 = npt.NDArray[np.int64]
@@ -123,11 +123,15 @@ def check_positions(schedule: Schedule, programs: list[Program]) -> None:
     kv, geometry = schedule.kv, schedule.geometry()
     served = [p for p in zip(schedule.tables["attn.head"], schedule.tables["attn.split"], strict=True) if p[0] != -1]
     used = min(kv.splits, -(-kv.context // kv.block))
-    wanted = {(head, split) for head in range(schedule.caches) for split in range(used)}
+    heads = schedule.turn_heads  # and in turn n those n * heads behind them
+    wanted = {(head, split) for head in range(heads) for split in range(used)}
     require(len(set(served)) == len(served) and wanted <= set(served), "positions: a split without one owner")
-    inside = all(0 <= h < schedule.caches and 0 <= s < kv.splits for h, s in served)
+    inside = all(0 <= h < heads and 0 <= s < kv.splits for h, s in served)
     require(inside, "positions: no such head or split")
-    for agents in {len(p.roles[j]) for p in programs for j, i in enumerate(p.items) if i.step.op.op == "attend"}:
+    require(kv.turns == 1 or (schedule.batch > 1 and not schedule.live), "positions: turns are of sequences at one")
+    require(not schedule.live or schedule.batch <= MAX_LIVE, "positions: more than a lane each")
+    roles = {len(p.roles[j]) for p in programs for j, i in enumerate(p.items) if i.step.op.op == "attend"}
+    for agents in {of_turn(role, geometry) for role in roles}:
         reader = np.zeros(kv.context, np.int64)
         for split, agent in ((split, agent) for split in range(kv.splits) for agent in range(agents)):
             for lo, hi in agent_positions(kv.context - 1, split, agent, agents, geometry):

@@ -4,10 +4,10 @@
 worker in an iteration) in which it decides alike (`integers`). It may ask for the position: then it is evaluated at the
 first, the last, one that the worker's split owns and one that another owns, and a row says at which of them it happens.
 
-Global buffers are numbered as in the schedule, then each worker's part of the caches, one unit per layer (`_units`
-checks that the rows are its own), then its shared memory, arrays that overlap as one. Reads of constants are left out:
-nothing writes them, and they are where an op means the constant that its field is named after (`references`,
-`launch_needs`).
+Global buffers are numbered as in the schedule, then each worker's part of the caches, one unit per layer and turn
+(`_units` checks that the rows are its own), then its shared memory, arrays that overlap as one. Reads of constants are
+left out: nothing writes them, and they are where an op means the constant that its field is named after
+(`references`, `launch_needs`).
 """
 
 from __future__ import annotations
@@ -239,18 +239,20 @@ class Footprints:
         return sorted(self.number[name] for name in names)
 
     def _units(self, rows: I64) -> I64:
-        """Runs of cache rows as the layer that they are of, all of them rows of the worker's head and split."""
+        """Runs of cache rows as the layer and turn that they are of, all rows of a head of the worker and its split."""
         require((rows[:, AGAIN[0]] == 1).all(), "cache: rows of several sequences at once")
         kv, items = self.schedule.kv, np.array([b.item_bytes for b in self.schedule.buffers])
         size = self.schedule.model.head_dim * items[rows[:, 3]]
         first, last = rows[:, 4] // size, (rows[:, 5] - 1) // size
-        layer, head = np.divmod(first // kv.context, self.schedule.caches)
+        layer, cache = np.divmod(first // kv.context, self.schedule.caches)
+        turn, head = np.divmod(cache, self.schedule.turn_heads)
         block = first % kv.context // kv.block
         mine = (block == last % kv.context // kv.block) | (kv.splits == 1)
         mine &= (first // kv.context == last // kv.context) & (head == self.tables["attn.head"][rows[:, 0]])
         mine &= block % kv.splits == self.tables["attn.split"][rows[:, 0]]
         require(mine.all(), "cache: a worker touches rows of another head or split")
-        rows[:, 4], rows[:, 5], rows[:, 8] = layer, layer + 1, 0
+        rows[:, 4] = layer * kv.turns + turn
+        rows[:, 5], rows[:, 8] = rows[:, 4] + 1, 0
         return rows
 
     def _tag_of(self, item: Item) -> I64:

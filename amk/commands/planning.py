@@ -40,7 +40,11 @@ def add_constants_choice(parser: argparse.ArgumentParser) -> None:
 def add_batch_choice(parser: argparse.ArgumentParser) -> None:
     """`--batch N`, for commands that make one plan."""
     parser.add_argument(
-        "--batch", type=positive, default=1, metavar="N", help="sequences decoded together, 1 to 16 (default: 1)"
+        "--batch",
+        type=positive,
+        default=1,
+        metavar="N",
+        help="sequences decoded together, 1 to 64, live ones to 16 (default: 1)",
     )
 
 

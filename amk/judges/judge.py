@@ -311,7 +311,8 @@ class _Follower:
     def state(self, words: dict[str, int]) -> str | None:
         """The launch state that these tokens leave behind."""
         sequence, of = self._sequence, f" {self._sequence}" if self._sequence else ""
-        at, mark = len(self.read), words["done"] >> sequence & 1
+        ends = words[f"done {sequence // 32}" if sequence >= 32 else "done"]
+        at, mark = len(self.read), ends >> sequence % 32 & 1
         position = words[f"position{of}" if self._request.starts else "position"]
         wanted = (self._next, at, self._steps, int(self._done))
         found = (words[f"token{of}"], position, words["epoch"], mark)

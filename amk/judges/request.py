@@ -115,13 +115,15 @@ def tree_words(parents: tuple[int, ...], rows: int) -> NDArray[np.int32]:
 
 
 def state_words(request: Request, epoch: int = 0) -> NDArray[np.int32]:
-    """The `state` buffer: token of the first sequence, position, epoch, done, tokens of the others, and where each has
-    its own their positions."""
+    """The `state` buffer: token of the first sequence, position, epoch, done, tokens of the others, where each has its
+    own their positions, and the ends of those behind the first 32."""
     tokens = [text[request.first(s)] for s, text in enumerate(request.texts)]
-    return np.array([tokens[0], request.first(0), epoch, 0, *tokens[1:], *request.starts[1:]], np.int32)
+    ends = [0] * (-(-len(tokens) // 32) - 1)
+    return np.array([tokens[0], request.first(0), epoch, 0, *tokens[1:], *request.starts[1:], *ends], np.int32)
 
 
 def state_of(words: NDArray[Any], sequences: int) -> dict[str, int]:
     names = ["token", "position", "epoch", "done", *(f"token {s}" for s in range(1, sequences))]
-    names += [f"position {s}" for s in range(1, len(words) - len(names) + 1)]
+    ends = [f"done {n}" for n in range(1, -(-sequences // 32))]
+    names += [f"position {s}" for s in range(1, len(words) - len(names) - len(ends) + 1)] + ends
     return dict(zip(names, (int(word) for word in words), strict=True))

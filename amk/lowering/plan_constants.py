@@ -41,6 +41,9 @@ def plan_struct(schedule: Schedule) -> str:
         "kRows": schedule.rows,
     }  # fmt: skip
     lines = [f"  static constexpr int {name} = {value};" for name, value in numbers.items()]
+    functions = {"turns": kv.turns, "turn_heads": schedule.turn_heads}
+    inline = "static __device__ __forceinline__ constexpr int"
+    lines += [f"  {inline} {name}() {{ return {value}; }}" for name, value in functions.items()]
     lines.append(f"  static constexpr bool kLive = {str(schedule.live).lower()};")
     lines.append(f"  static constexpr bool kAccepts = {str(schedule.accepts).lower()};")
     lines.append(f"  static constexpr float kRmsEps = {float_literal(model.rms_eps)};")

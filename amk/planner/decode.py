@@ -27,6 +27,7 @@ from amk.planner.settings import (
     parts_of,
     reducible,
     splits_of,
+    turns_of,
     with_handoff,
 )
 from amk.planner.shares import act_handoff, attention_tables, head_handoff, loads, row_tables
@@ -37,7 +38,7 @@ from amk.planner.tuned import even_groups, tuned
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.memory import Counter
 from amk.schedule_ir.ranking import LAST
-from amk.schedule_ir.schedule import MAX_BATCH, MAX_ROWS, KvLayout, Launch, Program, Role, Schedule
+from amk.schedule_ir.schedule import MAX_BATCH, MAX_LIVE, MAX_ROWS, KvLayout, Launch, Program, Role, Schedule
 from amk.targets.target import Target
 from amk.weights.weight_format import Chunk, FormatName
 
@@ -126,7 +127,7 @@ def _laid_out(
     kv = kv_layout(model, settings, count, context)
     _require_room(settings.rows, kv)
     load = loads(model, runs, rows, settings.k_splits)
-    heads = settings.batch * model.kv_heads if model.layers else 0
+    heads = -(-settings.batch * model.kv_heads // kv.turns) if model.layers else 0
     tables = rows | attention_tables(heads, kv.splits, load, settings.attends)
     shared = shared_plan(model, target, settings, chunks, tables)
     return Sized(settings, count, runs, chunks, kv, rows, tables, shared)
@@ -238,6 +239,8 @@ def _require_batch(settings: Settings) -> None:
         raise AmkError(Diagnostic("AMK016", f"a step has 1 to {MAX_ROWS} rows, {rows} were asked for"))
     if batch > 1 and rows > 1:
         raise AmkError(Diagnostic("AMK016", f"a step has several rows of one sequence, the batch has {batch}"))
+    if settings.live and batch > MAX_LIVE:
+        raise AmkError(Diagnostic("AMK016", f"1 to {MAX_LIVE} sequences are live, {batch} were asked for"))
     if settings.live and batch == 1:
         raise AmkError(Diagnostic("AMK016", "a single sequence is live, and only sequences of a batch come and go"))
     if settings.accepts and rows == 1:
@@ -329,9 +332,10 @@ def _require_pairs(model: ModelSpec, settings: Settings, wanted: Layered) -> Non
 
 
 def _require_places(workers: int, model: ModelSpec, target: Target, settings: Settings) -> None:
-    """AMK011 unless every KV head of every sequence and every share of columns has a worker, AMK402 unless every worker
-    has its place on an SM."""
+    """AMK011 unless every KV head of a sequence, or of every live one, and every share of columns has a worker, AMK402
+    unless every worker has its place on an SM."""
     heads, ctas = settings.batch * model.kv_heads * (model.layers > 0), settings.ctas_per_sm
+    heads = -(-heads // turns_of(settings, model, workers))
     if workers < heads:
         message = f"{heads} KV heads need as many workers, there are {workers}: each has workers of its own"
         raise AmkError(Diagnostic("AMK011", message))
@@ -402,7 +406,9 @@ def drained(model: ModelSpec, settings: Settings, chunk: Chunk, tables: Shares, 
 
 def kv_layout(model: ModelSpec, settings: Settings, workers: int, context: int) -> KvLayout:
     splits = splits_of(settings, model, workers, context)
-    return KvLayout(context=context, block=kv_block(settings, model), splits=splits, dtype=settings.kv_dtype)
+    turns = turns_of(settings, model, workers)
+    block = kv_block(settings, model, turns)
+    return KvLayout(context=context, block=block, splits=splits, dtype=settings.kv_dtype, turns=turns)
 
 
 def ends_fenced(settings: Settings, tables: Shares, model: ModelSpec, runs: int) -> frozenset[str]:

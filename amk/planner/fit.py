@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from amk.models.model_spec import ModelSpec
 from amk.planner.buffers import global_buffers
 from amk.planner.formats import Runs, label_of
-from amk.planner.settings import Settings, kv_block, splits_of
+from amk.planner.settings import Settings, kv_block, splits_of, turns_of
 from amk.planner.storage import packed_bytes
 from amk.report.diagnostic import AmkError, Diagnostic, because
 from amk.schedule_ir.schedule import KvLayout
@@ -41,7 +41,7 @@ class Budget:
 
 def budget(model: ModelSpec, target: Target, settings: Settings, workers: int, chunks: Runs, context: int) -> Budget:
     """Memory of the plan with `context` positions."""
-    block = kv_block(settings, model)
+    block = kv_block(settings, model, turns_of(settings, model, workers))
     splits = splits_of(settings, model, workers, context)
     kv = KvLayout(context=context, block=block, splits=splits, dtype=settings.kv_dtype)
     sizes = {b.name: b.bytes for b in global_buffers(model, kv, settings, workers, chunks)}

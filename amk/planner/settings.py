@@ -236,20 +236,27 @@ def chunk_bytes_of(settings: Settings, model: ModelSpec, target: Target, used: s
     return 2 * SMALL_COPY if large else SMALL_COPY
 
 
-def kv_block(settings: Settings, model: ModelSpec) -> int:
-    """Positions per attention block. Where warps share out the query vectors of several rows, fewer of them share the
-    positions of a block, which has as many less: a warp keeps its share of them in registers.
+def turns_of(settings: Settings, model: ModelSpec, workers: int) -> int:
+    """Turns in which workers serve the KV heads of a batch that has more of them; one elsewhere."""
+    return max(1, -(-settings.batch * model.kv_heads // workers)) if settings.batch > 1 and not settings.live else 1
+
+
+def kv_block(settings: Settings, model: ModelSpec, turns: int) -> int:
+    """Positions per attention block. Where warps share out the query vectors of several rows, or the turns of a worker,
+    fewer of them share the positions of a block, which has as many less: a warp keeps its share of them in registers.
     """
     whole = 128 if model.head_dim <= 64 else 64
     columns = tile_columns(settings.rows * model.heads // model.kv_heads, settings.rows, settings.warps)
-    return settings.kv_block or max(whole // columns, settings.rows)
+    return settings.kv_block or max(whole // (columns * min(turns, settings.warps)), settings.rows)
 
 
 def splits_of(settings: Settings, model: ModelSpec, workers: int, context: int) -> int:
     """Splits of a kv head's cache: at most one per worker and per block, and in a batch so many that can be reduced.
 
     AMK016 where that is no number of them."""
-    most = min(workers // (settings.batch * model.kv_heads), -(-context // kv_block(settings, model)))
+    turns = turns_of(settings, model, workers)
+    heads = -(-settings.batch * model.kv_heads // turns)
+    most = min(workers // heads, -(-context // kv_block(settings, model, turns)))
     splits = max(1, min(most, settings.kv_splits or most))
     if settings.vectors == 1:
         return splits

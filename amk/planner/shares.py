@@ -87,7 +87,8 @@ def attention_tables(
     """attn.head, attn.split: which of its heads' splits each worker serves; left-over workers serve none, head is -1,
     and wait like head 0.
 
-    heads: KV heads of all sequences. load: what each worker streams. attends: as `Settings` says.
+    heads: KV heads of all sequences, of several turns those of the first. load: what each worker streams. attends: as
+    `Settings` says.
 
     attn.serves: 1 for those that serve a head.
     """

@@ -9,7 +9,7 @@ from typing import Literal
 from amk.models.matrices import MATRICES, ROWS_PER_GROUP, matrix, share_table
 from amk.models.model_spec import ModelSpec
 from amk.planner.formats import BF16, Formats, Layered, Runs, chunk_choices, layered
-from amk.planner.settings import Settings, chunk_bytes_of, down_apart, in_place, per_vector, sum_slots
+from amk.planner.settings import Settings, chunk_bytes_of, down_apart, in_place, per_vector, sum_slots, turns_of
 from amk.planner.staging import DOWN, DOWN_SUMS, free_from, layout, shared, staged_arrays
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.memory import Alignment, Buffer, LayerChunks, Stream
@@ -126,13 +126,15 @@ def fixed_buffers(
     k_parts = -(-model.ffn * settings.x_parts // model.hidden) if apart else (settings.k_parts or 1) * settings.k_splits
     staged = staged_arrays(model, wanted, together, k_parts, settings.x_parts)
     products: list[Array] = [("part", "f32", (sum_slots(settings, most), *each, ROWS_PER_GROUP))]
-    attention: list[Array] = [("q", "f32", (vectors, dim))]
+    turns = turns_of(settings, model, len(counts["hidden.count"]))
+    attention: list[Array] = [("q", "f32", (turns * vectors, dim))]
     if not model.layers:
         attention = []
     elif in_place(model, settings):
         attention = [("q", "f32", (vectors, dim + PARTIAL_EXTRA))]
     else:
-        attention.insert(0, ("att", "f32", (sharers(vectors, settings.rows, warps), vectors, dim + PARTIAL_EXTRA)))
+        sharing = turns * sharers(vectors, settings.rows, warps // min(turns, warps))
+        attention.insert(0, ("att", "f32", (sharing, vectors, dim + PARTIAL_EXTRA)))
     kept: list[Array] = []
     if model.layers:
         kept.append(("residual", "f32", (*each, max(counts["hidden.count"]) * ROWS_PER_GROUP)))

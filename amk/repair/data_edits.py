@@ -217,7 +217,7 @@ def _pairs(scene: Scene) -> Iterator[Candidate]:
     """A worker that serves a pair of attention that another serves, gets one that none serves."""
     document, kv = scene.document["tables"], scene.schedule.kv
     pairs = list(zip(document["attn.head"], document["attn.split"], strict=True))
-    every = [(h, s) for h in range(scene.schedule.caches) for s in range(kv.splits)]
+    every = [(h, s) for h in range(scene.schedule.turn_heads) for s in range(kv.splits)]
     missing = [pair for pair in every if pair not in pairs]
     for w, pair in enumerate(pairs):
         if pairs.count(pair) > 1 or (missing and pair not in every):

@@ -33,7 +33,7 @@ from amk.schedule_ir.ops.precondition import INDEX, Need, Site
 from amk.schedule_ir.ops.select import Selection, request_words
 from amk.schedule_ir.ranking import PARAMETERS
 from amk.schedule_ir.sampling import SEARCHES
-from amk.schedule_ir.schedule import Loop, Node, Schedule, Step, mode_of
+from amk.schedule_ir.schedule import MAX_LIVE, Loop, Node, Schedule, Step, mode_of
 
 Path = tuple[str | int, ...]
 SHARED_ALIGNMENT: Final = 16
@@ -79,7 +79,7 @@ class Unmet(NamedTuple):
 
 def unmet(schedule: Schedule) -> Iterator[Unmet]:
     """Everything that does not hold; nothing, if the device code may rely on what it does."""
-    for check in (_host_buffers, _buffers, _tables, _streams, _counts, _choice, _rows, _steps):
+    for check in (_host_buffers, _buffers, _tables, _streams, _counts, _choice, _sequences, _rows, _steps):
         yield from check(schedule)
 
 
@@ -161,8 +161,9 @@ def _tables(schedule: Schedule) -> Iterator[Unmet]:
             message = f"a worker's share of the columns of {name} is one of {splits}"
             yield Unmet(("tables", f"{K_SPLIT}.index"), "groups", message)
     head, split = (np.array(schedule.tables[f"attn.{end}"]) for end in ("head", "split"))
-    if ((head < -1) | (head >= schedule.caches) | (split < 0) | (split >= schedule.kv.splits)).any():
-        message = f"a worker serves one of {schedule.caches} heads (-1: none) and one of {schedule.kv.splits} splits"
+    if ((head < -1) | (head >= schedule.turn_heads) | (split < 0) | (split >= schedule.kv.splits)).any():
+        heads, splits = schedule.turn_heads, schedule.kv.splits
+        message = f"a worker serves one of {heads} heads (-1: none) and one of {splits} splits"
         yield Unmet(("tables", "attn.head"), "served", message)
 
 
@@ -240,14 +241,21 @@ def _choice(schedule: Schedule) -> Iterator[Unmet]:
                 yield Unmet((*path, "op", "round"), f"{kind}.round", f"the rounds are those of mode {mode}")
 
 
+def _sequences(schedule: Schedule) -> Iterator[Unmet]:
+    if schedule.live and schedule.batch == 1:
+        yield Unmet(("live",), "live", "a single sequence has the one position that there is")
+    if schedule.live and schedule.batch > MAX_LIVE:
+        yield Unmet(("live",), "live", f"at most {MAX_LIVE} sequences are live")
+    if schedule.kv.turns > 1 and (schedule.batch == 1 or schedule.live):
+        yield Unmet(("kv", "turns"), "turns", "KV heads of several turns are those of sequences at one position")
+
+
 def _rows(schedule: Schedule) -> Iterator[Unmet]:
     """What holds a row for each token of a step, or for each sequence, is that many whole rows. Where a row begins is
     found by dividing: rows would overlap if something were left over, and if a row had no element all were the first.
     """
     if schedule.batch > 1 and schedule.rows > 1:
         yield Unmet(("rows",), "rows", "several rows of a step are those of one sequence")
-    if schedule.live and schedule.batch == 1:
-        yield Unmet(("live",), "live", "a single sequence has the one position that there is")
     if schedule.accepts and schedule.rows == 1:
         yield Unmet(("accepts",), "accepts", "guesses are rows of a step behind its first")
     if schedule.tree and (schedule.rows == 1 or schedule.accepts or mode_of(schedule) != "greedy"):

@@ -217,6 +217,7 @@ class Geometry:
     kv_block: int
     kv_splits: int
     batch: int = 1
+    kv_turns: int = 1
     rows_each: int = 1
     live: bool = False
     role_first: Mapping[str, int] = field(default_factory=dict)
@@ -251,6 +252,11 @@ class Geometry:
     def caches(self) -> int:
         """Caches of a layer: that of kv head h of sequence s is number s * kv_heads + h."""
         return self.batch * self.model.kv_heads
+
+    @property
+    def turn_heads(self) -> int:
+        """KV heads of all sequences that are served in a turn; the last turn may have fewer."""
+        return -(-self.caches // self.kv_turns)
 
     @property
     def vectors(self) -> int:

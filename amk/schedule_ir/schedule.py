@@ -24,12 +24,14 @@ from amk.report.schema import unless
 from amk.schedule_ir.expr import EPOCH, Expr, symbols
 from amk.schedule_ir.memory import Buffer, Counter, Frozen, Name, Stream
 from amk.schedule_ir.ops import AnyOp, Geometry
-from amk.schedule_ir.ops.begin import state_words
+from amk.schedule_ir.ops.begin import done_registers, state_words
 from amk.schedule_ir.sampling import SEARCHES, Mode
 from amk.targets.target import Target
 
 VERSION: Final = 2
-MAX_BATCH: Final = 16
+MAX_BATCH: Final = 64
+MAX_LIVE: Final = 16
+"""Sequences of a batch where each has a position of its own."""
 MAX_ROWS: Final = 64
 
 Compare = Literal[">=", "==", "!=", "<"]
@@ -151,12 +153,14 @@ class KvLayout(Frozen):
     """Cache positions in blocks of `block`, dealt to `splits` splits in turn; `context` positions are allocated.
 
     dtype: what keys and values are rounded to as they are appended; fp8 is e4m3 with scale 1, clipped to +-448.
+    turns: KV heads of a batch that a worker serves (`ops.attention`).
     """
 
     context: int = Field(ge=1, le=2**24)
     block: int = Field(ge=1, le=2**20)
     splits: int = Field(ge=1, le=4096)
     dtype: CacheDtype = "bf16"
+    turns: int = unless(1, ge=1, le=64)
 
 
 class Schedule(Frozen):
@@ -207,6 +211,11 @@ class Schedule(Frozen):
         return self.batch * self.model.kv_heads if self.model.layers else 0
 
     @property
+    def turn_heads(self) -> int:
+        """KV heads of all sequences that are served in a turn; the last turn may have fewer."""
+        return -(-self.caches // self.kv.turns)
+
+    @property
     def sequences(self) -> list[int]:
         """The sequence whose position each worker's ops see: that of its head where each has its own, else the first.
 
@@ -224,6 +233,11 @@ class Schedule(Frozen):
     def all_at(self, pos: int) -> dict[str, int]:
         """Words of the launch state with every sequence at this position."""
         return {name: pos for name in self.state_words if name.partition(".")[0] == "pos"}
+
+    @property
+    def none_ended(self) -> dict[str, int]:
+        """Words of the launch state that say that no sequence has ended."""
+        return dict.fromkeys(done_registers(self.batch), 0)
 
     @property
     def vectors(self) -> int:
@@ -244,6 +258,7 @@ class Schedule(Frozen):
             role_size={r.name: r.count for r in self.roles},
             kv_block=self.kv.block,
             kv_splits=self.kv.splits,
+            kv_turns=self.kv.turns,
             batch=self.batch,
             rows_each=self.rows,
             live=self.live,

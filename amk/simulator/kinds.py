@@ -65,7 +65,8 @@ def kind_of(schedule: Schedule, pos: int) -> str:
 
 def named_kind(bf16: bool, batch: int, pos: int, rows: int = 1) -> str:
     several = f"2 to {MANY} rows" if 1 < rows <= MANY else f"more than {MANY} rows"
-    parts = ["bf16" if bf16 else "codes", "a batch" if batch > 1 else several if rows > 1 else "one sequence"]
+    together = "a batch" if batch <= MANY else f"a batch of more than {MANY}"
+    parts = ["bf16" if bf16 else "codes", together if batch > 1 else several if rows > 1 else "one sequence"]
     return ", ".join([*parts, "long context"] if pos >= LONG else parts)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from amk.emulator.decode import run
+from amk.emulator.decode import EmulatedEngine, run
 from amk.emulator.machine.machine import Order
 from amk.engine.backends.cpu_engine import CpuEngine
 from amk.lowering.compile import compile_ptx
@@ -85,6 +85,19 @@ CASES: dict[str, tuple[Any, str, FormatName, int, dict[str, Any]]] = {
         {"batch": 10, "row_groups": 2, "chunk_bytes": 1024, "head_sums": "global"},
     ),
     "batch of 11, sm_80": (tiny_model(layers=1, kv_heads=1, ffn=128), "a100", "bf16", 13, {"batch": 11, "k_parts": 2}),
+    "batch of 25 in three turns, a warp left over, fp8 cache, fenced, sm_80": (
+        tiny_model(layers=1, kv_heads=1, ffn=128), "a100", "bf16", 9,
+        {"batch": 25, "kv_dtype": "fp8", "handoff": "fenced"},
+    ),
+    "batch of 18 that draws, in more turns than warps, sm_90a": (
+        tiny_model(layers=1, kv_heads=1, ffn=128), "h200", "bf16", 6,
+        {"batch": 18, "warps": 2, "sampling": "top-k-top-p"},
+    ),
+    "batch of 64 in four turns, all in parts, two row groups, columns among two workers, sm_90a": (
+        tiny_model(layers=1, kv_heads=1, ffn=256, vocab=96), "h200", "bf16", 18,
+        {"batch": 64, "handoff": "mixed", "x_parts": 2, "k_parts": 2, "row_groups": 2, "chunk_bytes": 1024,
+         "k_splits": 2},
+    ),
     "drawing sm_100a": (tiny_model(), "b200", "bf16", 4, {"sampling": "top-k-top-p"}),
     "live batch of 3 that draws, sm_90a": (
         tiny_model(layers=1), "h200", "bf16", 6, {"batch": 3, "live": True, "sampling": "top-k-top-p"},
@@ -122,11 +135,11 @@ def test_the_kernel_gives_the_interpreters_tokens_in_any_order(name: str) -> Non
     schedule = scheduled(name)
     source = RandomTensors(schedule.model)
     ptx = compile_ptx(stamped(emit(schedule), schedule), schedule.target.arch)
-    prompts = ([[3, 17], [40], [7, 7, 21], [5]] + [[s, s + 1] for s in range(8, 20)])[: schedule.batch]
+    prompts = ([[3, 17], [40], [7, 7, 21], [5]] + [[s, s + 1] for s in range(8, 68)])[: schedule.batch]
     if schedule.rows > 1:
         prompts = [[(7 * n + 3) % schedule.model.vocab for n in range(TOKENS * schedule.rows)]]
     expected = CpuEngine(schedule, source, numerics="device")
-    sampling = GREEDY if mode_of(schedule) == "greedy" else WISHES[: schedule.batch]
+    sampling = GREEDY if mode_of(schedule) == "greedy" else (WISHES * schedule.batch)[: schedule.batch]
     expected.request_batch(prompts, sampling=sampling)
     tokens, scale = expected.step(TOKENS).tolist(), np.abs(expected.logits()).max()
     for order in one_in_turn(ORDERS, list(CASES).index(name)):
@@ -135,6 +148,34 @@ def test_the_kernel_gives_the_interpreters_tokens_in_any_order(name: str) -> Non
         assert result.ended and all(outcome.races_checked for outcome in result.outcomes)
         assert result.tokens.tolist() == tokens
         assert np.abs(result.logits - expected.logits()).max() <= ROUNDING * scale
+
+
+@pytest.mark.turns(4)
+def test_sequences_behind_the_thirty_second_end_in_a_word_of_their_own() -> None:
+    model = tiny_model(layers=1, kv_heads=1, ffn=128)
+    settings = Settings(warps=4, chunk_bytes=512, kv_block=8, max_tokens=32, slots=4, batch=34)
+    schedule = plan(model, load_target("h200"), settings=settings, max_context=64, workers=12)
+    source, prompts = RandomTensors(model), [[(7 * s + s * s) % model.vocab] for s in range(34)]
+    free = CpuEngine(schedule, source, numerics="device")
+    free.request_batch(prompts)
+    first = free.step(1)[0].tolist()
+    ends = (first[31], first[33])
+    expected = CpuEngine(schedule, source, numerics="device")
+    expected.request_batch(prompts, ends)
+    tokens = expected.step(3)
+    ended = [s for s in range(34) if first[s] in ends]
+    assert all(len(set(tokens[:, s].tolist())) == 1 for s in ended)
+    kernel = EmulatedEngine(schedule, source, compile_ptx(stamped(emit(schedule), schedule), "sm_90a"))
+    kernel.request_batch(prompts, ends)
+    found = []
+    for count in (1, 2):  # ends are handed over between launches
+        assert kernel.launch(count).ended
+        found.append(kernel.output(count))
+    np.testing.assert_array_equal(np.concatenate(found), tokens)
+    state = kernel.state()
+    assert state == expected.state()
+    assert state["done"] < 0, "of sequence 31 the sign of the word"
+    assert state["done.1"] >> 1 & 1 and all(state["done.1" if s > 31 else "done"] >> s % 32 & 1 for s in ended)
 
 
 @pytest.mark.turns(4)

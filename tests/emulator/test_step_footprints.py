@@ -30,6 +30,7 @@ TAGGED, NAIVE, ROWS = "bf16 sm_90a, tagged", "naive sm_80", "four rows across bl
 TREE, PARTS = "six nodes of a tree, sm_90a", "a batch, with parts in a loop"
 LAYOUTS = "two layouts of one and a half blocks"
 DIVIDED, FIVE = "columns divided among workers", "five rows, no whole turn of merge"
+TURNS = "a batch whose KV heads are served in turns"
 BY_DATA = {
     *(("select", name) for name in ("best_index", "best_value", "prompt", "request")), ("embed", "embedding"),
     ("embed_rows", "embedding"), ("advance", "prompt"),
@@ -67,6 +68,14 @@ def five_rows() -> Schedule:
 
 
 @cache
+def in_turns() -> Schedule:
+    """Thirty-four KV heads on twelve workers: three warps serve a head each, the fourth none."""
+    settings = replace(FAST, batch=34, warps=4, kv_block=16, chunk_bytes=512)
+    model = tiny(layers=1, hidden=64, ffn=64, heads=2, kv_heads=1, head_dim=32, vocab=96)
+    return plan(model, load_target("h200"), settings=settings, wanted=BF16, max_context=64, workers=12)
+
+
+@cache
 def in_two_layouts() -> Schedule:
     """Codes in the layers and bf16 in lm_head: the last norm is staged for both."""
     settings = replace(FAST, warps=2, kv_block=16)
@@ -83,7 +92,7 @@ def compiled(name: str) -> tuple[str, str]:
 
 
 def named(name: str) -> Schedule:
-    own = {PARTS: in_parts, LAYOUTS: in_two_layouts, DIVIDED: divided, FIVE: five_rows}
+    own = {PARTS: in_parts, LAYOUTS: in_two_layouts, DIVIDED: divided, FIVE: five_rows, TURNS: in_turns}
     return own[name]() if name in own else scheduled(name)
 
 
@@ -98,7 +107,7 @@ def ran(name: str) -> Result:
 
 
 @pytest.mark.turns(24)
-@pytest.mark.parametrize("name", [TAGGED, NAIVE, ROWS, TREE, PARTS, LAYOUTS, DIVIDED, FIVE])
+@pytest.mark.parametrize("name", [TAGGED, NAIVE, ROWS, TREE, PARTS, LAYOUTS, DIVIDED, FIVE, TURNS])
 def test_every_step_touches_what_its_op_declares(name: str) -> None:
     found = ran(name).mismatches
     assert [str(m) for m in found if m.kind != "unread" and (m.op, m.buffer) not in OF_ROWS] == []

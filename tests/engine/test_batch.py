@@ -47,6 +47,9 @@ CASES: dict[str, tuple[ModelSpec, int, dict[str, Any]]] = {
     "fp8 cache": (tiny_model(), 2, {"workers": 4, "kv_dtype": "fp8"}),
     "sums of lm_head in global memory": (tiny_model(), 2, {"workers": 5, "head_sums": "global"}),
     "nine sequences": (tiny_model(layers=1, kv_heads=1), 9, {"workers": 10, "warps": 2}),
+    "two turns, the last of fewer heads": (tiny_model(), 3, {"workers": 5}),
+    "more turns than warps": (tiny_model(layers=1), 5, {"workers": 4, "warps": 2, "handoff": "fenced"}),
+    "turns of which a warp is left over": (tiny_model(layers=1, kv_heads=1), 8, {"workers": 3}),
 }  # fmt: skip
 
 
@@ -156,8 +159,9 @@ def test_plans_of_a_batch_are_safe(model: ModelSpec, batch: int, gpu: str, conte
 @pytest.mark.parametrize(
     ("settings", "wanted", "reason"),
     [
-        ({"batch": 17}, "bf16", "1 to 16"),
-        ({"batch": 0}, "bf16", "1 to 16"),
+        ({"batch": 65}, "bf16", "1 to 64"),
+        ({"batch": 0}, "bf16", "1 to 64"),
+        ({"batch": 17, "live": True}, "bf16", "1 to 16"),
         ({"batch": 2, "head_handoff": True}, "bf16", "rows of its head"),
     ],
 )

@@ -77,6 +77,8 @@ struct Plan {
   static constexpr int kBatch = 1;
   static constexpr int kCaches = 1;
   static constexpr int kRows = 1;
+  static __device__ __forceinline__ constexpr int turns() { return 1; }
+  static __device__ __forceinline__ constexpr int turn_heads() { return 1; }
   static constexpr bool kLive = false;
   static constexpr bool kAccepts = false;
   static constexpr float kRmsEps = 1.000000000e-05f;

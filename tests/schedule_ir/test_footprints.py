@@ -86,6 +86,10 @@ PLANS = {
     "batch of two, fenced": lambda: tiny_plan(
         tiny_model(heads=3, kv_heads=1, hidden=96, layers=1), workers=6, warps=2, batch=2, handoff="fenced"
     ),
+    "batch of five in three turns, a warp left over": lambda: tiny_plan(tiny_model(layers=1), workers=4, batch=5),
+    "batch of five in more turns than warps, fp8 cache": lambda: tiny_plan(
+        tiny_model(layers=1, qk_norm=True), workers=4, warps=2, batch=5, kv_dtype="fp8", handoff="fenced"
+    ),
     "down in parts": lambda: tiny_plan(tiny_model(), k_parts=3, warps=2),
     "four rows, two splits": lambda: tiny_plan(tiny_model(), workers=8, rows=4, kv_splits=2, kv_block=4),
     "three rows, a group of three": lambda: tiny_plan(

@@ -156,6 +156,8 @@ MADE: dict[str, Callable[[], Json]] = {
     "warps apart, fenced": lambda: _specialised(PHASED, 2),
     "output head": lambda: _small(TAGGED, layers=0, slice=LayerSlice(first=2, of=2, head=True)),
     "last layer and output head": lambda: _small(TAGGED, layers=1, slice=LayerSlice(first=1, of=2, head=True)),
+    "batch in turns": lambda: _small(replace(TAGGED, batch=3), layers=1),
+    "batch in turns of two warps, fenced": lambda: _small(replace(PHASED, warps=4, batch=5), layers=1, workers=3),
 }
 
 WHOLE = (

@@ -76,7 +76,7 @@ def own(subject: Subject, pos: int, tokens: int) -> Contestant:
     """One cooperative launch of `tokens` tokens from `pos`, each token fed back on the device."""
     engine = subject.engine
     stream = torch.cuda.ExternalStream(int(engine.stream.handle))
-    start = subject.schedule.all_at(pos) | {"done": 0}
+    start = subject.schedule.all_at(pos) | subject.schedule.none_ended
     return Contestant(
         OWN, tokens, stream, lambda: engine.enqueue(tokens), lambda: engine.set_state(**start), repeats=False
     )
@@ -92,7 +92,7 @@ def sustained(subject: Subject, pos: int, tokens: int) -> Contestant:
 
     def run() -> None:
         engine.enqueue(tokens)
-        for word in map(names.index, (*subject.schedule.all_at(pos), "done")):
+        for word in map(names.index, (*subject.schedule.all_at(pos), *subject.schedule.none_ended)):
             call("cuMemcpyDtoDAsync", state + 4 * word, kept.data_ptr() + 4 * word, 4, engine.stream.handle)
         engine.stands_at(subject.schedule.all_at(pos))
 

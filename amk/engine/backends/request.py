@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from amk.lowering import refusal
 from amk.report.diagnostic import AmkError, Diagnostic, because
-from amk.schedule_ir.ops.begin import pos_register, token_register
+from amk.schedule_ir.ops.begin import done_registers, pos_register, token_register
 from amk.schedule_ir.ops.select import REQUEST, request_words
 from amk.schedule_ir.sampling import GREEDY, Sampling, require
 from amk.schedule_ir.schedule import Schedule, mode_of
@@ -147,10 +147,11 @@ def first_state(prompts: Sequence[Sequence[int]], start: int | Sequence[int] = 0
 
     start: of each prompt its own, for sequences that are live.
     """
+    ended = dict.fromkeys(done_registers(len(prompts)), 0)
     if isinstance(start, int):
-        return {token_register(s): prompt[start] for s, prompt in enumerate(prompts)} | {"pos": start, "done": 0}
+        return {token_register(s): prompt[start] for s, prompt in enumerate(prompts)} | {"pos": start} | ended
     found = {token_register(s): prompt[at] for s, (prompt, at) in enumerate(zip(prompts, start, strict=True))}
-    return found | {pos_register(s): at for s, at in enumerate(start)} | {"done": 0}
+    return found | {pos_register(s): at for s, at in enumerate(start)} | ended
 
 
 def starts_of(schedule: Schedule, start: int | Sequence[int]) -> int | Sequence[int]:

@@ -35,7 +35,8 @@ struct Context {
   int pos = 0;    // of the sequence that the worker's head belongs to
   int place = 0;  // in lane s, if sequences are live: position of sequence s
   u32 epoch = 0;
-  int done = 0;  // bit s: sequence s has ended
+  int done = 0;   // bit s: sequence s has ended
+  int later = 0;  // likewise sequence 32 + s
   int n = 0;
   int l = 0;
   int p = 0;  // of a loop over parts of a product

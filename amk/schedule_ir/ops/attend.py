@@ -16,18 +16,20 @@ from amk.schedule_ir.ops.attention import (
     QUERY_TILE,
     TOLD,
     TREE_WORDS,
+    Unit,
     agent_positions,
     attended,
     group_size,
     last_row,
+    of_turn,
     partial_width,
-    place,
     queries,
     query_rows,
     query_width,
     seen_before,
     sharing,
     tile_columns,
+    units,
 )
 from amk.schedule_ir.ops.base import Access, BufferField, Geometry, Memory, Op
 from amk.schedule_ir.ops.precondition import BLOCK, DIM, INDEX, SPLITS, Need, Site, Term
@@ -49,7 +51,8 @@ def _in_place(site: Site) -> bool:
 class AttendOp(Op):
     """partial[agent, g] = (sum_p w_p v_p, m, sum_p w_p), w_p = exp(q_g . k_p - m), m the maximum of q_g . k_p.
 
-    partial is f32 [agents, group, head_dim + 4]. An agent without positions writes (0, -1e30, 0).
+    partial is f32 [agents, group, head_dim + 4], for each turn of the worker. An agent without positions writes
+    (0, -1e30, 0).
 
     Where a step reads several rows of a sequence, g counts the query vectors of all rows, and row r sees the positions
     up to pos + r; if they are a tree, of those from pos on only its own and those that `tree` names (i32 [rows, 2],
@@ -81,56 +84,60 @@ class AttendOp(Op):
         agents = geo.role_size[self.role]
         return {
             "sharers": sharing(geo, agents),
-            "tile_columns": tile_columns(queries(geo), geo.rows_each, agents),
+            "tile_columns": tile_columns(queries(geo), geo.rows_each, of_turn(agents, geo)),
             "query_width": query_width(geo, self.q),
         }
 
-    def _runs(self, env: Env, geo: Geometry) -> list[tuple[int, int]]:
-        agents = geo.role_size[self.role]
-        share, mine = attended(int(env.agent), agents, geo)
-        return agent_positions(last_row(env.pos, geo), place(env)[1], share, sharing(geo, agents), geo) if mine else []
+    def _units(self, env: Env, geo: Geometry) -> list[Unit]:
+        return units(env, geo, geo.role_size[self.role])
 
-    def _queries(self, env: Env, geo: Geometry) -> tuple[int, list[tuple[int, int]]]:
-        return attended(int(env.agent), geo.role_size[self.role], geo)
+    def _share(self, unit: Unit, env: Env, geo: Geometry) -> tuple[int, list[tuple[int, int]], list[tuple[int, int]]]:
+        """(first query vector of the agent's partials, its query vectors, its positions) of a KV head."""
+        share, mine = attended(int(unit.agent), unit.agents, geo)
+        each = sharing(geo, geo.role_size[self.role])
+        runs = agent_positions(last_row(env.pos, geo), unit.split, share, each, geo) if mine else []
+        return (unit.turn * each + share) * queries(geo), mine, runs
 
     def accesses(self, env: Env, geo: Geometry) -> list[Access]:
-        head, part = place(env)
-        if head < 0:
-            return []
-        layer, dim, count = env.eval_int(self.layer), geo.model.head_dim, queries(geo)
-        base = (layer * geo.caches + head) * geo.context
-        runs, (share, mine) = self._runs(env, geo), self._queries(env, geo)
-        begun = part * geo.kv_block <= last_row(env.pos, geo)  # then agents multiply with the query, some by nothing
+        return [access for unit in self._units(env, geo) for access in self._of_unit(unit, env, geo)]
+
+    def _of_unit(self, unit: Unit, env: Env, geo: Geometry) -> list[Access]:
+        layer, dim = env.eval_int(self.layer), geo.model.head_dim
+        base = (layer * geo.caches + unit.head) * geo.context
+        first, mine, runs = self._share(unit, env, geo)
+        # if a position is there, agents multiply with the query, some by nothing
+        begun = unit.split * geo.kv_block <= last_row(env.pos, geo)
         out: list[Access] = []
         for vectors in mine:
             if begun:
-                out += query_rows("read", self.q, vectors, layer, head, geo)
+                out += query_rows("read", self.q, vectors, layer, unit, geo)
             if self.tree is not None:
-                first, last = (n // group_size(geo) for n in (vectors[0], vectors[1] - 1))
-                out += geo.span("read", self.tree, TREE_WORDS * first, TREE_WORDS * (last + 1), None)
+                low, last = (n // group_size(geo) for n in (vectors[0], vectors[1] - 1))
+                out += geo.span("read", self.tree, TREE_WORDS * low, TREE_WORDS * (last + 1), None)
         for lo, hi in runs:
             for cache, kind in ((self.k_cache, "k"), (self.v_cache, "v")):
                 old, new = min(hi, env.pos), max(lo, env.pos)
                 out += geo.span("read", cache, (base + lo) * dim, (base + old) * dim, (f"{kind}.past", layer))
                 out += geo.span("read", cache, (base + new) * dim, (base + hi) * dim, (kind, layer))
         width = partial_width(geo)
-        for lo, hi in ((share * count + q0, share * count + q1) for q0, q1 in mine):
+        for lo, hi in ((first + q0, first + q1) for q0, q1 in mine):
             out += geo.span("write", self.partial, lo * width, hi * width, ("att", layer))
         return out
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
-        head, part = place(env)
-        if head < 0:
-            return
-        layer, dim, count = env.eval_int(self.layer), geo.model.head_dim, queries(geo)
-        base = (layer * geo.caches + head) * geo.context
-        runs, (share, mine) = self._runs(env, geo), self._queries(env, geo)
-        begun = part * geo.kv_block <= last_row(env.pos, geo)
+        for unit in self._units(env, geo):
+            self._attend(unit, env, geo, mem)
+
+    def _attend(self, unit: Unit, env: Env, geo: Geometry, mem: Memory) -> None:
+        layer, dim = env.eval_int(self.layer), geo.model.head_dim
+        base = (layer * geo.caches + unit.head) * geo.context
+        first, mine, runs = self._share(unit, env, geo)
+        begun = unit.split * geo.kv_block <= last_row(env.pos, geo)
         for q0, q1 in mine:
             out = np.zeros((q1 - q0, partial_width(geo)), np.float32)
             out[:, dim] = NEGATIVE
-            width = query_width(geo, self.q)
-            rows = [mem.read(self.q, n * width, n * width + dim) for n in (range(q0, q1) if begun else ())]
+            width, own = query_width(geo, self.q), unit.turn * queries(geo)
+            rows = [mem.read(self.q, (own + n) * width, (own + n) * width + dim) for n in range(q0, q1) if begun]
             query = np.asarray(rows, np.float32)
             seen = self._seen_rows(range(q0, q1), geo, mem)
             if runs:
@@ -140,7 +147,7 @@ class AttendOp(Op):
                 positions = np.concatenate([np.arange(lo, hi) for lo, hi in runs]) - env.pos
                 there = (positions < 0) | seen[:, np.maximum(positions, 0)]
                 out[:] = _partials(query.reshape(-1, dim) @ k.T, v, there)
-            mem.write(self.partial, (share * count + q0) * partial_width(geo), out.reshape(-1))
+            mem.write(self.partial, (first + q0) * partial_width(geo), out.reshape(-1))
 
     def _seen_rows(self, vectors: range, geo: Geometry, mem: Memory) -> np.ndarray:
         """[query vectors, rows]: whether the vector's row sees the row."""

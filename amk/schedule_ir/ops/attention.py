@@ -15,11 +15,16 @@ position behind them. Its key and value lie at pos + row, like those of a chain,
 
 In a live batch every sequence has a position of its own. A worker serves one head and so one sequence, and
 the position that its ops see is that one's: what they touch depends on no other.
+
+Where a batch has more KV heads than there are workers, a worker serves several, in kv.turns turns: in turn n head
+attn.head + n * turn_heads, where there is one (`Geometry.turn_heads`, of which attn.head is one). Agents share out the
+turns, and those of a turn are what all agents of the worker are elsewhere. Arrays of the worker have a part for each
+turn. All sequences are then at one position, with one row each.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NamedTuple, cast
 
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.ops.base import Access, Geometry, Memory, ValueKey, split
@@ -32,6 +37,35 @@ PARTIAL_EXTRA = 4
 def place(env: Env) -> tuple[int, int]:
     """(kv head, split) of the worker; head is -1 when it takes no part."""
     return env.number("attn.head"), env.number("attn.split")
+
+
+class Unit(NamedTuple):
+    """What an agent does of one KV head of its worker. agent: its number among the `agents` that serve the head."""
+
+    turn: int
+    head: int
+    split: int
+    agent: int
+    agents: int
+
+
+def units(env: Env, geo: Geometry, agents: int) -> list[Unit]:
+    """The KV heads that the agent serves, turn by turn; agents: those of the op's role."""
+    head, part = place(env)
+    if head < 0:
+        return []
+    if geo.kv_turns == 1:
+        return [Unit(0, head, part, cast(int, env.agent), agents)]
+    each = of_turn(agents, geo)
+    first, mine = divmod(int(env.agent), each)
+    turns = range(first, geo.kv_turns, agents // each) if first < min(geo.kv_turns, agents) else ()
+    found = [Unit(turn, head + turn * geo.turn_heads, part, mine, each) for turn in turns]
+    return [unit for unit in found if unit.head < geo.caches]
+
+
+def of_turn(agents: int, geo: Geometry) -> int:
+    """Agents that serve a turn, of those of a role; the others, if any are left over, serve none."""
+    return agents // min(geo.kv_turns, agents)
 
 
 QUERY_TILE = 8
@@ -85,18 +119,19 @@ def sharers(vectors: int, rows: int, agents: int) -> int:
 
 
 def sharing(geo: Geometry, agents: int) -> int:
-    """`sharers` of a schedule."""
-    return sharers(queries(geo), geo.rows_each, agents)
+    """`sharers` of a schedule, of a role with so many agents."""
+    return sharers(queries(geo), geo.rows_each, of_turn(agents, geo))
 
 
 def attended(agent: int, agents: int, geo: Geometry) -> tuple[int, list[tuple[int, int]]]:
-    """(share, [lo, hi) of the query vectors) of an agent: tiles in turn; none for an agent that is left over."""
+    """(share, [lo, hi) of the query vectors) of an agent of a turn: tiles in turn; none for one that is left over."""
     total = queries(geo)
     columns = tile_columns(total, geo.rows_each, agents)
     share = agent // columns
     if geo.rows_each == 1:
         return share, [(0, total)]
-    firsts = range(agent % columns * QUERY_TILE, total, columns * QUERY_TILE) if share < sharing(geo, agents) else ()
+    some = share < sharers(total, geo.rows_each, agents)
+    firsts = range(agent % columns * QUERY_TILE, total, columns * QUERY_TILE) if some else ()
     return share, [(first, min(first + QUERY_TILE, total)) for first in firsts]
 
 
@@ -110,20 +145,20 @@ def query_width(geo: Geometry, q: str) -> int:
 
 
 def query_rows(
-    kind: Literal["read", "write"], q: str, vectors: tuple[int, int], layer: int, head: int, geo: Geometry
+    kind: Literal["read", "write"], q: str, vectors: tuple[int, int], layer: int, unit: Unit, geo: Geometry
 ) -> list[Access]:
     """The accesses to query vectors [q0, q1) of a kv head in buffer `q`."""
     (q0, q1), dim, width = vectors, geo.model.head_dim, query_width(geo, q)
     value: ValueKey = ("q", layer)
-    first = (head * queries(geo) + q0) * dim
+    first, at = (unit.head * queries(geo) + q0) * dim, (unit.turn * queries(geo) + q0) * width
     if width == dim or q1 == q0 + 1:
-        return geo.span(kind, q, q0 * width, (q1 - 1) * width + dim, value, first)
+        return geo.span(kind, q, at, at + (q1 - 1 - q0) * width + dim, value, first)
     if geo.folded:
         size = geo.buffers[q].item_bytes
-        found = geo.span(kind, q, q0 * width, q0 * width + dim, value, first)
+        found = geo.span(kind, q, at, at + dim, value, first)
         return [each._replace(times=q1 - q0, step=width * size, shift=dim * size) for each in found]
     rows = range(q1 - q0)
-    return [a for n in rows for a in query_rows(kind, q, (q0 + n, q0 + n + 1), layer, head, geo)]
+    return [a for n in rows for a in query_rows(kind, q, (q0 + n, q0 + n + 1), layer, unit, geo)]
 
 
 def _wide_queries(site: Site) -> bool:

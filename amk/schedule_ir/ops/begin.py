@@ -28,11 +28,25 @@ def pos_register(sequence: int) -> str:
     return f"pos.{sequence}" if sequence else "pos"
 
 
+ENDS = 32
+"""Sequences whose ends are bits of one register."""
+
+
+def done_register(sequence: int) -> str:
+    """Name of the register of which bit `sequence % ENDS` says whether that sequence has ended."""
+    return f"done.{sequence // ENDS}" if sequence >= ENDS else "done"
+
+
+def done_registers(batch: int) -> tuple[str, ...]:
+    """Those of all sequences."""
+    return tuple(map(done_register, range(0, batch, ENDS)))
+
+
 def state_words(batch: int, live: bool = False) -> tuple[str, ...]:
-    """Words of the state buffer: tokens of further sequences and, if they are `live`, their positions stand behind the
-    first one's; otherwise all are at its position. Bit s of done is sequence s's."""
-    further = range(1, batch)
-    return (*STATE, *map(token_register, further), *(map(pos_register, further) if live else ()))
+    """Words of the state buffer: behind the first sequence's stand the tokens of further ones, if they are `live` their
+    positions, otherwise all are at the first one's, and the ends of those behind the first `ENDS`."""
+    further, ends = range(1, batch), done_registers(batch)[1:]
+    return (*STATE, *map(token_register, further), *(map(pos_register, further) if live else ()), *ends)
 
 
 def given_rows(geo: Geometry, mem: Memory, prompt: str) -> None:

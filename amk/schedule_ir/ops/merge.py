@@ -9,7 +9,7 @@ import numpy as np
 from amk.schedule_ir.expr import Env, Expr
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.attend import merge_partials
-from amk.schedule_ir.ops.attention import active_splits, partial_width, place, queries, sharing
+from amk.schedule_ir.ops.attention import Unit, active_splits, partial_width, queries, sharing, units
 from amk.schedule_ir.ops.base import Access, Count, Geometry, Memory, Op
 from amk.schedule_ir.ops.precondition import DIM, Need, number, own
 
@@ -40,12 +40,16 @@ class MergeOp(Op):
     def numbers(self, geo: Geometry) -> dict[str, int]:
         return {"sharers": sharing(geo, self.attend_agents)}
 
-    def _heads(self, env: Env, geo: Geometry) -> list[int]:
-        head, part = place(env)
-        if head < 0 or part >= active_splits(env.pos, geo):
-            return []
-        each, agents = self._together(geo), geo.role_size[self.role]
-        return [g for g in range(queries(geo)) if g // each % agents == env.agent]
+    def _heads(self, env: Env, geo: Geometry) -> list[tuple[Unit, int]]:
+        """(KV head, query vector of it) for those that the agent has."""
+        each = self._together(geo)
+        return [
+            (unit, g)
+            for unit in units(env, geo, geo.role_size[self.role])
+            if unit.split < active_splits(env.pos, geo)
+            for g in range(queries(geo))
+            if g // each % unit.agents == unit.agent
+        ]
 
     def _together(self, geo: Geometry) -> int:
         """Neighbouring query vectors that an agent has: as many as fill its lanes with four outputs each, where a step
@@ -55,19 +59,18 @@ class MergeOp(Op):
         fetches = not buffer.tagged or buffer.item_bytes == 4
         return 32 // lanes if alone and fetches and geo.model.head_dim % 4 == 0 and 32 % lanes == 0 else 1
 
-    def _row(self, env: Env, geo: Geometry, local: int) -> int:
-        head, part = place(env)
-        return (head * queries(geo) + local) * geo.kv_splits + part
+    def _row(self, unit: Unit, geo: Geometry, local: int) -> int:
+        return (unit.head * queries(geo) + local) * geo.kv_splits + unit.split
 
     def accesses(self, env: Env, geo: Geometry) -> list[Access]:
         layer, width, group = env.eval_int(self.layer), partial_width(geo), queries(geo)
         dim, left = geo.model.head_dim, sharing(geo, self.attend_agents)
         out: list[Access] = []
-        for g in self._heads(env, geo):
+        for unit, g in self._heads(env, geo):
             for a in range(left):
-                row = (a * group + g) * width
+                row = ((unit.turn * left + a) * group + g) * width
                 out += geo.span("read", self.partial, row, row + dim + 2, ("att", layer))
-            row = self._row(env, geo, g)
+            row = self._row(unit, geo, g)
             out += geo.span("write", self.split_partial, row * dim, (row + 1) * dim, ("part", layer))
             out += geo.span("write", self.split_scale, row * 2, (row + 1) * 2, ("scale", layer))
         return out
@@ -75,11 +78,11 @@ class MergeOp(Op):
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
         width, group, dim = partial_width(geo), queries(geo), geo.model.head_dim
         left = sharing(geo, self.attend_agents)
-        for g in self._heads(env, geo):
+        for unit, g in self._heads(env, geo):
             parts = np.zeros((left, width), np.float32)
             for a in range(left):
-                row = (a * group + g) * width
+                row = ((unit.turn * left + a) * group + g) * width
                 parts[a, : dim + 2] = mem.read(self.partial, row, row + dim + 2)
-            merged, row = merge_partials(parts, dim), self._row(env, geo, g)
+            merged, row = merge_partials(parts, dim), self._row(unit, geo, g)
             mem.write(self.split_partial, row * dim, merged[:dim])
             mem.write(self.split_scale, row * 2, merged[dim : dim + 2])

@@ -10,7 +10,7 @@ import numpy as np
 from amk.schedule_ir.expr import Env, Expr
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.attend import merge_partials
-from amk.schedule_ir.ops.attention import active_splits, group_size, partial_width, place, queries
+from amk.schedule_ir.ops.attention import Unit, active_splits, group_size, partial_width, queries, units
 from amk.schedule_ir.ops.base import Access, Geometry, Memory, Op, split
 from amk.schedule_ir.ops.precondition import (
     DIM,
@@ -61,15 +61,16 @@ class ReduceSplitsOp(Op):
 
     def _pieces(self, env: Env, geo: Geometry) -> list[tuple[int, int, int]]:
         """(query vector, first dim, end dim) of each of the agent's pieces; none if its worker serves no head."""
-        head, part = place(env)
-        if head < 0:
-            return []
+        served = units(env, geo, geo.role_size[self.role])
+        return [found for unit in served for found in self._of_unit(unit, geo)]
+
+    def _of_unit(self, unit: Unit, geo: Geometry) -> list[tuple[int, int, int]]:
         dim, group = geo.model.head_dim, queries(geo)
-        lo, hi = split(group * dim, geo.kv_splits, part)
+        lo, hi = split(group * dim, geo.kv_splits, unit.split)
         step = piece(hi - lo, dim)
-        pieces = range(int(env.agent), (hi - lo) // step, geo.role_size[self.role])
+        pieces = range(int(unit.agent), (hi - lo) // step, unit.agents)
         starts = (lo + n * step for n in pieces)
-        return [(head * group + at // dim, at % dim, at % dim + step) for at in starts]
+        return [(unit.head * group + at // dim, at % dim, at % dim + step) for at in starts]
 
     def _output(self, vector: int, geo: Geometry) -> int:
         """First element of a query vector's output."""

@@ -14,12 +14,14 @@ from amk.schedule_ir.ops.attention import (
     QUERIES,
     TOLD,
     TREE_WORDS,
+    Unit,
     group_size,
     owns_position,
-    place,
+    queries,
     query_rows,
     query_width,
     seen_before,
+    units,
 )
 from amk.schedule_ir.ops.base import F32, Access, BufferField, FloatArray, Geometry, Memory, Op
 from amk.schedule_ir.ops.precondition import BLOCK, DIM, ROWS, Need, as_model, row
@@ -29,7 +31,7 @@ class RopeAppendOp(Op):
     """q[g, :] = rope(norm(qkv query head)) / sqrt(head_dim) for each query head of the worker's kv head; the worker
     whose split owns the position also writes k_cache[layer, head, pos] = rope(norm(key)) and v_cache[layer, head, pos].
 
-    Unit u (query heads, then key, then value) is done by agent u % n. norm is the per-head RMSNorm of Qwen3, when the
+    Piece u (query heads, then key, then value) is done by agent u % n. norm is the per-head RMSNorm of Qwen3, when the
     schedule names q_norm and k_norm. rope is f32 [max_context, head_dim]: cosines, then sines, of head_dim/2 angles.
 
     Where a step reads several rows of a sequence, row r is at pos + r and its query heads are q[r * group + g]. Agent 0
@@ -63,32 +65,32 @@ class RopeAppendOp(Op):
     def numbers(self, geo: Geometry) -> dict[str, int]:
         return {"query_width": query_width(geo, self.q)}
 
-    def _units(self, env: Env, geo: Geometry) -> list[tuple[str, int, int, int]]:
-        """(kind, local query vector, row, first element in qkv) for the agent's units."""
-        served, part = place(env)
-        if served < 0:
-            return []
+    def _pieces(self, env: Env, geo: Geometry) -> list[tuple[Unit, str, int, int, int]]:
+        """(KV head, kind, query vector of it, row, first element in qkv) for the agent's pieces."""
+        served = units(env, geo, geo.role_size[self.role])
+        return [(unit, *piece) for unit in served for piece in self._of_unit(unit, env, geo)]
+
+    def _of_unit(self, unit: Unit, env: Env, geo: Geometry) -> list[tuple[str, int, int, int]]:
         model, group, dim = geo.model, group_size(geo), geo.model.head_dim
-        sequence, head = divmod(served, model.kv_heads)
+        sequence, head = divmod(unit.head, model.kv_heads)
         rows = range(geo.rows_each)
         firsts = [geo.row(self.qkv, sequence * len(rows) + r) for r in rows]
-        agents = geo.role_size[self.role]
-        units = [("q", r * group + g, r, firsts[r] + (head * group + g) * dim) for r in rows for g in range(group)]
-        first, writers = (0, (len(units), len(units) + 1)) if len(rows) == 1 else (2 * (agents > 2), (0, 1))
-        mine = [unit for i, unit in enumerate(units) if first + i % (agents - first) == env.agent]
+        agents = unit.agents
+        heads = [("q", r * group + g, r, firsts[r] + (head * group + g) * dim) for r in rows for g in range(group)]
+        first, writers = (0, (len(heads), len(heads) + 1)) if len(rows) == 1 else (2 * (agents > 2), (0, 1))
+        mine = [piece for i, piece in enumerate(heads) if first + i % (agents - first) == unit.agent]
         for kind, before, writer in (("k", model.heads, writers[0]), ("v", model.heads + model.kv_heads, writers[1])):
-            if writer % agents == env.agent:
-                owned = [r for r in rows if owns_position(env.pos + r, part, geo)]
+            if writer % agents == unit.agent:
+                owned = [r for r in rows if owns_position(env.pos + r, unit.split, geo)]
                 mine += [(kind, 0, r, firsts[r] + (before + head) * dim) for r in owned]
         return mine
 
     def accesses(self, env: Env, geo: Geometry) -> list[Access]:
         layer, dim, context = env.eval_int(self.layer), geo.model.head_dim, geo.context
-        head, _ = place(env)
         out: list[Access] = []
-        for kind, local, r, first in self._units(env, geo):
+        for unit, kind, local, r, first in self._pieces(env, geo):
             pos = env.pos + r
-            row = ((layer * geo.caches + head) * context + pos) * dim
+            row = ((layer * geo.caches + unit.head) * context + pos) * dim
             out += geo.span("read", self.qkv, first, first + dim, ("qkv", layer))
             norm = {"q": self.q_norm, "k": self.k_norm, "v": None}[kind]
             if norm:
@@ -98,17 +100,16 @@ class RopeAppendOp(Op):
             nearest = env.pos if self.tree is not None else pos  # of a tree: as many rows are before it as it sees
             out += geo.span("read", self.rope, nearest * dim, (pos + 1) * dim, None)
             if kind == "q":
-                out += query_rows("write", self.q, (local, local + 1), layer, head, geo)
+                out += query_rows("write", self.q, (local, local + 1), layer, unit, geo)
             else:
                 out += geo.span("write", self.k_cache if kind == "k" else self.v_cache, row, row + dim, (kind, layer))
         return out
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
         layer, dim, context = env.eval_int(self.layer), geo.model.head_dim, geo.context
-        head, _ = place(env)
-        for kind, local, r, first in self._units(env, geo):
+        for unit, kind, local, r, first in self._pieces(env, geo):
             pos = env.pos + r
-            row = ((layer * geo.caches + head) * context + pos) * dim
+            row = ((layer * geo.caches + unit.head) * context + pos) * dim
             y = np.asarray(mem.read(self.qkv, first, first + dim), np.float32)
             turn = env.pos + len(seen_before(mem, self.tree, r))
             table = mem.read(self.rope, turn * dim, (turn + 1) * dim)
@@ -117,7 +118,8 @@ class RopeAppendOp(Op):
                 continue
             y = self._rotate(self._normed(y, kind, layer, geo, mem), table)
             if kind == "q":
-                mem.write(self.q, local * query_width(geo, self.q), y * np.float32(dim**-0.5))
+                at = unit.turn * queries(geo) + local
+                mem.write(self.q, at * query_width(geo, self.q), y * np.float32(dim**-0.5))
             else:
                 mem.write(self.k_cache, row, y)
 

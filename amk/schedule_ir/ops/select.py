@@ -9,7 +9,7 @@ import numpy as np
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import Access, Count, Geometry, Memory, Op
-from amk.schedule_ir.ops.begin import given_rows, pos_register, token_register
+from amk.schedule_ir.ops.begin import ENDS, done_register, given_rows, pos_register, token_register
 from amk.schedule_ir.ops.precondition import ALONE, OF_A_TEXT, PER_TOKEN, Need, number, own, row, wide
 
 REJECTED = -1
@@ -110,9 +110,10 @@ class Selection(Op):
             if pos < forced:
                 at = s * (geo.buffers[self.prompt].elements // geo.batch) + pos
                 regs[name] = int(mem.read_int(self.prompt, at, at + 1)[0])
-            elif not regs["done"] >> s & 1:
+            elif not regs[ends := done_register(s)] >> s % ENDS & 1:
                 regs[name] = self._largest(geo, mem, s)
-                regs["done"] |= int(regs[name] in words[1 : len(REQUEST)]) << s
+                ended = regs[ends] | int(regs[name] in words[1 : len(REQUEST)]) << s % ENDS
+                regs[ends] = (ended + 2**31) % 2**32 - 2**31  # as a signed word
         return [regs[name] for name in names]
 
     def _behind_rows(self, geo: Geometry, mem: Memory, words: list[int]) -> list[int]:

@@ -3,10 +3,11 @@
 The position moves with every token, but it decides only (1) which cache rows are touched, (2) which splits are
 active, and waits and signals never depend on it. So one check of the *position abstraction* covers all positions:
   - accesses outside the cache grow with the position (more splits are active), so they are taken at the last one;
-  - each worker's part of a cache is one unit per layer: appending writes the unit, attending reads it and expects the
-    row of the current token. The unit is private to the worker: `obligations` proves that rows never cross workers and
-    that the split that appends a row is the one that reads it. The cache ops are evaluated at a position that the
-    worker's split owns, where they do all that they ever do.
+  - each worker's part of a cache is one unit per layer and turn: appending writes the unit, attending reads it and
+    expects the row of the current token. The unit is private to the worker: no two serve a KV head's split
+    (`structure`), `obligations` proves that rows never cross workers and that the split that appends a row is the one
+    that reads it. The cache ops are evaluated at a position that the worker's split owns, where they do all that they
+    ever do.
 Words that a step reads at some positions only give no order at the others, and candidates are not read for a token
 that was given: `moving` has the steps whose reads of flag words may not happen, `always` those of their reads that do
 at every position. A race in the position abstraction may be impossible at every single position; the flat check then
@@ -298,9 +299,11 @@ class PositionAbstraction:
         if again.any():
             rows, of = every_time(own[again, 3:])
             own = np.concatenate((own[~again], np.concatenate((own[again][of, :3], rows), axis=1)))
+        if self.schedule.kv.turns > 1:
+            own = self._by_turns(own)
         for buffer, unit in self._caches.items():
             here = own[:, 3] == buffer
-            own[here, 5] = index_of(own[here, 7])
+            own[here, 5] = index_of(own[here, 7]) * self.schedule.kv.turns + self._turn(own[here], buffer)
             own[here, 6], own[here, 8], own[here, 3] = own[here, 5] + 1, 0, SHARED - unit
         own = own.take(np.argsort((own[:, 1] - group.first).astype(np.uint16), kind="stable"), axis=0)
         family = own[:, 7] >> FAMILY_SHIFT
@@ -321,6 +324,28 @@ class PositionAbstraction:
             rows[:, 0] = self.private_base + UNITS * self.classes - 1 - rows[:, 0]
             self.private.append(np.column_stack((node, rows)))
             self.classes += 1
+
+    def _turn(self, own: I64, buffer: int) -> I64:
+        """The turn of the KV head that these rows of a cache begin in."""
+        turn: I64 = own[:, 5] // self._head_bytes(buffer) % self.schedule.caches // self.schedule.turn_heads
+        return turn
+
+    def _head_bytes(self, buffer: int) -> int:
+        """Bytes of a KV head in a cache."""
+        return self.schedule.kv.context * self.schedule.model.head_dim * self.schedule.buffers[buffer].item_bytes
+
+    def _by_turns(self, own: I64) -> I64:
+        """The same with rows of a cache that touch where one KV head ends and the next begins as those of each."""
+        kept = [own[~np.isin(own[:, 3], [*self._caches])]]
+        for buffer in self._caches:
+            here = own[own[:, 3] == buffer]
+            size = self._head_bytes(buffer)
+            head = here[:, 5] // size
+            of, nth = repeated((here[:, 6] - 1) // size - head + 1)
+            made = here[of]
+            made[:, 5] = np.maximum(made[:, 5], (head[of] + nth) * size)
+            kept.append(made)
+        return np.concatenate(kept)
 
     def _rows_of(self, own: I64, delta: I64, low: int, high: int) -> tuple[I64, I64]:
         """(event, row) of the private memory of a worker, whose rows of `own` are these."""

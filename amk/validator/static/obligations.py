@@ -20,8 +20,8 @@ So rings add no edges between agents: a slot is filled, awaited and drained by o
 Positions. Proved for all of the context. H counts the KV heads of all sequences of a batch. `pos` is the position of
 any one of them: they stand at the same, or each at its own (`sequences`).
 
-With B = block, S = splits, A = attending warps, C = context, and for a position p:  split(p) = (p div B) mod S,
-warp(p) = the a with B*a div A <= p mod B < B*(a+1) div A. Claims, for all 0 <= p <= pos < C:
+With B = block, S = splits, A = attending warps of a turn, C = context, and for a position p:  split(p) = (p div B)
+mod S, warp(p) = the a with B*a div A <= p mod B < B*(a+1) div A. Claims, for all 0 <= p <= pos < C:
     partition   exactly one (split, warp) reads p: warp(p) exists and is unique; split(p) is a function
     bounds      cache rows ((l*H + h)*C + p) lie inside the cache
     append      the split that appends pos is split(pos), the one that reads it
@@ -46,6 +46,7 @@ from amk.report.schema import finding
 from amk.schedule_ir.layout import stream_layout
 from amk.schedule_ir.memory import Buffer, Stream
 from amk.schedule_ir.ops.attend import AttendOp
+from amk.schedule_ir.ops.attention import of_turn
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.ops.refill import RefillOp
 from amk.schedule_ir.schedule import Schedule
@@ -297,9 +298,8 @@ def position_obligations(schedule: Schedule) -> list[Obligation]:
         ),
     ]  # fmt: skip
     sizes = {r.name: r.count for r in schedule.roles}
-    for agents in sorted(
-        {sizes[site.step.op.role] for site in all_sites(schedule) if isinstance(site.step.op, AttendOp)}
-    ):
+    attend = {sizes[site.step.op.role] for site in all_sites(schedule) if isinstance(site.step.op, AttendOp)}
+    for agents in sorted({of_turn(role, schedule.geometry()) for role in attend}):
         edges = [b * a // agents for a in range(agents + 1)]
         inside = [f"(and (<= {lo} r) (< r {hi}))" for lo, hi in pairwise(edges)]
         count = " ".join(f"(ite {term} 1 0)" for term in inside)

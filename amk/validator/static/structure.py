@@ -34,7 +34,7 @@ from amk.schedule_ir.ops.select import request_words
 from amk.schedule_ir.ops.stage import StageOp
 from amk.schedule_ir.ops.staging import Staging
 from amk.schedule_ir.ranking import PARAMETERS
-from amk.schedule_ir.schedule import Schedule, mode_of
+from amk.schedule_ir.schedule import MAX_LIVE, Schedule, mode_of
 from amk.validator.program.trace import Path, all_sites
 from amk.validator.static.outside import reach
 from amk.weights.weight_format import Chunk
@@ -86,14 +86,16 @@ def _partition(schedule: Schedule, key: str, workers: Iterable[int], name: Matri
 
 
 def _attention_shares(schedule: Schedule) -> Iterator[Diagnostic]:
-    """Every (kv head, split) that can own a position is served by exactly one worker."""
-    heads, kv = schedule.caches, schedule.kv
+    """Every (kv head, split) that can own a position is served by exactly one worker: those of the first turn, and with
+    them the heads that are a turn or several further on."""
+    heads, kv = schedule.turn_heads, schedule.kv
     served: dict[tuple[int, int], int] = {}
     for worker, pair in enumerate(zip(schedule.tables["attn.head"], schedule.tables["attn.split"], strict=True)):
         if pair[0] == -1:
             continue
         if not (0 <= pair[0] < heads and 0 <= pair[1] < kv.splits):
-            message = f"worker {worker} serves kv head {pair[0]}, split {pair[1]} of {heads} heads, {kv.splits} splits"
+            of = f"{heads} heads{' of a turn' if kv.turns > 1 else ''}, {kv.splits} splits"
+            message = f"worker {worker} serves kv head {pair[0]}, split {pair[1]} of {of}"
             yield finding("AMK103", message, ("tables", "attn.head", worker))
         elif pair in served:
             message = f"workers {served[pair]} and {worker} both serve kv head {pair[0]}, split {pair[1]}"
@@ -141,6 +143,11 @@ def _header(schedule: Schedule) -> Iterator[Diagnostic]:
     """What a step reads, as the header says it."""
     if schedule.live and schedule.batch == 1:
         yield finding("AMK106", "a single sequence is live", ("live",), "it has the one position that there is")
+    if schedule.live and schedule.batch > MAX_LIVE:
+        yield finding("AMK106", f"{schedule.batch} sequences are live", ("live",), f"at most {MAX_LIVE} are")
+    if schedule.kv.turns > 1 and (schedule.batch == 1 or schedule.live):
+        message = f"a worker serves KV heads in {schedule.kv.turns} turns"
+        yield finding("AMK106", message, ("kv", "turns"), "those of several turns are of sequences at one position")
     if schedule.accepts and schedule.rows == 1:
         yield finding("AMK106", "a step of one row accepts guesses", ("accepts",), "guesses are rows behind the first")
     if schedule.tree and (schedule.rows == 1 or schedule.accepts or mode_of(schedule) != "greedy"):

@@ -17,6 +17,7 @@
 #include "amk/cells.cuh"
 #include "amk/tensor_core.cuh"
 #include "amk/tree.cuh"
+#include "amk/turns.cuh"
 
 namespace amk::ops {
 
@@ -170,25 +171,25 @@ struct Attention {
 };
 
 template <class S, class C>
-__device__ __forceinline__ void attend(C& c) {
+__device__ __forceinline__ void attend_head(C& c, const ServedHead& at) {
   using A = Attention<S, C>;
   using P = typename C::P;
   constexpr int kDim = P::kHeadDim, kGroup = P::kHeads / P::kKvHeads, kQueries = P::kRows * kGroup;
-  const int head = c.shares.attn_head, agent = c.warp - S::kFirst, share = agent / S::kTileColumns;
-  constexpr bool kLeftOver = S::kSharers * S::kTileColumns < S::kAgents;
-  if (head < 0 || (kLeftOver && share >= S::kSharers)) return;
+  const int agent = at.agent, share = agent / S::kTileColumns;
+  constexpr bool kLeftOver = S::kSharers * S::kTileColumns < of_turn<P>(S::kAgents);
+  if (at.head < 0 || (kLeftOver && share >= S::kSharers)) return;
   const int a0 = share_begin(P::kKvBlock, S::kSharers, share), a1 = share_begin(P::kKvBlock, S::kSharers, share + 1);
   const int row = c.lane / 4, first = c.shares.attn_split * P::kKvBlock, ahead = c.pos + P::kRows - first - a0;
   const int layer = S::layer(c), position = first + a0 + c.lane / 8, dim = c.lane % 8 * 8;
-  const auto* keys = cache_row<P>(S::k_cache(c).data, layer, head, position) + dim;
-  const auto* values = cache_row<P>(S::v_cache(c).data, layer, head, position) + dim;
+  const auto* keys = cache_row<P>(S::k_cache(c).data, layer, at.head, position) + dim;
+  const auto* values = cache_row<P>(S::v_cache(c).data, layer, at.head, position) + dim;
 #pragma unroll 1
   for (int head0 = agent % S::kTileColumns * 8; head0 < kQueries; head0 += 8 * S::kTileColumns) {
     const int mine = min(head0 + row, kQueries - 1);
     // In registers: what is read from constant memory between loads waits for a scoreboard that may be theirs too.
     A a{sync::opaque(keys), sync::opaque(values), c.lane, a1 - a0, ahead, P::kRows - 1 - mine / kGroup, 0};
     if constexpr (S::kHasTree) a.seen = seen_before<S>(c, mine / kGroup) | 1ull << mine / kGroup;
-    const uint4* query = reinterpret_cast<const uint4*>(S::q(c) + mine * S::kQueryWidth + c.lane % 4 * 8);
+    const uint4* query = reinterpret_cast<const uint4*>(S::q(c) + (at.turn * kQueries + mine) * S::kQueryWidth + c.lane % 4 * 8);
     if constexpr (ablation::kNoAttention) {
       // The sums stay zero.
     } else if (S::kTogether == 1 || ahead + a0 <= A::kStep) {
@@ -197,11 +198,16 @@ __device__ __forceinline__ void attend(C& c) {
       a.template sum<S::kTogether>(query, a0);
     }
     if constexpr (P::kRows == 1) {
-      a.write(head0 + row < kQueries ? S::partial(c) + (share * kQueries + head0 + row) * (kDim + 4) : nullptr, true);
+      a.write(head0 + row < kQueries ? S::partial(c) + ((at.turn * S::kSharers + share) * kQueries + head0 + row) * (kDim + 4) : nullptr, true);
     } else {
-      a.write(S::partial(c) + (share * kQueries + head0 + row) * (kDim + 4), head0 + row < kQueries);
+      a.write(S::partial(c) + ((at.turn * S::kSharers + share) * kQueries + head0 + row) * (kDim + 4), head0 + row < kQueries);
     }
   }
+}
+
+template <class S, class C>
+__device__ __forceinline__ void attend(C& c) {
+  for_each_head<S>(c, [&](const ServedHead& at) { attend_head<S>(c, at); });
 }
 
 }  // namespace amk::ops

@@ -1,4 +1,5 @@
-// token, pos, epoch, done <- state (i32[4], then tokens, and if live positions, of further sequences), in every thread; the
+// token, pos, epoch, done <- state (i32[4], then tokens, and if live positions, of further sequences, and the ends of those
+// behind the first 32), in every thread; the
 // tokens of further rows from the prompt; pos from position (i32[1]), within the context, where the op names it. Reads global
 // state, which is next written by finish, and prompt (i32).
 #pragma once
@@ -30,8 +31,10 @@ __device__ __forceinline__ void begin(C& c) {
     for (int s = 1; s < C::P::kBatch / C::P::kRows; ++s) c.tokens[s] = state[3 + s];
     c.tokens[0] = state[0];
   } else {
-    const int s = min(c.lane, C::P::kBatch / C::P::kRows - 1);
+    constexpr int kSequences = C::P::kBatch / C::P::kRows;
+    const int s = min(c.lane, kSequences - 1);
     c.tokens[0] = state[s == 0 ? 0 : 3 + s];
+    if constexpr (kSequences > 32) c.tokens[1] = state[3 + min(32 + c.lane, kSequences - 1)], c.later = state[3 + kSequences];
   }
   c.pos = state[1], c.epoch = static_cast<u32>(state[2]), c.done = state[3];
   if constexpr (S::kHasPosition) c.pos = min(max(S::position(c).data[0], 0), C::P::kContext - 1);

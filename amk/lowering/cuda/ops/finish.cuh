@@ -1,4 +1,5 @@
-// state (i32[4], then tokens, and if live positions, of further sequences) <- token, pos, epoch, done; worker 0. One lane, but
+// state (i32[4], then tokens, and if live positions, of further sequences, and the ends of those behind the first 32) <- token,
+// pos, epoch, done; worker 0. One lane, but
 // for positions, which lane s has of sequence s.
 #pragma once
 #include "amk/context.cuh"
@@ -13,7 +14,12 @@ __device__ __forceinline__ void finish(C& c) {
     if (c.lane < C::P::kBatch) state[c.lane == 0 ? 1 : 2 + C::P::kBatch + c.lane] = c.place;
   }
   if constexpr (C::kTokenALane) {
-    if (c.lane > 0 && c.lane < C::P::kBatch / C::P::kRows) state[3 + c.lane] = c.tokens[0];
+    constexpr int kSequences = C::P::kBatch / C::P::kRows;
+    if (c.lane > 0 && c.lane < kSequences) state[3 + c.lane] = c.tokens[0];
+    if constexpr (kSequences > 32) {
+      if (32 + c.lane < kSequences) state[35 + c.lane] = c.tokens[1];
+      if (c.lane == 0) state[3 + kSequences] = c.later;
+    }
   }
   if (c.lane != 0) return;
   if constexpr (!C::kTokenALane) {

@@ -4,15 +4,16 @@
 // Threads: a lane takes head_dim / 32 outputs. Reads shared partial (f32); writes global split_partial, split_scale (hand-offs).
 #pragma once
 #include "amk/cells.cuh"
+#include "amk/turns.cuh"
 
 namespace amk::ops {
 
 template <class S, class C>
-__device__ __forceinline__ void merge(C& c) {
+__device__ __forceinline__ void merge_head(C& c, const ServedHead& at) {
   using P = typename C::P;
   constexpr int kDim = P::kHeadDim, kWidth = kDim + 4, kGroup = P::kRows * (P::kHeads / P::kKvHeads);
-  constexpr int kFrom = S::kSharers;
-  const int head = c.shares.attn_head, split = c.shares.attn_split, agent = c.warp - S::kFirst;
+  constexpr int kFrom = S::kSharers, kAgents = of_turn<P>(S::kAgents);
+  const int head = at.head, split = c.shares.attn_split, agent = at.agent;
   const int active = (c.pos + P::kRows - 1) / P::kKvBlock + 1;
   if (head < 0 || split >= active) return;
   const auto to = S::split_partial(c);
@@ -47,8 +48,8 @@ __device__ __forceinline__ void merge(C& c) {
     }
     return;
   }
-  for (int g = agent; g < kGroup; g += S::kAgents) {
-    const float* from = S::partial(c) + g * kWidth;
+  for (int g = agent; g < kGroup; g += kAgents) {
+    const float* from = S::partial(c) + (at.turn * kFrom * kGroup + g) * kWidth;
     float peak = from[kDim];
 #pragma unroll
     for (int a = 1; a < kFrom; ++a) peak = fmaxf(peak, from[a * kGroup * kWidth + kDim]);
@@ -68,6 +69,11 @@ __device__ __forceinline__ void merge(C& c) {
     }
     scales.store(c, row * 2 + c.lane, c.lane == 0 ? peak : total, c.lane < 2);
   }
+}
+
+template <class S, class C>
+__device__ __forceinline__ void merge(C& c) {
+  for_each_head<S>(c, [&](const ServedHead& at) { merge_head<S>(c, at); });
 }
 
 }  // namespace amk::ops

@@ -5,6 +5,7 @@
 // split_scale (hand-offs); writes global attn (hand-off).
 #pragma once
 #include "amk/cells.cuh"
+#include "amk/turns.cuh"
 
 namespace amk::ops {
 
@@ -16,7 +17,7 @@ __device__ constexpr int greatest_divisor(int a, int b, int c) {
 }
 
 template <class S, class C>
-__device__ __forceinline__ void reduce_splits(C& c) {
+__device__ __forceinline__ void reduce_splits_of(C& c, const ServedHead& at) {
   using P = typename C::P;
   const auto from = S::split_partial(c);
   const auto scales = S::split_scale(c);
@@ -30,13 +31,16 @@ __device__ __forceinline__ void reduce_splits(C& c) {
   constexpr bool kShared = kSubs == 1 && kEach > 4 && kEach <= 32;
   static_assert(kWide == 4 && kLanes > 0, "four outputs a lane");
   static_assert(kOutputs % kSplits == 0 && kPiece % kWide == 0, "slices are whole pieces, each in one head");
-  if (c.shares.attn_head < 0) return;
+  // Of one turn the share itself: a copy of it is another order of sums to the compiler, and so another kernel.
+  const auto head = [&] { return P::turns() == 1 ? c.shares.attn_head : at.head; };
+  if (head() < 0) return;
   const int blocks = (c.pos + P::kRows - 1) / P::kKvBlock + 1, active = blocks < kSplits ? blocks : kSplits;
   const int sub = c.lane / kLanes;
-  const int from_piece = S::kAgents == 1 ? 0 : (c.warp - S::kFirst) * kPiece;
+  constexpr int kAgents = of_turn<P>(S::kAgents);
+  const int from_piece = S::kAgents == 1 ? 0 : at.agent * kPiece;
 #pragma unroll 1
-  for (int piece = from_piece; piece < kSlice; piece += S::kAgents * kPiece) {
-    const int first = c.shares.attn_head * kOutputs + c.shares.attn_split * kSlice + piece + c.lane % kLanes * kWide;
+  for (int piece = from_piece; piece < kSlice; piece += kAgents * kPiece) {
+    const int first = head() * kOutputs + c.shares.attn_split * kSlice + piece + c.lane % kLanes * kWide;
     const int row = first / kDim * kSplits + sub;
     const auto mine = from.from(row * kDim + first % kDim);
     const auto my_scales = scales.from(row * 2);
@@ -103,11 +107,16 @@ __device__ __forceinline__ void reduce_splits(C& c) {
     for (int j = 0; j < kWide; ++j) sum[j] *= inverse;
     int to = first;
     if constexpr (P::kRows > 1) {
-      const int own = first - c.shares.attn_head * kOutputs, vector = own / kDim;
-      to = vector / kGroup * S::kAttnRow + (c.shares.attn_head * kGroup + vector % kGroup) * kDim + own % kDim;
+      const int own = first - head() * kOutputs, vector = own / kDim;
+      to = vector / kGroup * S::kAttnRow + (head() * kGroup + vector % kGroup) * kDim + own % kDim;
     }
     if (sub == 0) S::attn(c).store_wide(to, sum);
   }
+}
+
+template <class S, class C>
+__device__ __forceinline__ void reduce_splits(C& c) {
+  for_each_head<S>(c, [&](const ServedHead& at) { reduce_splits_of<S>(c, at); });
 }
 
 }  // namespace amk::ops

@@ -9,6 +9,7 @@
 #include "amk/cache.cuh"
 #include "amk/cells.cuh"
 #include "amk/tree.cuh"
+#include "amk/turns.cuh"
 
 namespace amk::ops {
 
@@ -61,16 +62,16 @@ __device__ __forceinline__ void rotate_store(C& c, const HeadPlace& to, float (&
 
 // One row of each sequence.
 template <class S, class C>
-__device__ __forceinline__ void rope_append_one(C& c, int head, int agent) {
+__device__ __forceinline__ void rope_append_one(C& c, const ServedHead& at) {
   using P = typename C::P;
   constexpr int kDim = P::kHeadDim, kHalf = kDim / 2, kPairs = (kHalf + 31) / 32, kGroup = P::kHeads / P::kKvHeads;
   const bool owner = c.pos / P::kKvBlock % P::kKvSplits == c.shares.attn_split;
   const auto qkv = S::qkv(c);
   const float* table = row_at<kDim>(S::rope(c).data, c.pos);
   const int units = owner ? kGroup + 2 : kGroup;
-  int own_head = head, first = 0;  // within the sequence, and where its rows begin
-  if constexpr (P::kBatch > 1) own_head = head % P::kKvHeads, first = head / P::kKvHeads * S::kQkvRow;
-  for (int unit = agent; unit < units; unit += S::kAgents) {
+  int own_head = at.head, first = 0;  // within the sequence, and where its rows begin
+  if constexpr (P::kBatch > 1) own_head = at.head % P::kKvHeads, first = at.head / P::kKvHeads * S::kQkvRow;
+  for (int unit = at.agent; unit < units; unit += of_turn<P>(S::kAgents)) {
     const bool query = unit < kGroup, key = unit == kGroup;
     const int source = query ? own_head * kGroup + unit : P::kHeads + (key ? 0 : P::kKvHeads) + own_head;
     float cosine[kPairs], sine[kPairs];
@@ -97,7 +98,7 @@ __device__ __forceinline__ void rope_append_one(C& c, int head, int agent) {
       a[k] = qkv.value_one(a_raw[k]), b[k] = qkv.value_one(b_raw[k]);
       if (c.lane + 32 * k < kHalf) squares += fmaf(a[k], a[k], b[k] * b[k]);
     }
-    rotate_store<S>(c, {query, key, unit, head}, a, b, cosine, sine, squares);
+    rotate_store<S>(c, {query, key, at.turn * kGroup + unit, at.head}, a, b, cosine, sine, squares);
   }
 }
 
@@ -233,13 +234,14 @@ __device__ __forceinline__ void rope_append_rows(C& c, int head, int agent) {
 
 template <class S, class C>
 __device__ __forceinline__ void rope_append(C& c) {
-  const int head = c.shares.attn_head, agent = c.warp - S::kFirst;
-  if (head < 0) return;
-  if constexpr (C::P::kRows == 1) {
-    rope_append_one<S>(c, head, agent);
-  } else {
-    rope_append_rows<S>(c, head, agent);
-  }
+  for_each_head<S>(c, [&](const ServedHead& at) {
+    if (at.head < 0) return;
+    if constexpr (C::P::kRows == 1) {
+      rope_append_one<S>(c, at);
+    } else {
+      rope_append_rows<S>(c, at.head, at.agent);
+    }
+  });
 }
 
 }  // namespace amk::ops

@@ -110,19 +110,19 @@ __device__ __forceinline__ void select_one(C& c) {
   c.tokens[0] = token;
 }
 
-// The next tokens of a batch.
-template <class S, class C>
-__device__ __forceinline__ void select_batch(C& c) {
-  constexpr int kBatch = C::P::kBatch;
+// The next tokens of a batch, of up to 32 sequences from kFrom on. done: which of them have ended.
+template <class S, int kFrom, class C>
+__device__ __forceinline__ void select_batch(C& c, int& done) {
+  constexpr int kBatch = C::P::kBatch - kFrom < 32 ? C::P::kBatch - kFrom : 32;
   static_assert(S::kBestIndexRow == S::kBestValueRow, "one candidate, one place");
   constexpr u32 kAll = 0xffffffffu, kSequences = kAll >> (32 - kBatch);
   const int* request = S::request(c).data;
   // Lanes beyond the last sequence do as its lane does.
   const int s = min(c.lane, kBatch - 1);
   const int next = (C::P::kLive ? c.place : c.pos) + 1;
-  const bool given = next < request[s == 0 ? 0 : 4 + s];
-  const u32 chosen = __ballot_sync(kAll, !given) & kSequences & ~static_cast<u32>(c.done);
-  int token = c.tokens[0];
+  const bool given = next < request[kFrom + s == 0 ? 0 : 4 + kFrom + s];
+  const u32 chosen = __ballot_sync(kAll, !given) & kSequences & ~static_cast<u32>(done);
+  int token = c.tokens[kFrom / 32];
   if constexpr (!C::kTokenALane) {
 #pragma unroll
     for (int k = 1; k < kBatch; ++k) {
@@ -131,24 +131,26 @@ __device__ __forceinline__ void select_batch(C& c) {
       token = k == s ? had : token;
     }
   }
-  if (given) token = S::prompt(c).data[s * S::kPromptRow + next];
+  if (given) token = S::prompt(c).data[(kFrom + s) * S::kPromptRow + next];
   if (!ablation::kNoArgmax && chosen != 0) {
-    const int slot = best_slot<kBatch, S::kCandidates, S::kBestValueRow>(c, S::best_value(c));
+    auto best = S::best_value(c);
+    if constexpr (kFrom > 0) best = best.from(kFrom * S::kBestValueRow);
+    const int slot = best_slot<kBatch, S::kCandidates, S::kBestValueRow>(c, best);
     const auto index = S::best_index(c);
     const bool own = c.lane < kBatch && (chosen >> s & 1) != 0;
     typename decltype(S::best_index(c))::One raw = {};
     until_fresh(c, index.tag, [&] {
-      if (own) raw = index.fetch_one(s * S::kBestIndexRow + min(slot, S::kCandidates - 1));
+      if (own) raw = index.fetch_one((kFrom + s) * S::kBestIndexRow + min(slot, S::kCandidates - 1));
       return !own || index.fresh_one(raw);
     });
     if (own) token = known_token<typename C::P>(index.value_one(raw));
     bool ends = false;
 #pragma unroll
     for (int e = 1; e < 5; ++e) ends |= token == request[e];
-    c.done |= __ballot_sync(kAll, own && ends);
+    done |= __ballot_sync(kAll, own && ends);
   }
   if constexpr (C::kTokenALane) {
-    c.tokens[0] = __shfl_sync(kAll, token, s);
+    c.tokens[kFrom / 32] = __shfl_sync(kAll, token, s);
   } else {
 #pragma unroll
     for (int k = 0; k < kBatch; ++k) c.tokens[k] = __shfl_sync(kAll, token, k);
@@ -246,7 +248,8 @@ __device__ __forceinline__ void select(C& c) {
   } else if constexpr (kBatch == 1) {
     select_one<S>(c);
   } else {
-    select_batch<S>(c);
+    select_batch<S, 0>(c, c.done);
+    if constexpr (kBatch > 32) select_batch<S, 32>(c, c.later);
   }
   // Last: the tags of this step belong to the epoch that ends here.
   c.pos += moved, ++c.epoch;
@@ -262,6 +265,10 @@ __device__ __forceinline__ void select(C& c) {
     given_rows<S>(c);
   } else if constexpr (C::kTokenALane) {
     if (c.worker == 0 && c.warp == S::kFirst && c.lane < kBatch) S::output(c).data[c.n * kBatch + c.lane] = c.tokens[0];
+    if constexpr (kBatch > 32) {
+      const int s = 32 + c.lane;
+      if (c.worker == 0 && c.warp == S::kFirst && s < kBatch) S::output(c).data[c.n * kBatch + s] = c.tokens[1];
+    }
   } else if (c.worker == 0 && c.warp == S::kFirst && c.lane == 0) {
 #pragma unroll
     for (int k = 0; k < kBatch; ++k) S::output(c).data[c.n * kBatch + k] = c.tokens[k];
