@@ -19,7 +19,7 @@ from amk.weights.bfloat import F32, from_bf16_bits, to_bf16_bits
 from amk.weights.block_point import BLOCK, block_scales, whole_blocks
 
 HERE = Path(__file__).parent / "host_warp"
-HEADERS = ("ablation", "context", "cells", "fetches", "vector_layouts", "staged")
+HEADERS = ("ablation", "context", "row_at", "cells", "fetches", "vector_layouts", "staged")
 UNTOUCHED = 0x5A
 SHAPES = ((14336, 8, 16), (4096, 12, 4), (896, 8, 16), (4864, 14, 2), (28672, 12, 8), (100, 3, 16))
 """(elements, agents, blocks of a run): equal shares, shares a block apart, two rounds, an agent without a block, a
