@@ -70,8 +70,7 @@ def test_a_slice_tells_a_kernel_that_computes_something_else(monkeypatch: pytest
     outcome = survey.outcome(right)
     monkeypatch.setattr(survey, "outcome", lambda _: outcome)
     found = {wrong.field: 1, right.field: 1}
-    monkeypatch.setattr(whole_neighbourhood, "edits_of", lambda _: ([right, wrong], found, survey))
-    monkeypatch.setattr(whole_neighbourhood, "PARTS", 1)
+    monkeypatch.setattr(whole_neighbourhood, "edits_of", lambda _: ([[right, wrong]], found, survey))
     monkeypatch.setattr("tests.adversarial.emulated.EVERYTHING", 2)
     counted = neighbourhood_slice(WHOLE.index(BASE))
     (told,) = counted["differences"]

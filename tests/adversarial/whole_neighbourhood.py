@@ -31,6 +31,8 @@ from amk.schedule_ir.schedule import Schedule
 from tests.adversarial.emulated import Emulated
 
 PARTS = 128
+LATER = frozenset({"KvLayout.turns"})
+"""Fields whose edits are in the last parts, so that a run that was begun without them goes on."""
 SLICES = PARTS * len(WHOLE)
 SPLIT_PARTS = 128
 SPLIT_SLICES = SPLIT_PARTS * len(WHOLE)
@@ -43,11 +45,15 @@ SHOWN = 300
 
 
 @lru_cache(maxsize=len(WHOLE))
-def edits_of(name: str) -> tuple[list[Change], Counter[str], Survey]:
-    """(all edits in the order of the slices, edits of each field)."""
+def edits_of(name: str) -> tuple[list[list[Change]], Counter[str], Survey]:
+    """(the edits of each part, edits of each field). Fields of LATER do not move others to another part."""
     changes = list(Neighbourhood(base(name), schema_of_schedules()).changes())
-    Random(name).shuffle(changes)
-    return changes, Counter(change.field for change in changes), Survey(base(name))
+    drawn = [change for change in changes if change.field not in LATER]
+    Random(name).shuffle(drawn)
+    parts = [drawn[part::PARTS] for part in range(PARTS)]
+    for number, change in enumerate(change for change in changes if change.field in LATER):
+        parts[PARTS - 1 - number % PARTS].append(change)
+    return parts, Counter(change.field for change in changes), Survey(base(name))
 
 
 @lru_cache(maxsize=len(WHOLE))
@@ -69,8 +75,8 @@ def values_of(name: str) -> tuple[list[Change], Counter[str], Survey]:
 def neighbourhood_slice(number: int) -> dict[str, Any]:
     """One part of the edits of one base."""
     name, part = WHOLE[number % len(WHOLE)], number // len(WHOLE)
-    changes, of_field, survey = edits_of(name)
-    return executed(name, changes[part::PARTS], of_field, survey, f"slice {number}")
+    parts, of_field, survey = edits_of(name)
+    return executed(name, parts[part], of_field, survey, f"slice {number}")
 
 
 def values_slice(number: int) -> dict[str, Any]:
@@ -106,8 +112,8 @@ def splits_slice(number: int) -> dict[str, Any]:
 def abstract_slice(number: int) -> dict[str, Any]:
     """One part of the edits of one base in which what is looked at stands for more."""
     name, part = STAND_FOR_MORE[number % len(STAND_FOR_MORE)], number // len(STAND_FOR_MORE)
-    changes, of_field, survey = edits_of(name)
-    return surveyed(name, changes[part::PARTS], of_field, survey)
+    parts, of_field, survey = edits_of(name)
+    return surveyed(name, parts[part], of_field, survey)
 
 
 def surveyed(name: str, changes: list[Change], of_field: Counter[str], survey: Survey) -> dict[str, Any]:
