@@ -27,7 +27,7 @@ from amk.schedule_ir.layout import stream_layout
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.schedule import Schedule
 from amk.trace.recording import Recording
-from amk.trace.steps import kind_of
+from amk.trace.steps import kind_of, name_of
 from amk.validator.program.trace import Item, unroll
 
 F64 = npt.NDArray[np.float64]
@@ -156,7 +156,26 @@ class Measured:
         return sums
 
     def tables(self) -> tuple[Table, ...]:
-        return self._phase_table(), self._sm_table()
+        return self._phase_table(), self._step_table(), self._sm_table()
+
+    def _step_table(self) -> Table:
+        """Steps that stand alike in several programs are one row; a step of a loop has the time of all its passes."""
+        launch = self.schedule.launch
+        spent, first = dict[str, float](), dict[str, int]()
+        for worker in range(launch.workers):
+            items = self.items(worker)
+            for warp in range(launch.warps):
+                for i, us in zip(self.steps(worker, warp), self.lengths(worker, warp).tolist(), strict=True):
+                    name = self._step_name(items[i])
+                    spent[name] = spent.get(name, 0.0) + us
+                    first.setdefault(name, items[i].site.number)
+        warps = launch.workers * launch.warps
+        rows = tuple((name, spent[name] / warps) for name in sorted(first, key=first.__getitem__))
+        return Table("Where a token's time goes, by step (mean of all warps)", ("step", "us a token"), rows)
+
+    def _step_name(self, item: Item) -> str:
+        """With its number in its program, as `barrier 1` stands at many places."""
+        return f"{item.site.number}: {name_of(item.step)}"
 
     def _phase_table(self) -> Table:
         header = (

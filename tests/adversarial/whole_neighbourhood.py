@@ -38,7 +38,12 @@ SPLIT_PARTS = 128
 SPLIT_SLICES = SPLIT_PARTS * len(WHOLE)
 ABSTRACT_SLICES = PARTS * len(STAND_FOR_MORE)
 VALUES, VALUE_PARTS = 466, 4
-VALUE_SLICES = VALUE_PARTS * len(MADE)
+LAST = ("batch in turns", "batch in turns of two warps, fenced")
+VALUE_ORDER = tuple((part, name) for part in range(VALUE_PARTS) for name in MADE if name not in LAST) + tuple(
+    (part, name) for part in range(VALUE_PARTS) for name in LAST
+)
+"""Parts of the drawn values; bases that came later are last, likewise."""
+VALUE_SLICES = len(VALUE_ORDER)
 THOROUGH = 6
 SHOWN = 300
 """Characters of an edit that a record repeats."""
@@ -81,7 +86,7 @@ def neighbourhood_slice(number: int) -> dict[str, Any]:
 
 def values_slice(number: int) -> dict[str, Any]:
     """One part of the drawn values of one base."""
-    name, part = tuple(MADE)[number % len(MADE)], number // len(MADE)
+    part, name = VALUE_ORDER[number]
     changes, of_field, survey = values_of(name)
     if name in STAND_FOR_MORE:
         return surveyed(name, changes[part::VALUE_PARTS], of_field, survey)

@@ -49,7 +49,10 @@ def test_times_of_all_kinds_add_up_to_the_token() -> None:
         assert measured.time(None)[worker] == pytest.approx(np.mean(ends))
         longest = max(longest, *ends)
     assert longest == pytest.approx(RECORDING.token_us, rel=0.01)
-    phases, _ = measured.tables()
+    phases, steps, _ = measured.tables()
+    assert sum(float(us) for _, us in steps.rows) == pytest.approx(float(phases.rows[-1][1]))
+    products = [name.split(": ")[1] for name, _ in steps.rows if ": gemv " in str(name)]
+    assert products == [f"gemv {name}" for name in ("qkv", "o", "gate_up", "down", "lm_head")]
     assert [row[0] for row in phases.rows] == ["qkv", "o", "gate_up", "down", "lm_head", "end", "sum"]
     for column in (1, 2, 3, 6):
         total = sum(float(row[column]) for row in phases.rows[:-1])
@@ -82,7 +85,7 @@ def test_resident_bytes_are_told_from_those_that_arrive() -> None:
     for name, count in drains.items():
         rings = count * SCHEDULE.launch.workers * SCHEDULE.roles[0].count * stream.slots * stream.chunk(name).bytes
         assert 0 < measured.resident[name] <= min(rings, measured.bytes[name])
-    phases, _ = measured.tables()
+    phases, *_ = measured.tables()
     at = {title: n for n, title in enumerate(phases.header)}
     for row in phases.rows:
         drained, held = float(row[at["MB drained"]]), float(row[at["of it resident at most"]])
@@ -109,7 +112,7 @@ def test_a_recording_is_drawn_with_tables_and_series() -> None:
     assert len(timeline.spans) == sum(
         len(measured.steps(w, a)) for w in range(SCHEDULE.launch.workers) for a in range(SCHEDULE.launch.warps)
     )
-    assert len(timeline.series) == len(timeline.tables) == 2 and timeline.microseconds == 1.0
+    assert (len(timeline.series), len(timeline.tables)) == (2, 3) and timeline.microseconds == 1.0
     assert timeline.end == pytest.approx(RECORDING.token_us)
     assert len(of_recording(SCHEDULE, RECORDING, [2]).tracks) == 2
 
