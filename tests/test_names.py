@@ -5,6 +5,9 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
 
 from tests.test_imports import ROOT
 
@@ -15,6 +18,8 @@ PARTICIPLES = {
 """No name by themselves: of what, and by whom, is to be said."""
 OF_FIELDS = PARTICIPLES | {"written"}
 """A function may be what is written of its argument."""
+OF_VARIABLES = {"given", "made", "told"}
+"""No names of parameters, variables and attributes either, nor in tests."""
 PRIVATE = re.compile(
     r"(^|_)(crew|team|squad|abreast|envelope|knot|withheld|shortened|rival|station|rig|surroundings|quotient_system|"
     r"screen|raced)s?(_|$)"
@@ -32,6 +37,8 @@ FIELDS_OF_FILES = frozenset(
 """Keys of JSON that people, records or other programs read."""
 SIDES = ("lowering/conditions.py", "left")
 """Of a comparison, beside `right`."""
+HYPOTHESIS = ("hypothesis", "given", None)
+"""The decorator of a property test by its own name: module, name, name here."""
 
 
 def definitions() -> Iterator[tuple[str, str]]:
@@ -60,6 +67,32 @@ def module_names() -> Iterator[tuple[str, str]]:
         yield path.relative_to(ROOT).as_posix(), path.stem
 
 
+def bindings() -> Iterator[tuple[str, str]]:
+    """(file, name) of whatever code of the package or of a test binds: every function, parameter, variable, attribute,
+    and what it imports but the decorator of hypothesis."""
+    for path in sorted([*ROOT.rglob("*.py"), *Path(__file__).parent.rglob("*.py")]):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            for name in bound(node):
+                yield path.relative_to(ROOT.parent).as_posix(), name
+
+
+def bound(node: ast.AST) -> list[str]:
+    match node:
+        case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()) | ast.arg(arg=name):
+            return [name]
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            return [name]
+        case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+            return [name]
+        case ast.MatchMapping(rest=str(name)):
+            return [name]
+        case ast.Import(names=names):
+            return [alias.asname or alias.name for alias in names]
+        case ast.ImportFrom(module=module, names=names):
+            return [each.asname or each.name for each in names if (module, each.name, each.asname) != HYPOTHESIS]
+    return []
+
+
 def bare(names: Iterator[tuple[str, str]], words: set[str]) -> set[tuple[str, str]]:
     return {(file, name) for file, name in names if snake(name).strip("_") in words}
 
@@ -74,6 +107,25 @@ def test_no_function_or_class_is_a_bare_participle() -> None:
 
 def test_no_field_is_a_bare_participle_but_those_that_files_have() -> None:
     assert bare(fields(), OF_FIELDS) == FIELDS_OF_FILES | {SIDES}
+
+
+def test_no_variable_is_a_bare_participle_but_fields_that_files_have() -> None:
+    found = {(file, name) for file, name in bindings() if name.strip("_") in OF_VARIABLES}
+    assert found == {(f"amk/{file}", name) for file, name in FIELDS_OF_FILES if name in OF_VARIABLES}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def f(*, made): ...", "lambda made: 0", "[0 for made in ()]", "f(made := 1)", "made: int = 1", "a._made = 1",
+        "def made(): ...", "class made: ...", "from a import b as made", "import made", "from a import made",
+        "try: ...\nexcept E as made: ...", "with a as made: ...", "match a:\n    case made: ...",
+        "match a:\n    case [*made]: ...", "match a:\n    case {**made}: ...",
+        "async def made(): ...", "def f(*made): ...", "def f(**made): ...", "from b import given as made",
+    ],
+)  # fmt: skip
+def test_every_way_to_bind_a_name_is_seen(source: str) -> None:
+    assert "made" in {name.strip("_") for node in ast.walk(ast.parse(source)) for name in bound(node)}
 
 
 def test_no_module_is_a_bare_participle() -> None:

@@ -125,8 +125,8 @@ class Table:
     def add(self, outcome: Outcome) -> None:
         self.rows.setdefault(outcome.kind, Row(TITLES.get(outcome.kind, outcome.kind))).add(outcome)
         if outcome.false_accept or outcome.false_reject:
-            told = f"{outcome.verdict} {','.join(outcome.codes)} / {outcome.ruling.status} {outcome.ruling.why}"
-            self.differences.append(f"{outcome.seed}: {told}")
+            verdicts = f"{outcome.verdict} {','.join(outcome.codes)} / {outcome.ruling.status} {outcome.ruling.why}"
+            self.differences.append(f"{outcome.seed}: {verdicts}")
         if outcome.uncertified:
             self.differences.append(f"{outcome.seed}: SAFE without a certificate: {outcome.uncertified}")
 
@@ -175,11 +175,11 @@ class Table:
 def drawn(number: int, seed: str) -> tuple[Mutant, Schedule] | System:
     """What the class's generator makes of this seed, well-formed: equal arguments, equal mutant."""
     for attempt in range(TRIES):
-        made = BY_NUMBER[number].generate(Random(f"{seed}/{number}/{attempt}"))
-        if isinstance(made, System):
-            return made
+        subject = BY_NUMBER[number].generate(Random(f"{seed}/{number}/{attempt}"))
+        if isinstance(subject, System):
+            return subject
         try:
-            return made, schedule_of(apply(made[0].document, made[1])[0])
+            return subject, schedule_of(apply(subject[0].document, subject[1])[0])
         except AmkError:
             continue
     raise ValueError(f"class {number} makes nothing well-formed from seed {seed}")
@@ -197,8 +197,8 @@ def schedule_of(document: Json) -> Schedule:
 
 def mutation(number: int, seed: str) -> Mutation:
     """`drawn` as what the judges read."""
-    made = drawn(number, seed)
-    return Mutation(number, f"{seed}/{number}", made if isinstance(made, System) else made[1])
+    subject = drawn(number, seed)
+    return Mutation(number, f"{seed}/{number}", subject if isinstance(subject, System) else subject[1])
 
 
 def tokens_for(schedule: Schedule) -> int:

@@ -59,14 +59,14 @@ class Victim:
 
 def victims(limit: int | None = None) -> Iterator[Victim]:
     """Every recipe whose schedule is UNSAFE or UNKNOWN and well-formed enough to be unrolled."""
-    made = 0
+    count = 0
     for recipe in RECIPES:
         case = make_case(recipe)
         found = _victim(recipe.name, case)
         if recipe.status != "SAFE" and found is not None:
-            made += 1
+            count += 1
             yield found
-        if made == limit:
+        if count == limit:
             return
 
 

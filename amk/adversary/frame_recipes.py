@@ -65,8 +65,8 @@ def _given_hidden(s: Json) -> list[Edit]:
 def _hidden(s: Json, name: str, role: str) -> Edit:
     """Such a state, as the host knows it of slices."""
     logits = at(s, named(s, "buffers", "logits"))
-    made = logits | {"name": name, "role": role, "shape": [s["model"]["hidden"]]}
-    return Edit("insert", ("buffers", len(s["buffers"])), made)
+    hidden = logits | {"name": name, "role": role, "shape": [s["model"]["hidden"]]}
+    return Edit("insert", ("buffers", len(s["buffers"])), hidden)
 
 
 def _activated_otherwise(s: Json) -> list[Edit]:

@@ -25,10 +25,10 @@ def minimal_name(found: Class) -> str:
 
 def minimal_case(found: Class) -> Json:
     """The case as it stands in its file. ValueError if no draw shows the class's code, or is unsafe."""
-    made = [drawn(found.number, f"minimal/{n}") for n in range(DRAWS)]
-    plans = [m for m in made if not isinstance(m, System)]
+    draws = [drawn(found.number, f"minimal/{n}") for n in range(DRAWS)]
+    plans = [m for m in draws if not isinstance(m, System)]
     if not plans:
-        return _system_case(found, [m for m in made if isinstance(m, System)])
+        return _system_case(found, [m for m in draws if isinstance(m, System)])
     plans.sort(key=lambda m: (_size(m[0][0].document), len(m[0][1])))
     for (base, edits), schedule in plans:
         document, repair = apply(base.document, edits)

@@ -108,10 +108,10 @@ def base_schedule(name: str) -> Json:
     wanted = coded.get(name, BF16)
     workers = 1 if name == "single" else WORKERS
     found = plan(MODELS.get(name, TINY), load_target("h200"), settings=settings, wanted=wanted, workers=workers)
-    made = json.loads(found.model_dump_json())
+    document = json.loads(found.model_dump_json())
     if name == "apart":
-        return specialised(made)
-    return apply(made, idle_worker(made))[0] if name == "idle" else made
+        return specialised(document)
+    return apply(document, idle_worker(document))[0] if name == "idle" else document
 
 
 def drop(find_path: Callable[[Json], Path]) -> Make:

@@ -65,9 +65,9 @@ def subject(kind: str, workers: int, warps: int, layers: int, gpu: str = "h200",
 
 @lru_cache(maxsize=32)
 def _full(kind: str, model: ModelSpec) -> Subject:
-    made = plan(model, load_target("h200"), settings=SETTINGS[kind])
-    document = json.loads(made.model_dump_json())
-    return Subject(document, kind, made.launch.workers, made.launch.warps, model.layers)
+    schedule = plan(model, load_target("h200"), settings=SETTINGS[kind])
+    document = json.loads(schedule.model_dump_json())
+    return Subject(document, kind, schedule.launch.workers, schedule.launch.warps, model.layers)
 
 
 @lru_cache(maxsize=512)
@@ -75,8 +75,8 @@ def _small(kind: str, workers: int, warps: int, layers: int, gpu: str, ffn: int)
     target = load_target(gpu).model_copy(update={"sms": workers, "name": f"{gpu}-of-{workers}-sms"})
     model = TINY.model_copy(update={"layers": layers, "max_context": CONTEXT, "ffn": ffn})
     settings = replace(SETTINGS[kind], warps=warps, kv_block=4)
-    made = plan(model, target, settings=settings, workers=workers)
-    return Subject(json.loads(made.model_dump_json()), kind, workers, warps, layers)
+    schedule = plan(model, target, settings=settings, workers=workers)
+    return Subject(json.loads(schedule.model_dump_json()), kind, workers, warps, layers)
 
 
 def draw(

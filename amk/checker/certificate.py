@@ -152,8 +152,8 @@ class Proof:
         """(2) Made once for equal claims and times, the last ones: whoever makes a certificate ends with its own."""
         said = {key: claim.tobytes() for key, claim in sorted(claims.items()) if claim.any()}
         if edges not in self._orders or self._orders[edges][:2] != (said, self.level.tobytes()):
-            made = Order(edges, self.programs, self.counters, self.words, self.level, claims)
-            self._orders[edges] = said, self.level.tobytes(), made
+            order = Order(edges, self.programs, self.counters, self.words, self.level, claims)
+            self._orders[edges] = said, self.level.tobytes(), order
         return self._orders[edges][2]
 
     @property

@@ -50,11 +50,11 @@ def check_run(programs: list[Program], counters: Counters, words: FlagWords, lev
             mine = level[program.workers][:, [j for j, role in enumerate(program.roles) if warp in role]]
             require((np.diff(mine, axis=1) > 0).all(), "times: a warp does not run in program order")
     signals, waits, end = counters.signals, counters.waits, int(level.max()) + 2
-    given = signals[:, INSTANCE] * end + level[signals[:, WORKER], signals[:, ITEM]]
-    order = np.argsort(given, kind="stable")
+    keys = signals[:, INSTANCE] * end + level[signals[:, WORKER], signals[:, ITEM]]
+    order = np.argsort(keys, kind="stable")
     total = np.concatenate(([0], np.cumsum(signals[order, AMOUNT])))
-    first = np.searchsorted(given[order], waits[:, INSTANCE] * end)
-    now = np.searchsorted(given[order], waits[:, INSTANCE] * end + level[waits[:, WORKER], waits[:, ITEM]])
+    first = np.searchsorted(keys[order], waits[:, INSTANCE] * end)
+    now = np.searchsorted(keys[order], waits[:, INSTANCE] * end + level[waits[:, WORKER], waits[:, ITEM]])
     met = total[now] - total[first] + counters.init[waits[:, INSTANCE]] >= waits[:, AMOUNT]
     require(met.all(), "order: a wait is not met")
     for item, r in ((item, r) for (item, _), found in words.readings.items() for r in found):
@@ -104,8 +104,8 @@ class Order:
             for wait in (w for w in self.counters.by_item.get((g, j), ()) if self.relaxed_waits or not w[0, WEAK]):
                 keys, a = wait[who - workers[0]][:, [INSTANCE, AMOUNT]], int(wait[0, WARP])
                 for key in dict.fromkeys(map(tuple, keys.tolist())):
-                    told = who[(keys == key).all(axis=1)]
-                    state[told, a] = np.maximum(state[told, a], self.claims.get(key, 0))
+                    waiters = who[(keys == key).all(axis=1)]
+                    state[waiters, a] = np.maximum(state[waiters, a], self.claims.get(key, 0))
             self.starts[mine[0], j] = state[mine].min(axis=1)
             yield j, who, state
             for a, r in ((warp, r) for warp in role for r in self.readings.get((j, warp), ())):
@@ -123,12 +123,12 @@ class Order:
     def holds(self, instance: int, threshold: int, claim: I64) -> Bools:
         """[warp classes]"""
         worker, item, weight, least, loose = self.counters.warp_groups(instance, self.relaxed_waits)
-        given = loose + weight @ (self.starts[worker, item] < claim)
+        amounts = loose + weight @ (self.starts[worker, item] < claim)
         for warp_class, missing in enumerate(least.T):
             own = worker + warp_class * self.workers
             last = (self.starts[worker, item, own] < claim[own]) & (claim[own] <= item + 1)
-            np.subtract.at(given, own[last], missing[last])
-        held: Bools = (claim == 0) | (given < threshold - self.counters.init[instance])
+            np.subtract.at(amounts, own[last], missing[last])
+        held: Bools = (claim == 0) | (amounts < threshold - self.counters.init[instance])
         return held
 
     def before(self, p: I64, q: I64) -> Bools:

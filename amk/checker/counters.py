@@ -91,20 +91,20 @@ class Counters:
 
     def _rows(self, entry: Wait | Signal, env: Env, workers: I64, item: int, warp: int) -> I64:
         base, counter = self.base[entry.counter]
-        made = np.empty((len(workers), 6), np.int64)
-        made[:, WORKER], made[:, ITEM], made[:, WARP], made[:, INSTANCE] = workers, item, warp, 0
+        rows = np.empty((len(workers), 6), np.int64)
+        rows[:, WORKER], rows[:, ITEM], rows[:, WARP], rows[:, INSTANCE] = workers, item, warp, 0
         require(len(entry.index) == len(counter.shape), f"counters: index of '{counter.name}'")
         for size, expr in zip(counter.shape, entry.index, strict=True):
             place = np.broadcast_to(env.eval(expr), len(workers))
             require(((place >= 0) & (place < size)).all(), f"counters: index of '{counter.name}'")
-            made[:, INSTANCE] = made[:, INSTANCE] * size + place
-        made[:, INSTANCE] += base
+            rows[:, INSTANCE] = rows[:, INSTANCE] * size + place
+        rows[:, INSTANCE] += base
         amount = entry.at_least if isinstance(entry, Wait) else entry.add
-        made[:, AMOUNT] = env.eval(amount)
+        rows[:, AMOUNT] = env.eval(amount)
         require(all(fits(e, env) for e in (*entry.index, amount)), "counters: amount out of range")
         strong = entry.order == ("acquire" if isinstance(entry, Wait) else "release")
-        made[:, WEAK] = not strong or counter.handoff == "hint"
-        return made
+        rows[:, WEAK] = not strong or counter.handoff == "hint"
+        return rows
 
 
 def fits(expr: Expr, env: Env) -> bool:

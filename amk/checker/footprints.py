@@ -160,32 +160,32 @@ class Footprints:
             except Diverged as diverged:
                 left += [where[diverged.labels == label] for label in np.unique(diverged.labels)]
             else:
-                told = [entry for entry in entries if entry]
-                self.entries, self.row_count = self.entries + len(told), self.row_count + len(told) * len(where)
+                accesses = [entry for entry in entries if entry]
+                self.entries, self.row_count = self.entries + len(accesses), self.row_count + len(accesses) * len(where)
                 require(self.entries <= ENTRIES and self.row_count <= ROWS, "schedule: too large")
-                parts.append(self._columns(told, where))
-        made = _joined(np.concatenate(parts))
-        item = made[:, 1]
-        made[:, 2], made[:, 11] = warp, made[:, 3]
-        made[:, 10] = np.array([self._tag_of(i) for i in items])[item, made[:, 3]]
-        made[:, 7] += np.where(made[:, 7] >= 0, np.array([i.token + 1 for i in items])[item], 0)
+                parts.append(self._columns(accesses, where))
+        rows = _joined(np.concatenate(parts))
+        item = rows[:, 1]
+        rows[:, 2], rows[:, 11] = warp, rows[:, 3]
+        rows[:, 10] = np.array([self._tag_of(i) for i in items])[item, rows[:, 3]]
+        rows[:, 7] += np.where(rows[:, 7] >= 0, np.array([i.token + 1 for i in items])[item], 0)
         if items[0].step.op.perhaps:
-            made[:, 9] &= ~2  # a given token is taken without a look at the candidates
-        made[:, 1] = np.array(numbers)[item]
-        return self._placed(made)
+            rows[:, 9] &= ~2  # a given token is taken without a look at the candidates
+        rows[:, 1] = np.array(numbers)[item]
+        return self._placed(rows)
 
     def _columns(self, entries: list[tuple[Any, ...]], where: I64) -> I64:
         """[n, 15] with what the evaluation says: worker, item of the step, buffer to positions, times, step, turn."""
-        made = np.zeros((len(where), len(entries), ALL), np.int64)
+        table = np.zeros((len(where), len(entries), ALL), np.int64)
         if entries:
-            made[:, :, [0, 1, 9]] = where[:, None, [_WORKER, _ITEM, _BITS]]
-            made[:, :, [*range(3, 9), *AGAIN]] = columns(entries, len(where))
+            table[:, :, [0, 1, 9]] = where[:, None, [_WORKER, _ITEM, _BITS]]
+            table[:, :, [*range(3, 9), *AGAIN]] = columns(entries, len(where))
         units = [e for e, entry in enumerate(entries) if entry[0] in self._caches]
         if units:
-            made[:, units] = self._units(made[:, units].reshape(-1, ALL)).reshape(len(where), len(units), ALL)
-            seen = {made[:, e, 3:9].tobytes(): e for e in reversed(units)}
-            made = np.delete(made, sorted({*units} - {*seen.values()}), axis=1)
-        return made.reshape(-1, ALL)
+            table[:, units] = self._units(table[:, units].reshape(-1, ALL)).reshape(len(where), len(units), ALL)
+            seen = {table[:, e, 3:9].tobytes(): e for e in reversed(units)}
+            table = np.delete(table, sorted({*units} - {*seen.values()}), axis=1)
+        return table.reshape(-1, ALL)
 
     def _entry(self, access: Access) -> tuple[Any, ...]:
         """(buffer, lo, hi, kind, value, displacement, times, step, turn); empty for constants."""

@@ -75,11 +75,11 @@ class Parts:
             least, fits = np.searchsorted(ends, [begin, begin + most], "right")
             stop = int(ends[max(fits - 1, least)])
             mine, part = of[begin:stop], cuts[at[begin:stop]] - key[of[begin:stop]]
-            made: I64 = rows[mine, :FEW]
-            start = self.origin[made[:, ARRAY]] + part * self.size[made[:, ARRAY]]
-            made[:, [LO, HI]] += start[:, None]
-            made[:, MOVED] += part * rows[mine, TURN]
-            yield made
+            pieces: I64 = rows[mine, :FEW]
+            start = self.origin[pieces[:, ARRAY]] + part * self.size[pieces[:, ARRAY]]
+            pieces[:, [LO, HI]] += start[:, None]
+            pieces[:, MOVED] += part * rows[mine, TURN]
+            yield pieces
             begin = stop
 
     def _every(self, rows: I64) -> list[I64]:
@@ -97,14 +97,14 @@ class Parts:
         each = np.where(several, size // step, 1)
         count = np.minimum(each, np.maximum(rows[:, TIMES], 1))
         of, nth = spread(np.zeros_like(size), count)
-        made: I64 = rows[of]
-        made[:, [LO, HI]] += (nth * rows[of, STEP])[:, None]
-        made[:, MOVED] += nth * rows[of, TURN]
+        copies: I64 = rows[of]
+        copies[:, [LO, HI]] += (nth * rows[of, STEP])[:, None]
+        copies[:, MOVED] += nth * rows[of, TURN]
         again = several[of]
-        made[again, TIMES] = -((nth - rows[of, TIMES]) // each[of])[again]
-        made[again, TURN] *= each[of][again]
-        made[again, STEP] = size[of][again]
-        return made
+        copies[again, TIMES] = -((nth - rows[of, TIMES]) // each[of])[again]
+        copies[again, TURN] *= each[of][again]
+        copies[again, STEP] = size[of][again]
+        return copies
 
     def _pieces(self, rows: I64) -> I64:
         """Bytes lo..hi of the parts from column `TIMES` up to column `STEP`, displaced as if the first were part 0."""

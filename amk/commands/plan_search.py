@@ -84,8 +84,8 @@ def searched_settings(arguments: argparse.Namespace) -> Settings:
 
         with Bar(limit, arguments.budget) as bar, Clock(problem) as times:
             best = search(
-                problem, start=start, seed=arguments.seed, expansions=limit, budget_s=arguments.budget, told=bar.show,
-                why_not=why_not_admitted, times=times,
+                problem, start=start, seed=arguments.seed, expansions=limit, budget_s=arguments.budget,
+                progress=bar.show, why_not=why_not_admitted, times=times,
             )  # fmt: skip
         known = decisions_of(problem, best, arguments.seed)
         keep(key, known)

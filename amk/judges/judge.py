@@ -256,10 +256,10 @@ class _Follower:
 
     def __init__(self, text: Text, request: Request, sequence: int, accepts: bool, last: int | None) -> None:
         self._text, self._request, self._accepts, self._last = text, request, accepts, last
-        self._sequence, self._given, self._steps = sequence, request.texts[sequence], 0
+        self._sequence, self._prompt, self._steps = sequence, request.texts[sequence], 0
         start = request.first(sequence)
-        self.read = list(self._given[:start])
-        self._next = self._given[start]
+        self.read = list(self._prompt[:start])
+        self._next = self._prompt[start]
         self._done = False
         self.rows: list[tuple[int, ...]] = []
         """Of the last step: what each row has read."""
@@ -299,8 +299,8 @@ class _Follower:
         at = len(self.read)
         if self._last is not None:
             return self._offered(min(at, self._last)), True
-        if at < len(self._given):
-            return self._given[at], True
+        if at < len(self._prompt):
+            return self._prompt[at], True
         if self._done:
             return self._next, True
         drawing, read = self._request.drawings[self._sequence], tuple(self.read)
@@ -399,10 +399,10 @@ def _guessed(schedule: Schedule) -> Iterator[tuple[Request, str]]:
     for wanted, every, counts, order, stops in shapes:
         start = max(0, min(wanted, context - rows))
         steps = _fit(counts, schedule, context - (context - start) // rows)
-        given = _prompt(vocab, start + 1 + every % 2, 0)
-        right = _continued(schedule, given, start + rows * sum(steps), drawing)
+        prompt = _prompt(vocab, start + 1 + every % 2, 0)
+        right = _continued(schedule, prompt, start + rows * sum(steps), drawing)
         guesses = tuple((t + 1) % vocab if every and n % every == every - 1 else t for n, t in enumerate(right))
-        yield Request((given,), steps, start, stops, drawing, guesses=guesses), order
+        yield Request((prompt,), steps, start, stops, drawing, guesses=guesses), order
 
 
 def _trees(schedule: Schedule) -> Iterator[tuple[Request, str]]:
@@ -417,21 +417,21 @@ def _trees(schedule: Schedule) -> Iterator[tuple[Request, str]]:
     )
     for each, wanted, order in parents:
         start = max(0, min(wanted, context - rows))
-        given = _prompt(schedule.model.vocab, start + 1, 0)
+        prompt = _prompt(schedule.model.vocab, start + 1, 0)
         nodes = _prompt(schedule.model.vocab, rows - 1, 3)
-        yield Request((given,), (1,), start, guesses=nodes, parents=each), order
+        yield Request((prompt,), (1,), start, guesses=nodes, parents=each), order
 
 
-def _continued(schedule: Schedule, given: tuple[int, ...], count: int, drawing: Drawing) -> tuple[int, ...]:
+def _continued(schedule: Schedule, prompt: tuple[int, ...], count: int, drawing: Drawing) -> tuple[int, ...]:
     """What the model says behind the given tokens, up to `count` in all; zeros where there is no forward pass."""
-    read = given
+    read = prompt
     try:
         text = _text(schedule.model, _forms(schedule), schedule.kv.dtype == "fp8")
         while len(read) < count:
             read += (chosen(text.after(read)[0], len(read) - 1, drawing)[0],)
     except (ValueError, KeyError, IndexError, MemoryError):
         read += (0,) * (count - len(read))
-    return read[len(given) :]
+    return read[len(prompt) :]
 
 
 def _apart(schedule: Schedule) -> Iterator[tuple[Request, str]]:

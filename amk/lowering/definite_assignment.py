@@ -30,8 +30,8 @@ def check_written(kernel: Kernel, stops: Container[int]) -> None:
         for register in read_by(one):
             writers = kernel.definitions.get(register, [])
             if not writers or (len(writers) == 1 and not _does(kernel.code[writers[0]], one, ways, stops)):
-                told = shown(f"line {one.line}: {one.opcode} {', '.join(one.operands)}")
-                raise refusal.unsafe("AMK609", f"the machine code reads {register} before it is written", told)
+                instruction = shown(f"line {one.line}: {one.opcode} {', '.join(one.operands)}")
+                raise refusal.unsafe("AMK609", f"the machine code reads {register} before it is written", instruction)
 
 
 def _does(writer: Code, reader: Code, ways: Dominators, stops: Container[int]) -> bool:

@@ -103,11 +103,11 @@ def bind(schedule: Schedule, code: bytes | str) -> None:
     """
     if is_bound(schedule, code):
         return
-    made = build(schedule).compiled
+    output = build(schedule).compiled
     kind = "PTX" if isinstance(code, str) else "cubin"
     facts = (
         shown(f"given    {code_hash(code)}"),
-        shown(f"compiled {code_hash(made.ptx if isinstance(code, str) else made.cubin)}"),
+        shown(f"compiled {code_hash(output.ptx if isinstance(code, str) else output.cubin)}"),
         shown(f"compiler {compiler_build()}"),
     )
     raise refusal.unsafe("AMK608", f"the {kind} is not what the compiler makes of this schedule", *facts)
@@ -123,10 +123,10 @@ def is_bound(schedule: Schedule, code: bytes | str) -> bool:
 
 def _traced_is(schedule: Schedule, code: bytes | str) -> bool:
     try:
-        made = build(schedule, trace=True).compiled
+        output = build(schedule, trace=True).compiled
     except AmkError:  # over budget with its marks: then nobody was given such code
         return False
-    return code in (made.cubin, made.ptx)
+    return code in (output.cubin, output.ptx)
 
 
 def _codes_in_parts(schedule: Schedule) -> bool:

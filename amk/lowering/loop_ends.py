@@ -81,9 +81,9 @@ def _ends(reading: Reading, span: _Span, var: str, count: int) -> bool:
 
 def _first_of_two(reading: Reading, back: Code) -> bool:
     """Taken in the first pass of two: where what is 0 then and 1 behind it is 0, or what is true then and false."""
-    made = [reading.kernel.code[place] for place in reading.kernel.definitions.get(back.guard, ())]
-    if made and all(one.opcode == "mov.pred" for one in made):
-        values = {one.operands[1] for place in made for one in _moved(reading, place)}
+    definitions = [reading.kernel.code[place] for place in reading.kernel.definitions.get(back.guard, ())]
+    if definitions and all(one.opcode == "mov.pred" for one in definitions):
+        values = {one.operands[1] for place in definitions for one in _moved(reading, place)}
         return values == {"-1", "0"}
     return any(
         condition.true and condition.relation == "eq" and added(condition.left, condition.right, -1) == {"l of 2": 1}

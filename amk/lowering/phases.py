@@ -75,20 +75,20 @@ def phases(schedule: Schedule) -> Phases:
     if len(inner) < 2:
         raise refusal.unsupported("AMK601", "a layer without a hand-off is not cut into kernels")
     layers = layer.count or 1
-    made: list[list[Piece]] = [[Piece(0, part)] for part in first[:-1]]
-    launches = [(i, 0) for i in range(len(made))]
-    opening, joint, closing = len(made), len(made) + len(inner) - 1, len(made) + len(inner)
-    made.append([Piece(0, first[-1]), Piece(0, inner[0])])
-    made += [[Piece(0, part)] for part in inner[1:-1]]
-    made.append([Piece(0, inner[-1]), Piece(1, inner[0])])
-    made.append([Piece(0, inner[-1]), Piece(0, last[0])])
-    made += [[Piece(0, part)] for part in last[1:]]
+    bodies: list[list[Piece]] = [[Piece(0, part)] for part in first[:-1]]
+    launches = [(i, 0) for i in range(len(bodies))]
+    opening, joint, closing = len(bodies), len(bodies) + len(inner) - 1, len(bodies) + len(inner)
+    bodies.append([Piece(0, first[-1]), Piece(0, inner[0])])
+    bodies += [[Piece(0, part)] for part in inner[1:-1]]
+    bodies.append([Piece(0, inner[-1]), Piece(1, inner[0])])
+    bodies.append([Piece(0, inner[-1]), Piece(0, last[0])])
+    bodies += [[Piece(0, part)] for part in last[1:]]
     for at in range(layers):
         launches.append((opening if at == 0 else joint, max(0, at - 1)))
         launches += [(opening + i, at) for i in range(1, len(inner) - 1)]
-    launches += [(i, layers - 1) for i in range(closing, len(made))]
-    made[-1].append(Piece(0, after))
-    kernels = tuple(_phase([Piece(0, before), *pieces]) for pieces in made)
+    launches += [(i, layers - 1) for i in range(closing, len(bodies))]
+    bodies[-1].append(Piece(0, after))
+    kernels = tuple(_phase([Piece(0, before), *pieces]) for pieces in bodies)
     if layers == 1:  # no layer follows another
         kernels, launches = _without(kernels, launches, joint)
     return Phases(kernels, tuple(launches), _carried(schedule, kernels))

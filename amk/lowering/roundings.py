@@ -28,5 +28,5 @@ def check_roundings(ptx: str) -> None:
         words = set(match[1].split("."))
         if words & _FLOATING and not words & _ROUNDED:
             line = text.count("\n", 0, match.start()) + 1
-            told = shown(f"line {line}: {' '.join(match[0].split())}")
-            raise refusal.unsafe("AMK610", "the PTX leaves open where a product is rounded", told)
+            instruction = shown(f"line {line}: {' '.join(match[0].split())}")
+            raise refusal.unsafe("AMK610", "the PTX leaves open where a product is rounded", instruction)

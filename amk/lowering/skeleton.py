@@ -169,8 +169,8 @@ def _step(schedule: Schedule, step: Step, path: str, lanes_meet: bool) -> Iterat
         yield Part(f"{path}: the lanes of a warp, which used the same memory before", "W")
     yield Part(f"{path} ({step.op.op})", _op(schedule, step.op), step)
     if step.signals:
-        given = "".join("R" if s.order == "release" else "r" for s in step.signals)
-        yield Part(f"{path}/signals on {', '.join(s.counter for s in step.signals)}", f"W{given}", step, True)
+        letters = "".join("R" if s.order == "release" else "r" for s in step.signals)
+        yield Part(f"{path}/signals on {', '.join(s.counter for s in step.signals)}", f"W{letters}", step, True)
 
 
 def _op(schedule: Schedule, op: Op) -> str:

@@ -65,12 +65,14 @@ def _store(reading: Reading, part: Part, one: Instruction) -> None:
 
 def _upper_halves(reading: Reading, word: str) -> list[Form]:
     """What may stand in the upper half of a word that was put together from two."""
-    made = reading.definition(word)
-    if made is None:
+    definition = reading.definition(word)
+    if definition is None:
         return []
-    if made.opcode == "bfi.b64" and made.operands[3:] == ("32", "32"):
-        return [reading.values.operand(made, 1)]
-    halves = [reading.values.operand(made, n) for n in (1, 2)] if made.opcode in ("or.b64", "add.s64") else []
+    if definition.opcode == "bfi.b64" and definition.operands[3:] == ("32", "32"):
+        return [reading.values.operand(definition, 1)]
+    halves = (
+        [reading.values.operand(definition, n) for n in (1, 2)] if definition.opcode in ("or.b64", "add.s64") else []
+    )
     return [
         {leaf: factor >> _HALF for leaf, factor in form.items()}
         for form in halves

@@ -137,5 +137,5 @@ def _fresh(one: Code, fresh: frozenset[str]) -> frozenset[str]:
     """The fresh registers behind the instruction."""
     if not one.results:
         return fresh
-    made = any(name in fresh for source in one.sources for name in _REGISTERS.findall(source))
-    return fresh | set(one.results) if made else fresh - set(one.results)
+    reads_fresh = any(name in fresh for source in one.sources for name in _REGISTERS.findall(source))
+    return fresh | set(one.results) if reads_fresh else fresh - set(one.results)

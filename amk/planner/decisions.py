@@ -129,8 +129,8 @@ def shipped(path: Path = SHIPPED) -> tuple[Decisions, ...]:
 
 def cache_directory() -> Path:
     """`$AMK_CACHE`, else the user's cache directory."""
-    given = os.environ.get("AMK_CACHE")
-    return (Path(given) if given else Path(platformdirs.user_cache_dir("amk", appauthor=False))) / "plans"
+    folder = os.environ.get("AMK_CACHE")
+    return (Path(folder) if folder else Path(platformdirs.user_cache_dir("amk", appauthor=False))) / "plans"
 
 
 def cache_key(problem: Problem, asked: dict[str, Any], start: Settings = FAST) -> str:

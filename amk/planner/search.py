@@ -293,7 +293,7 @@ def search(
     seed: int = 0,
     expansions: int | None = None,
     budget_s: float | None = None,
-    told: Callable[[Search], None] = lambda _: None,
+    progress: Callable[[Search], None] = lambda _: None,
     why_not: Callable[[Schedule], str | None] = lambda _: None,
     times: Callable[[Schedule], tuple[float, ...]] | None = None,
 ) -> SearchResult:
@@ -303,34 +303,37 @@ def search(
     reproduces it on any machine. The result is verified SAFE and `why_not` says None of it; plans of which that
     is not so are passed over. times: what gives the same as `problem.times`. AMK011 if nothing can be planned.
     """
-    made = Search(problem, start, seed)
-    made.times = times or problem.times
-    made.limit = expansions
+    searcher = Search(problem, start, seed)
+    searcher.times = times or problem.times
+    searcher.limit = expansions
     began = last = time.monotonic()
     rounds, longest = 0, 0.0
-    for _ in made.rounds():
+    for _ in searcher.rounds():
         rounds += 1
-        told(made)
+        progress(searcher)
         now = time.monotonic()
         longest, last = max(longest, now - last), now
-        if made.spent or (budget_s is not None and now - began + longest >= budget_s):
+        if searcher.spent or (budget_s is not None and now - began + longest >= budget_s):
             break
-    return _verified(made, rounds, why_not)
+    return _verified(searcher, rounds, why_not)
 
 
-def _verified(made: Search, rounds: int, why_not: Callable[[Schedule], str | None]) -> SearchResult:
+def _verified(searcher: Search, rounds: int, why_not: Callable[[Schedule], str | None]) -> SearchResult:
     refused: list[str] = []
-    begun = frozenset(s.key for s in (made.look(made.space.start), *made.presets()) if s is not None)
-    default, naive = (made.known.get(made.problem.preset(s, made.space.start)) for s in (FAST, NAIVE))
-    ranked = sorted(made.ranked(), key=lambda state: default is not None and state.slower_somewhere(default))
+    begun = frozenset(s.key for s in (searcher.look(searcher.space.start), *searcher.presets()) if s is not None)
+    default, naive = (searcher.known.get(searcher.problem.preset(s, searcher.space.start)) for s in (FAST, NAIVE))
+    ranked = sorted(searcher.ranked(), key=lambda state: default is not None and state.slower_somewhere(default))
     for state in _likely_first(ranked, refused, begun):
-        schedule = made.problem.schedule(state.settings)
+        schedule = searcher.problem.schedule(state.settings)
         verdict = verify(schedule)
         reason = why_not(schedule) if verdict.safe else verdict.status
         if reason is None:
-            return SearchResult(state, schedule, default, naive, made.expansions, rounds, made.pruned, tuple(refused))
+            return SearchResult(
+                state, schedule, default, naive, searcher.expansions, rounds, searcher.pruned, tuple(refused)
+            )
         refused.append(f"{state.key[:12]} {reason}")
-    message = f"no plan of {made.problem.model.name} on {made.problem.target.name} was found that is SAFE and compiles"
+    model, target = searcher.problem.model.name, searcher.problem.target.name
+    message = f"no plan of {model} on {target} was found that is SAFE and compiles"
     raise AmkError(Diagnostic("AMK011", message))
 
 

@@ -57,8 +57,8 @@ def apart(one: Schedule, other: Schedule) -> list[Diagnostic]:
         ("target", (one.target.name, one.target.arch), (other.target.name, other.target.arch)),
     ):
         if a != b:
-            told = "" if field == "model" and one.model.name == other.model.name else f": {_name(a)} and {_name(b)}"
-            message = f"the schedules differ in {field}{told}"
+            names = "" if field == "model" and one.model.name == other.model.name else f": {_name(a)} and {_name(b)}"
+            message = f"the schedules differ in {field}{names}"
             found.append(finding("AMK106", message, (*field.split("."),), "a text goes on in the same caches"))
     theirs = {buffer.name: buffer for buffer in other.buffers}
     packed = {stream.source for schedule in (one, other) for stream in schedule.streams}
@@ -87,7 +87,7 @@ def _other_scales(one: Schedule, other: Schedule) -> Iterator[Diagnostic]:
         if held not in places or all(buffer.name != held for buffer in other.buffers):
             continue
         both = [(layer, _scales(one, name, layer), _scales(other, name, layer)) for layer in range(layers)]
-        for layer, a, b in [told for told in both if told[1] != told[2]][:1]:
+        for layer, a, b in [entry for entry in both if entry[1] != entry[2]][:1]:
             message = f"layer {layer} of '{held}' is {a} and {b}"
             yield finding("AMK103", message, ("buffers", places[held]), "it is the same memory for both")
 

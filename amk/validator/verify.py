@@ -187,8 +187,8 @@ class _Verification:
             )
         self.stats["seconds"] = round(time.monotonic() - started, 3)
         status: Status = "UNSAFE" if self.found else "UNKNOWN" if self.open else "SAFE"
-        told = (*self.found, *self.open, *self.notes)
-        return Verdict(status, told, self.stats, True, self.wrap, self.evidence, tuple(self.proofs))
+        diagnostics = (*self.found, *self.open, *self.notes)
+        return Verdict(status, diagnostics, self.stats, True, self.wrap, self.evidence, tuple(self.proofs))
 
     def _in_time(self) -> None:
         if self.deadline is not None and time.monotonic() > self.deadline:

@@ -53,7 +53,7 @@ class Emulated:
     rulings: Counter[str] = field(default_factory=Counter)
     run: Counter[str] = field(default_factory=Counter)
     everything: Counter[str] = field(default_factory=Counter)
-    told: list[str] = field(default_factory=list)
+    refutations: list[str] = field(default_factory=list)
 
     def judge(self, schedule: Schedule, name: str, of: str, drawn: bool) -> None:
         """name: of the edit. of: its field, of which the first edit that runs is judged by everything."""
@@ -79,7 +79,7 @@ class Emulated:
         if mine and ran < 2:
             given_up(of)
         if found.status == "refuted":
-            self.told.append(f"{name}: emulated: {found.kind}: {found.why}"[:600])
+            self.refutations.append(f"{name}: emulated: {found.kind}: {found.why}"[:600])
 
     def as_json(self) -> dict[str, Any]:
         return {

@@ -35,14 +35,16 @@ LAYERS, TOKENS, SEGMENTS, TRIES = 2, 2, 400_000, 60
 def drawn(number: int, seed: str, model: ModelSpec) -> tuple[Schedule, Schedule]:
     """(with all layers, with two) of the first attempt at which both are well-formed and the same mutation."""
     for attempt in range(TRIES):
-        made = [_made(number, f"{seed}/{attempt}", m) for m in (model, model.model_copy(update={"layers": LAYERS}))]
-        whole, cut = made
+        mutants = [
+            _mutant(number, f"{seed}/{attempt}", m) for m in (model, model.model_copy(update={"layers": LAYERS}))
+        ]
+        whole, cut = mutants
         if whole is not None and cut is not None and whole[1] == cut[1]:
             return whole[0], cut[0]
     raise ValueError(f"class {number} makes nothing of full size from seed {seed}")
 
 
-def _made(number: int, seed: str, model: ModelSpec) -> tuple[Schedule, list[tuple[Any, ...]]] | None:
+def _mutant(number: int, seed: str, model: ModelSpec) -> tuple[Schedule, list[tuple[Any, ...]]] | None:
     """The mutant and where its edits are."""
     with full_size(model):
         try:
@@ -93,5 +95,5 @@ def full_size_slice(number: int) -> dict[str, Any]:
     table.add(outcome)
     found = table.as_json()
     heads = {name: found[name] for name in (*HEAD, "unknown_outside")}
-    told = [f"slice {number}: {line}" for line in table.differences]
-    return heads | {"seconds": seconds, "classes": found["classes"], "differences": told}
+    differences = [f"slice {number}: {line}" for line in table.differences]
+    return heads | {"seconds": seconds, "classes": found["classes"], "differences": differences}

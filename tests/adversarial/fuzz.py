@@ -43,11 +43,11 @@ def places(document: Json, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 def damaged(document: Json, rng: Random) -> Json:
     """A copy with one value changed, removed, repeated or exchanged with a neighbour."""
-    made = json.loads(json.dumps(document))
-    everywhere = places(made)
-    numbers = [p for p in everywhere if type(at(made, p)) is int]
+    copy = json.loads(json.dumps(document))
+    everywhere = places(copy)
+    numbers = [p for p in everywhere if type(at(copy, p)) is int]
     path = rng.choice(numbers if rng.random() < 0.6 else everywhere)
-    parent = made
+    parent = copy
     for part in path[:-1]:
         parent = parent[part]
     key, what = path[-1], rng.random()
@@ -65,7 +65,7 @@ def damaged(document: Json, rng: Random) -> Json:
             parent.insert(other, parent[key])
     else:
         parent[rng.choice(sorted(parent))] = parent[key]
-    return made
+    return copy
 
 
 def torn(text: bytes, rng: Random) -> bytes:

@@ -190,8 +190,8 @@ def planned(settings: Settings, layers: int, workers: int = 2, form: FormatName 
     settings = replace(settings, kv_block=CONTEXT // 3, max_tokens=CONTEXT, max_ring_bytes=16384)
     spec = SMALLEST.model_copy(update={"layers": layers} | model)
     wanted = formats(form)
-    made = plan(spec, load_target("h200"), settings=settings, wanted=wanted, workers=workers, max_context=CONTEXT)
-    return json.loads(made.model_dump_json())
+    schedule = plan(spec, load_target("h200"), settings=settings, wanted=wanted, workers=workers, max_context=CONTEXT)
+    return json.loads(schedule.model_dump_json())
 
 
 HELD = replace(FENCED, run_ahead=True, slots=3, held_refills=1.0, first_refills=0.5)

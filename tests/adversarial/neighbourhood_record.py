@@ -70,7 +70,9 @@ def _kinds(holes: list[Line]) -> list[dict[str, Any]]:
 
 if __name__ == "__main__":
     ledger_file, target = Path(sys.argv[1]), Path(sys.argv[2])
-    made = record(Ledger(ledger_file), " ".join(sys.argv[3:]) or f"amk adversarial --neighbourhood {ledger_file.name}")
+    document = record(
+        Ledger(ledger_file), " ".join(sys.argv[3:]) or f"amk adversarial --neighbourhood {ledger_file.name}"
+    )
     temporary = target.with_name(f".{target.name}.tmp")
-    temporary.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
+    temporary.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     os.replace(temporary, target)

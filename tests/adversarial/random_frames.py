@@ -42,33 +42,33 @@ ONE = replace(PHASED, warps=1)
 HEADS = NEOX | {"kv_heads": 2}
 
 
-def _made(settings: Settings, workers: int = 1, wanted: Formats = BF16, **model: Any) -> Json:
+def _plan_of(settings: Settings, workers: int = 1, wanted: Formats = BF16, **model: Any) -> Json:
     spec = SMALLEST.model_copy(update={"layers": 1} | model)
     settings = replace(settings, kv_block=max(CONTEXT // 3, settings.rows), max_tokens=CONTEXT)
-    made = plan(spec, load_target("h200"), settings=settings, wanted=wanted, workers=workers, max_context=CONTEXT)
-    return json.loads(made.model_dump_json())
+    schedule = plan(spec, load_target("h200"), settings=settings, wanted=wanted, workers=workers, max_context=CONTEXT)
+    return json.loads(schedule.model_dump_json())
 
 
 MADE: dict[str, Callable[[], Json]] = {
-    "one layer": lambda: _made(ONE),
-    "three layers": lambda: _made(ONE, layers=3),
-    "flag words": lambda: _made(replace(TAGGED, warps=1)),
-    "drawing": lambda: _made(replace(ONE, sampling="top-k-top-p")),
-    "a program each": lambda: own_programs(_made(ONE, workers=2)),
-    "a program each, drawing": lambda: own_programs(_made(replace(ONE, sampling="top-p"), workers=2)),
-    "drawing from all": lambda: _made(replace(ONE, sampling="temperature")),
-    "rows": lambda: _made(replace(PHASED, warps=4, rows=3)),
-    "rows that accept": lambda: _made(replace(PHASED, warps=4, rows=2, accepts=True)),
-    "live batch": lambda: _made(replace(PHASED, warps=2, batch=2, live=True), workers=2),
-    "batch in parts": lambda: _made(replace(PHASED, warps=2, batch=2, k_parts=2, chunk_bytes=512), workers=2),
-    "codes": lambda: _made(ONE, wanted=formats("int8", "int8-g64")),
-    "scales apart": lambda: _made(replace(ONE, scales_apart=True), wanted=formats("fp8", "int4-g64")),
-    "LayerNorm": lambda: _made(ONE, workers=2, **HEADS),
-    "LayerNorm, one after the other": lambda: _made(
+    "one layer": lambda: _plan_of(ONE),
+    "three layers": lambda: _plan_of(ONE, layers=3),
+    "flag words": lambda: _plan_of(replace(TAGGED, warps=1)),
+    "drawing": lambda: _plan_of(replace(ONE, sampling="top-k-top-p")),
+    "a program each": lambda: own_programs(_plan_of(ONE, workers=2)),
+    "a program each, drawing": lambda: own_programs(_plan_of(replace(ONE, sampling="top-p"), workers=2)),
+    "drawing from all": lambda: _plan_of(replace(ONE, sampling="temperature")),
+    "rows": lambda: _plan_of(replace(PHASED, warps=4, rows=3)),
+    "rows that accept": lambda: _plan_of(replace(PHASED, warps=4, rows=2, accepts=True)),
+    "live batch": lambda: _plan_of(replace(PHASED, warps=2, batch=2, live=True), workers=2),
+    "batch in parts": lambda: _plan_of(replace(PHASED, warps=2, batch=2, k_parts=2, chunk_bytes=512), workers=2),
+    "codes": lambda: _plan_of(ONE, wanted=formats("int8", "int8-g64")),
+    "scales apart": lambda: _plan_of(replace(ONE, scales_apart=True), wanted=formats("fp8", "int4-g64")),
+    "LayerNorm": lambda: _plan_of(ONE, workers=2, **HEADS),
+    "LayerNorm, one after the other": lambda: _plan_of(
         ONE, workers=2, **HEADS | {"parallel": False, "activation": "gelu-tanh"}
     ),
-    "slice": lambda: _made(ONE, slice=LayerSlice(first=1, of=3)),
-    "refills held back": lambda: _made(
+    "slice": lambda: _plan_of(ONE, slice=LayerSlice(first=1, of=3)),
+    "refills held back": lambda: _plan_of(
         replace(ONE, run_ahead=True, slots=2, held_refills=1.0, first_refills=0.5),
     ),
 }
@@ -199,10 +199,10 @@ EDITS: tuple[Callable[[Json, Random], None], ...] = (
 def drawn(rng: Random) -> tuple[list[str], Json]:
     """(base and names of the edits, document)."""
     name = rng.choice(list(MADE))
-    document, made = deepcopy(base(name)), rng.choices(EDITS, k=rng.choice((1, 1, 2, 2, 3, 4)))
-    for edit in made:
+    document, edits = deepcopy(base(name)), rng.choices(EDITS, k=rng.choice((1, 1, 2, 2, 3, 4)))
+    for edit in edits:
         edit(document, rng)
-    return [name, *(edit.__name__ for edit in made)], document
+    return [name, *(edit.__name__ for edit in edits)], document
 
 
 def looked_at(document: Json) -> tuple[str, str]:
@@ -214,14 +214,14 @@ def looked_at(document: Json) -> tuple[str, str]:
     if check_references(schedule):
         return "ill-formed", ""
     try:
-        told = reasons(schedule)
+        answers = reasons(schedule)
     except KeyError:  # a step that counts tokens stands outside their loop, so nothing can be said for it
-        told = ["outside"]
+        answers = ["outside"]
     safe = verify(schedule, timeout_s=20).safe
-    if told != [""] and not safe:
+    if answers != [""] and not safe:
         return "refused", ""
     ruling = judge(schedule, 2)
-    verdict = "accepted" if told == [""] else "SAFE, and refused by the checker"
+    verdict = "accepted" if answers == [""] else "SAFE, and refused by the checker"
     return verdict, f"{ruling.kind} {ruling.why}{', SAFE' * safe}" if ruling.status == "refuted" else ""
 
 

@@ -69,7 +69,7 @@ SYNC = ("wait", "signal", "barrier")
 def settings(rng: Random) -> Settings:
     ways: tuple[Handoff, ...] = ("fenced", "fenced", "tagged", "mixed", "narrow")
     way = rng.choice(ways)
-    made = replace(
+    base = replace(
         FENCED if way == "fenced" else TAGGED,
         handoff=way,
         pollers=rng.choice(("one", "all")),
@@ -80,11 +80,11 @@ def settings(rng: Random) -> Settings:
         sampling=rng.choice(("greedy",) * 8 + ("temperature", "top-p")),
     )
     if rng.random() < 0.2:
-        made = replace(made, chunk_bytes=512, k_parts=2, x_parts=rng.choice((1, 2)))
+        base = replace(base, chunk_bytes=512, k_parts=2, x_parts=rng.choice((1, 2)))
     form = rng.random()
     if form < 0.3:
-        return replace(made, batch=rng.choice((2, 3, 4)), live=rng.random() < 0.5)
-    return replace(made, rows=rng.choice((2, 3))) if form < 0.45 else made
+        return replace(base, batch=rng.choice((2, 3, 4)), live=rng.random() < 0.5)
+    return replace(base, rows=rng.choice((2, 3))) if form < 0.45 else base
 
 
 def deal(document: Json, rng: Random) -> None:
@@ -169,10 +169,10 @@ def threshold(document: Json, rng: Random) -> None:
 def amounts(document: Json, rng: Random) -> None:
     """One worker gives a signal that was another's."""
     counter, workers = rng.choice(document["counters"])["name"], document["launch"]["workers"]
-    given = [1] * workers
+    column = [1] * workers
     more, less = rng.sample(range(workers), 2)
-    given[more], given[less] = 2, 0
-    document["tables"]["given"] = given
+    column[more], column[less] = 2, 0
+    document["tables"]["given"] = column
     for _, step in steps(document):
         for entry in step["signals"]:
             if entry["counter"] == counter and entry["add"] == 1:
@@ -202,8 +202,8 @@ def one_counter_for_two(document: Json, rng: Random) -> None:
 def two_in_one(document: Json, rng: Random) -> None:
     """One counter for two hand-offs of a token. Who waits for the later one waits for both."""
     known = {counter["name"]: (counter["shape"], counter["handoff"]) for counter in document["counters"]}
-    given = [entry["counter"] for _, step in steps(document) for entry in step["signals"]]
-    one, other = sorted(rng.sample(sorted({*given}), 2), key=given.index)
+    signals = [entry["counter"] for _, step in steps(document) for entry in step["signals"]]
+    one, other = sorted(rng.sample(sorted({*signals}), 2), key=signals.index)
     waits = {name: [w for _, s in steps(document) for w in s["waits"] if w["counter"] == name] for name in (one, other)}
     (each,), (more,) = ({wait["at_least"]["t"] for wait in waits[name]} for name in (one, other))
     if known[one] != known[other]:
@@ -243,10 +243,10 @@ def _term(document: Json, rng: Random, expr: Json) -> Json:
     workers = document["launch"]["workers"]
     document["tables"]["drawn"] = [rng.choice((0, 0, 1, 2)) for _ in range(workers)]
     symbol = rng.choice(("drawn", "drawn", "drawn", "worker", "agent", "l", "t", "1", *document["tables"]))
-    made = dict(expr) if isinstance(expr, dict) else {"1": expr} if expr else {}
-    made[symbol] = made.get(symbol, 0) + rng.choice((-2, -1, 1, 2, 2))
-    made = {name: factor for name, factor in made.items() if factor}
-    return made if set(made) - {"1"} else made.get("1", 0)
+    terms = dict(expr) if isinstance(expr, dict) else {"1": expr} if expr else {}
+    terms[symbol] = terms.get(symbol, 0) + rng.choice((-2, -1, 1, 2, 2))
+    terms = {name: factor for name, factor in terms.items() if factor}
+    return terms if set(terms) - {"1"} else terms.get("1", 0)
 
 
 def _place(entry: Json, rng: Random) -> int:
@@ -379,10 +379,10 @@ def edited(document: Json, rng: Random) -> tuple[list[str], Json]:
     """(names of the edits, the document with them). An error if it has not what is edited."""
     document, warps = deepcopy(document), document["launch"]["warps"]
     edits = (*EDITS, *(within_worker.EDITS * 2 if warps > 2 else ()))
-    made = rng.choices(edits, k=rng.choice((1, 1, 2, 2, 3)))
-    for edit in made:
+    choices = rng.choices(edits, k=rng.choice((1, 1, 2, 2, 3)))
+    for edit in choices:
         edit(document, rng)
-    return [edit.__name__ for edit in made], document
+    return [edit.__name__ for edit in choices], document
 
 
 def drawn_next(rng: Random, last: Json | None = None) -> tuple[list[str], Json]:
@@ -410,8 +410,8 @@ def looked_at(document: Json, run: bool) -> tuple[str, str]:
     for ruling in rulings:
         if ruling.status == "UNSAFE":
             return "SAFE", f"oracle: {ruling.why}"
-    told = judge(schedule, 2) if run else None
-    return "SAFE", f"run: {told.kind} {told.why}" if told is not None and told.status == "refuted" else ""
+    outcome = judge(schedule, 2) if run else None
+    return "SAFE", f"run: {outcome.kind} {outcome.why}" if outcome is not None and outcome.status == "refuted" else ""
 
 
 class Walk:

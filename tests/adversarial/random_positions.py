@@ -44,7 +44,7 @@ MOST_PLACES = 400
 def settings(rng: Random) -> Settings:
     ways: tuple[Handoff, ...] = ("fenced", "tagged", "tagged", "mixed", "narrow")
     way = rng.choice(ways)
-    made = replace(
+    base = replace(
         FENCED if way == "fenced" else TAGGED,
         handoff=way,
         warps=rng.choice((1, 2, 2, 3, 4)),
@@ -64,12 +64,12 @@ def settings(rng: Random) -> Settings:
     )
     form = rng.random()
     if form < 0.25:
-        return replace(made, batch=rng.choice((2, 2, 3)), live=rng.random() < 0.7)
+        return replace(base, batch=rng.choice((2, 2, 3)), live=rng.random() < 0.7)
     if form < 0.75:
         rows = rng.choice((2, 2, 3, 4))
-        tree = rng.random() < 0.2 and made.sampling == "greedy"
-        return replace(made, rows=rows, accepts=not tree and rng.random() < 0.6, tree=tree)
-    return made
+        tree = rng.random() < 0.2 and base.sampling == "greedy"
+        return replace(base, rows=rows, accepts=not tree and rng.random() < 0.6, tree=tree)
+    return base
 
 
 def planned(rng: Random) -> Json:
@@ -84,11 +84,11 @@ def planned(rng: Random) -> Json:
         }
     )  # fmt: skip
     workers = rng.choice((2, 3, 4, 5)) * (2 if chosen.batch > 1 and rng.random() < 0.5 else 1)
-    made = plan(
+    schedule = plan(
         model, load_target("h200"), settings=replace(chosen, kv_block=block), workers=workers,
         max_context=max(context, 2),
     )  # fmt: skip
-    return json.loads(made.model_dump_json())
+    return json.loads(schedule.model_dump_json())
 
 
 SERVED = ("attn.head", "attn.split")
@@ -223,10 +223,10 @@ def drawn(rng: Random) -> tuple[list[str], Json]:
     if rng.random() < 0.3:
         document = own_programs(document)
     pool = OWN if rng.random() < 0.7 else (*OWN, *random_layouts.EDITS)
-    made = rng.choices(pool, k=rng.choice((0, 1, 1, 1, 2, 2, 3)))
-    for edit in made:
+    edits = rng.choices(pool, k=rng.choice((0, 1, 1, 1, 2, 2, 3)))
+    for edit in edits:
         edit(document, rng)
-    return [edit.__name__ for edit in made], document
+    return [edit.__name__ for edit in edits], document
 
 
 def drawn_next(rng: Random) -> tuple[list[str], Json]:
@@ -256,8 +256,8 @@ def refuted(schedule: Schedule, rng: Random, run: bool) -> str:
             continue
         if ruling.status == "UNSAFE":
             return f"oracle: {ruling.why}"
-    told = judge(schedule, 3) if run else None
-    return f"run: {told.kind} {told.why}" if told is not None and told.status == "refuted" else ""
+    outcome = judge(schedule, 3) if run else None
+    return f"run: {outcome.kind} {outcome.why}" if outcome is not None and outcome.status == "refuted" else ""
 
 
 def looked_at(document: Json, rng: Random, run: bool) -> tuple[str, str]:

@@ -61,9 +61,9 @@ def test_case_has_its_verdict_and_its_twin_is_safe(file: Path) -> None:
     if verdict.evidence is not None:
         assert replay(verdict.evidence.system.to_json(), verdict.evidence.witness.to_json())
     elif case["status"] == "UNSAFE" and case["expect"] != RULES["overlap"]:
-        told, code = verdict.diagnostics[0].message, case["expect"]
-        held = "defer" in told and code == RULES["held back"]
-        named = " for " in told and code == RULES["one name"]
+        message, code = verdict.diagnostics[0].message, case["expect"]
+        held = "defer" in message and code == RULES["held back"]
+        named = " for " in message and code == RULES["one name"]
         assert held or named or code[:4] in STATIC or code in STATIC
     assert _status(json.dumps(repaired(case))) == "SAFE"
 
@@ -81,8 +81,8 @@ def test_no_step_of_a_witness_can_be_left_out(name: str) -> None:
 
 
 def test_the_files_are_what_the_recipes_make() -> None:
-    made = {r.name for r in RECIPES} | {minimal_name(c) for c in CLASSES}
-    assert {f.stem for f in FOLDER.glob("*.json")} == made
+    names = {r.name for r in RECIPES} | {minimal_name(c) for c in CLASSES}
+    assert {f.stem for f in FOLDER.glob("*.json")} == names
     for recipe in RECIPES:
         assert json.loads((FOLDER / f"{recipe.name}.json").read_text()) == make_case(recipe), recipe.name
 
@@ -125,9 +125,9 @@ def test_the_oracle_says_what_the_file_says(file: Path) -> None:
 
 
 def test_the_published_mistakes_are_what_their_module_makes() -> None:
-    made = {c["name"]: c for c in [*map(plan_case, PLANS), *map(system_case, published.SYSTEMS)]}
+    cases = {c["name"]: c for c in [*map(plan_case, PLANS), *map(system_case, published.SYSTEMS)]}
     files = {f.stem: json.loads(f.read_text()) for f in (FOLDER / "published").glob("*.json")}
-    assert files == made and len({c["published"] for c in files.values()}) == 3
+    assert files == cases and len({c["published"] for c in files.values()}) == 3
     many = _schedule(files["auto-race-among-many-tasks"]["schedule"])
     assert verify(many).stats["nodes"] > 8_000
 

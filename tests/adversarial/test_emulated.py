@@ -46,7 +46,7 @@ def test_runs_are_shared_where_the_host_prepares_the_same() -> None:
         claimed("ModelSpec.field", "another slice")
         found = Emulated("this slice")
         found.judge(schedule(**model), "an edit", "ModelSpec.field", drawn=False)
-        assert found.rulings == {"not refuted": 1} and not found.told
+        assert found.rulings == {"not refuted": 1} and not found.refutations
         counts = [found.counts[name] for name in ("kernels", "runs", "runs shared", "edits that share every run")]
         assert counts == [kernels, runs, shared, shared > 0]
 
@@ -56,7 +56,7 @@ def test_a_block_that_no_compiler_unrolls_is_counted_as_not_run() -> None:
     document["kv"]["block"] = 1 << 20
     found = Emulated("this slice")
     found.judge(Schedule.model_validate_json(json.dumps(document)), "an edit", "KvLayout.block", drawn=False)
-    assert found.rulings == {"unrun: not printed: AMK601": 1} and not found.told
+    assert found.rulings == {"unrun: not printed: AMK601": 1} and not found.refutations
 
 
 @pytest.mark.turns(4)
@@ -73,8 +73,8 @@ def test_a_slice_tells_a_kernel_that_computes_something_else(monkeypatch: pytest
     monkeypatch.setattr(whole_neighbourhood, "edits_of", lambda _: ([[right, wrong]], found, survey))
     monkeypatch.setattr("tests.adversarial.emulated.EVERYTHING", 2)
     counted = neighbourhood_slice(WHOLE.index(BASE))
-    (told,) = counted["differences"]
-    assert "StageNormOp.h" in told and "emulated" in told and outcome.verdict == "SAFE"
+    (difference,) = counted["differences"]
+    assert "StageNormOp.h" in difference and "emulated" in difference and outcome.verdict == "SAFE"
     emulated = counted["emulated"]
     assert emulated["rulings"] == {"not refuted": 1, "refuted": 1} and emulated["edits"] == emulated["kernels"] == 2
     assert emulated["run"] == found and emulated["judged by everything"] == {right.field: 1}
@@ -123,7 +123,7 @@ def test_a_kernel_that_needs_more_than_a_run_may_take_is_not_refuted(monkeypatch
     monkeypatch.setattr("amk.judges.emulated_run.LIMITS", Limits(instructions=2_000))
     found = Emulated("this slice")
     found.judge(schedule(), "an edit", "Launch.field", drawn=False)
-    assert found.rulings == {"unrun: not ended within the limit of instructions": 1} and not found.told
+    assert found.rulings == {"unrun: not ended within the limit of instructions": 1} and not found.refutations
 
 
 @pytest.mark.turns(12)
@@ -138,5 +138,5 @@ def test_sums_of_a_stage_that_needs_none_are_judged_by_everything() -> None:
         if survey.outcome(change, Care(certificates=False)).verdict == "SAFE":
             safe.append(json.loads(change.key)[0][2])
             found.judge(_schedule(survey, change), change.key, change.field, drawn=len(safe) == 1)
-    assert sorted(safe) == ["mix", "part", "q", "ssq"] and not found.told
+    assert sorted(safe) == ["mix", "part", "q", "ssq"] and not found.refutations
     assert found.run == {"StageOp.sums": 4} and found.everything["StageOp.sums"] == 1

@@ -245,11 +245,11 @@ def test_a_product_begins_with_a_slot_that_is_not_owed() -> None:
     judges say no; with one they say yes, although the rest is owed through the next product."""
     model = load_model("smollm2-135m").model_copy(update={"layers": 1, "max_context": 64})
     settings = replace(FAST, handoff="fenced", warps=2, slots=16, held_refills=1.0)
-    made = plan(model, load_target("h200"), settings=settings, workers=4)
-    document = json.loads(made.model_dump_json())
+    schedule = plan(model, load_target("h200"), settings=settings, workers=4)
+    document = json.loads(schedule.model_dump_json())
     refills = [path for path, step in steps(document) if step["op"]["op"] == "refill"]
     assert refills, "nothing is held back"
-    assert verify(made).safe and not list(broken_rules(spell(made, 1)))
+    assert verify(schedule).safe and not list(broken_rules(spell(schedule, 1)))
     without = schedule_of(apply(document, [Edit("remove", path) for path in reversed(refills)])[0])
     assert verify(without).diagnostics[0].code == "AMK302"
     assert "holds back" in next(iter(broken_rules(spell(without, 1))))
@@ -367,10 +367,10 @@ def _renamed(document: Json, rng: Random) -> Json:
     text = json.dumps(document)
     for name in ("attn", "best"):
         text = text.replace(f'"counter": "{name}"', f'"counter": "new_{name}"')
-    made = json.loads(text)
-    for counter in made["counters"]:
+    copy = json.loads(text)
+    for counter in copy["counters"]:
         counter["name"] = f"new_{counter['name']}" if counter["name"] in ("attn", "best") else counter["name"]
-    return made
+    return copy
 
 
 def _reordered(document: Json, rng: Random) -> Json:

@@ -61,10 +61,10 @@ def certified(schedule: Schedule) -> bool:
     """Whether the checker accepts what can be made for the schedule, SAFE or not."""
     try:
         proof = Proof(schedule)
-        made = json.loads(json.dumps(certify_schedule(schedule, checked=False, proof=proof)))
+        certificate = json.loads(json.dumps(certify_schedule(schedule, checked=False, proof=proof)))
     except (NotSafe, Rejected):
         return False
-    return check_certificate(schedule, schedule_hash(schedule), made, proof).accepted
+    return check_certificate(schedule, schedule_hash(schedule), certificate, proof).accepted
 
 
 @pytest.mark.turns(16)

@@ -68,25 +68,29 @@ def schedule_of(document: Json) -> Schedule:
 
 def test_the_bases_have_everything_that_a_schedule_can_say() -> None:
     """Already those whose edits are all made and recorded."""
-    made = [schedule_of(base(name)) for name in WHOLE]
+    schedules = [schedule_of(base(name)) for name in WHOLE]
     ops = {step["op"]["op"] for name in WHOLE for _, step in steps(base(name))}
-    formats = {c.format for s in made for st in s.streams for m in ("qkv", "o", "down", "lm_head") for c in st.kinds(m)}
+    formats = {
+        c.format for s in schedules for st in s.streams for m in ("qkv", "o", "down", "lm_head") for c in st.kinds(m)
+    }
     assert len(set(WHOLE) & set(MADE)) == len(WHOLE) >= 12
     assert ops == set(OPS)
     assert formats == set(FORMATS)
-    assert {c.handoff for s in made for c in s.counters} == {"fenced", "hint"}
-    assert {b.tagged for s in made for b in s.buffers} == {True, False}
-    assert {st.engine for s in made for st in s.streams} == {"bulk", "cp_async"}
-    assert {s.kv.dtype for s in made} == {"bf16", "fp8"}
-    assert {mode_of(s) for s in made} >= {"greedy", "top-p"}
+    assert {c.handoff for s in schedules for c in s.counters} == {"fenced", "hint"}
+    assert {b.tagged for s in schedules for b in s.buffers} == {True, False}
+    assert {st.engine for s in schedules for st in s.streams} == {"bulk", "cp_async"}
+    assert {s.kv.dtype for s in schedules} == {"bf16", "fp8"}
+    assert {mode_of(s) for s in schedules} >= {"greedy", "top-p"}
     assert {mode_of(schedule_of(base(name))) for name in MADE} >= {"top-k-top-p"}
-    batched = {c.format for s in made if s.batch > 1 for st in s.streams for c in st.kinds("qkv") + st.kinds("lm_head")}
+    batched = {
+        c.format for s in schedules if s.batch > 1 for st in s.streams for c in st.kinds("qkv") + st.kinds("lm_head")
+    }
     assert batched >= {"bf16", "int8", "int4-g128-zp"}
-    assert max(len(s.programs) for s in made) > 1
+    assert max(len(s.programs) for s in schedules) > 1
     assert any(step["op"].get("k_parts", 1) > 1 for name in WHOLE for _, step in steps(base(name)))
-    assert any(stream.later for s in made for stream in s.streams)
-    assert any(s.kv.splits > 1 for s in made)
-    assert {s.model.qkv_bias for s in made} == {s.model.qk_norm for s in made} == {True, False}
+    assert any(stream.later for s in schedules for stream in s.streams)
+    assert any(s.kv.splits > 1 for s in schedules)
+    assert {s.model.qkv_bias for s in schedules} == {s.model.qk_norm for s in schedules} == {True, False}
 
 
 @pytest.mark.parametrize("name", MADE)
@@ -119,15 +123,15 @@ def test_further_edits_are_those_that_the_others_lack() -> None:
     for change in Random(1).sample(changes, 500):
         assert apply(document, list(change.edits))[0] != document, change
 
-    def made(path: tuple[str | int, ...], value: Json) -> bool:
+    def replaces(path: tuple[str | int, ...], value: Json) -> bool:
         return any(c.edits[0].path == path and c.edits[0].value == value for c in found.values())
 
     path = next(s.path for s in further.sites if s.field == "GemvOp.layer" and s.value == {"l": 1})
-    assert made(("launch", "max_tokens"), document["model"]["vocab"]), "of another field"
-    assert made(path, {"l": document["model"]["vocab"]}) and made(path, {"l": 3 * 2**32}), "coefficients"
-    assert made(("launch", "max_tokens"), 3 * 2**32) and made(("launch", "max_tokens"), CONTEXT + 3 * 2**32)
-    assert made(("model", "rope_theta"), document["model"]["rms_eps"]), "floats"
-    assert made(("tables", "qkv.first"), document["tables"]["qkv.count"]), "arrays"
+    assert replaces(("launch", "max_tokens"), document["model"]["vocab"]), "of another field"
+    assert replaces(path, {"l": document["model"]["vocab"]}) and replaces(path, {"l": 3 * 2**32}), "coefficients"
+    assert replaces(("launch", "max_tokens"), 3 * 2**32) and replaces(("launch", "max_tokens"), CONTEXT + 3 * 2**32)
+    assert replaces(("model", "rope_theta"), document["model"]["rms_eps"]), "floats"
+    assert replaces(("tables", "qkv.first"), document["tables"]["qkv.count"]), "arrays"
     later = next(n for n, stream in enumerate(document["streams"]) if stream.get("later"))
     assert any(c.edits == (Edit("remove", ("streams", later, "later")),) for c in found.values()), "left out"
 
@@ -137,8 +141,8 @@ def test_edits_are_all_different_and_change_the_text() -> None:
     document = base("fenced")
     assert len({change.key for change in changes}) == len(changes) > 20_000
     for change in Random(1).sample(changes, 2_000):
-        made = apply(document, list(change.edits))[0]
-        assert made != document, change
+        result = apply(document, list(change.edits))[0]
+        assert result != document, change
     assert base("fenced") == document == json.loads(json.dumps(document)), "edits are copies"
 
 
@@ -239,7 +243,7 @@ def test_a_validator_that_overlooks_a_class_is_found_out(code: str) -> None:
     for change in Random(1).sample([c for c in changes_of("fenced") if c.field == field], 60):
         outcome = survey.outcome(change, LIGHT)
         found += [outcome.judge] if outcome.hole else []
-        if any(kind in told for told in found):
+        if any(kind in ruling for ruling in found):
             return
     raise AssertionError(f"nothing in {field} shows that {code} is missing: {found}")
 
@@ -309,8 +313,8 @@ def test_holes_are_written_with_what_they_show(tmp_path: Path) -> None:
 
 def test_pairs_are_repeatable_and_find_their_places() -> None:
     def some(seed: int) -> list[Change]:
-        made = pairs("fenced", seed)
-        return [next(made) for _ in range(60)]
+        changes = pairs("fenced", seed)
+        return [next(changes) for _ in range(60)]
 
     one = some(1)
     assert [c.key for c in one] == [c.key for c in some(1)] != [c.key for c in some(2)]
@@ -320,14 +324,14 @@ def test_pairs_are_repeatable_and_find_their_places() -> None:
 
 def test_splits_have_a_twin_with_at_most_one_edit_and_one_user() -> None:
     document = base("fp8, scales apart")
-    made = splits_of("fp8, scales apart")[0]
+    splits = splits_of("fp8, scales apart")[0]
     of_a_form = [
-        change for change in made
+        change for change in splits
         if change.kind == "split, enumeration" and change.edits[1].value["name"] == "x_halves.twin"
     ]  # fmt: skip
     assert {change.edits[1].value["dtype"] for change in of_a_form} > {"digits", "bf16"}
     assert {change.field.partition(",")[0] for change in of_a_form} >= {"GemvOp.x", "StageOp.x", "StageNormOp.x"}
-    for change in Random(1).sample(made, 50):
+    for change in Random(1).sample(splits, 50):
         user, twin = change.edits
         edited = apply(document, [user, twin])[0]
         (original,) = (e for e in at(document, twin.path[:-1]) if e["name"] == twin.value["name"].removesuffix(".twin"))

@@ -236,8 +236,8 @@ def test_races_are_those_of_the_definition(together: int, monkeypatch: pytest.Mo
             orders = Orders(found["word"], found["word"], found["word"])
             case.systems["fence"] = case.systems["word"]
         truth = races_by_definition(case)
-        told = race(case.spelled, case.touched, stretches(case.touched), {WORDS}, orders)
-        assert (told is not None) == truth
+        answer = race(case.spelled, case.touched, stretches(case.touched), {WORDS}, orders)
+        assert (answer is not None) == truth
         seen[truth, orders.word is orders.fence] += 1
     assert len(seen) == 4 and min(seen.values()) > 20, seen
 
@@ -275,9 +275,9 @@ def test_what_is_read_is_what_each_byte_holds() -> None:
         pos = rng.choice(telling_positions(subject, spelled.tokens))
         touched = toucher.at(pos)
         if len(order) == len(spelled.segments) and not touched.outside:
-            told = misread(toucher, touched, stretches(touched, launch_spans(toucher, pos)), order, pos)
-            assert (told is not None) == misread_by_bytes(toucher, touched, order, pos), kind.number
-            seen[told is not None] += 1
+            answer = misread(toucher, touched, stretches(touched, launch_spans(toucher, pos)), order, pos)
+            assert (answer is not None) == misread_by_bytes(toucher, touched, order, pos), kind.number
+            seen[answer is not None] += 1
     assert min(seen[True], seen[False]) > 3, seen
 
 
@@ -290,10 +290,10 @@ def test_a_position_is_decided_alike_whatever_was_decided_before() -> None:
             continue
         tokens = tokens_for(subject)
         judge = Judge(subject, tokens)
-        told = {pos: judge.at(pos) for pos in telling_positions(subject, tokens)}
-        assert told == {pos: Judge(subject, tokens).at(pos) for pos in told}, kind.number
-        seen.update(why is None for why in told.values())
-        differ += len({why is None for why in told.values()}) > 1
+        answers = {pos: judge.at(pos) for pos in telling_positions(subject, tokens)}
+        assert answers == {pos: Judge(subject, tokens).at(pos) for pos in answers}, kind.number
+        seen.update(why is None for why in answers.values())
+        differ += len({why is None for why in answers.values()}) > 1
     assert min(seen[True], seen[False]) > 10 and differ > 0, (seen, differ)
 
 

@@ -103,7 +103,7 @@ def executed(name: str, changes: list[Change], of_field: Counter[str], survey: S
         if outcome.verdict == "SAFE" or _accepted(outcome):
             emulated.judge(_schedule(survey, change), _named(line), change.field, drawn(line.key, of_field[line.field]))
     found = counted(name, lines)
-    found["differences"] += emulated.told
+    found["differences"] += emulated.refutations
     return found | {"emulated": emulated.as_json()}
 
 
@@ -147,7 +147,7 @@ def counted(name: str, lines: list[Line]) -> dict[str, Any]:
     outcomes = [line.outcome for line in lines]
     beside = [line for line in lines if line.outcome.verdict not in ("SAFE", "error") and _accepted(line.outcome)]
     unknown = [line for line in beside if not beyond(line)]
-    told = [line for line in lines if line.outcome.hole or _broken(line.outcome) or line in unknown]
+    exceptions = [line for line in lines if line.outcome.hole or _broken(line.outcome) or line in unknown]
     seconds: Counter[str] = Counter()
     for outcome in outcomes:
         seconds.update(outcome.seconds)
@@ -162,7 +162,7 @@ def counted(name: str, lines: list[Line]) -> dict[str, Any]:
         ),
         "without a verdict": Counter(f"{line.outcome.why}: {name}" for line in lines if line.outcome.why in TOO_MUCH),
         "times": {stage: round(time, 1) for stage, time in seconds.items()},
-        "differences": [_said(line) for line in told],
+        "differences": [_said(line) for line in exceptions],
     }
 
 

@@ -96,8 +96,8 @@ def hop(document: Json, rng: Random) -> None:
     to, every = rng.choice(("worker", "worker", "next")), rng.random() < 0.2
     document["tables"]["next"] = [(worker + 1) % workers for worker in range(workers)]
     signals, waits = (_role(document, rng, rng.choice((1, 1, None))) for _ in range(2))
-    given = _size(document, signals) * (workers if every else 1)
-    least = {"t": given, "1": given if rng.random() < 0.8 else rng.randint(0, given)}
+    amount = _size(document, signals) * (workers if every else 1)
+    least = {"t": amount, "1": amount if rng.random() < 0.8 else rng.randint(0, amount)}
     name, layer = f"hop{len(document['counters'])}", [{"l": 1}] if looped else []
     shape = [1 if every else workers, *([layers] if looped else [])]
     document["counters"].append({"name": name, "shape": shape, "scope": "gpu", "handoff": "fenced", "init": 0})

@@ -124,13 +124,13 @@ def test_while_proposals_wait_a_look_makes_few_plans_and_goes_on_next_time(
     loop.run()
     fresh = Workshop(workshop.model, workshop.target, 1984)  # a context whose plans no other test has made
     state: Any = Waiting(loop.state, EveryKernel())
-    busy, near, made = replace(loop.context(), workshop=fresh, state=state), Neighbourhood(), [0]
+    busy, near, counts = replace(loop.context(), workshop=fresh, state=state), Neighbourhood(), [0]
     points = sum(1 for _ in loop.space.neighbours(loop.space.start))
     while (settled := near.look(busy, last=False)) is None:
         assert near.following(busy) is None
-        made.append(len(fresh._keys))
-        assert made[-2] < made[-1] <= made[-2] + 2 * PLANS_BESIDE + 1, "the start is planned too"
-    assert len(made) > 2 and settled.singles == points and settled.pairs > points and not settled.open
+        counts.append(len(fresh._keys))
+        assert counts[-2] < counts[-1] <= counts[-2] + 2 * PLANS_BESIDE + 1, "the start is planned too"
+    assert len(counts) > 2 and settled.singles == points and settled.pairs > points and not settled.open
     assert settled.duplicate + settled.impossible + settled.tried == settled.singles + settled.pairs
 
 

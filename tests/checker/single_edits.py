@@ -62,18 +62,18 @@ def leaves(value: Any, path: Path_ = ()) -> Iterator[tuple[Path_, Any]]:
 def edits(document: Document, seed: int = 0) -> list[tuple[Path_, Any]]:
     """(path, new value), shuffled."""
     kinds = [{e["name"] for e in document[k]} for k in ("buffers", "counters", "roles", "streams")]
-    made: list[tuple[Path_, Any]] = []
+    pairs: list[tuple[Path_, Any]] = []
     for path, value in leaves(document):
         if isinstance(value, int) and not isinstance(value, bool):
             around = {value - 1, value + 1, 0, -1, -value, 2 * value, 2**31, 2**32, value + 2**32, value - 2**32}
-            made += [(path, other) for other in sorted(around - {value})]
+            pairs += [(path, other) for other in sorted(around - {value})]
         elif isinstance(value, bool):
-            made.append((path, not value))
+            pairs.append((path, not value))
         elif isinstance(value, str) and path[-1] != "name":
             names = set().union(*(kind for kind in kinds if value in kind))
-            made += [(path, other) for other in sorted(names - {value})]
-    random.Random(seed).shuffle(made)
-    return made
+            pairs += [(path, other) for other in sorted(names - {value})]
+    random.Random(seed).shuffle(pairs)
+    return pairs
 
 
 def edited(document: Document, path: Path_, value: Any) -> Document:
@@ -131,12 +131,12 @@ class Base:
 
 def run(base: str, start: int, seconds: float) -> tuple[int, Counter[str], list[Any]]:
     """(where the next run goes on, counts, holes) of edits from number `start` on."""
-    made, end = Base(base), time.monotonic() + seconds
+    reference, end = Base(base), time.monotonic() + seconds
     counts, holes, at = Counter[str](), [], start
-    for at, (path, value) in enumerate(edits(made.document)[start:], start):
+    for at, (path, value) in enumerate(edits(reference.document)[start:], start):
         if time.monotonic() > end:
             return at, counts, holes
-        found = made.judge(path, value)
+        found = reference.judge(path, value)
         counts[found.split(":")[0]] += 1
         if found.startswith("hole"):
             holes.append([list(path), value, found])

@@ -21,8 +21,8 @@ from amk.validator.verify import verify
 
 
 def changes(name: str, *fields: str) -> Iterator[Change]:
-    made = Neighbourhood(base(name), schema_of_schedules()).changes()
-    return (change for change in made if change.field in fields)
+    neighbours = Neighbourhood(base(name), schema_of_schedules()).changes()
+    return (change for change in neighbours if change.field in fields)
 
 
 def documents(name: str, change: Change) -> tuple[Json, Json]:

@@ -238,8 +238,8 @@ def test_a_coefficient_of_a_loop_of_one_pass_adds_nothing(base: str, buffer: int
     document["buffers"][buffer]["tag"] = tag
     schedule = Schedule.model_validate_json(json.dumps(document))
     assert verify(schedule).safe
-    made = json.loads(json.dumps(evidence(schedule, checked=False)))
-    assert check_certificate(schedule, schedule_hash(schedule), made).accepted
+    certificate = json.loads(json.dumps(evidence(schedule, checked=False)))
+    assert check_certificate(schedule, schedule_hash(schedule), certificate).accepted
     document = json.loads(json.dumps(neighbours("tagged")))
     for one in document["buffers"]:
         one["tag"] = tag if one.get("tag") and "l" in one["tag"] else one.get("tag")

@@ -40,6 +40,6 @@ def test_what_is_missing_at_least_is_what_the_warp_that_gives_least_gives(
 
 def test_an_expression_without_terms_is_zero() -> None:
     plain = step({"op": "signal", "role": "all"}, signals=[giving("all", 2)["signals"][0] | {"index": [{}]}])
-    given, empty = (schedule_of([[one], []]) for one in (giving("all", 2), plain))
+    reference, empty = (schedule_of([[one], []]) for one in (giving("all", 2), plain))
     counters = Counters(empty, programs_of(empty))
-    assert (counters.signals == Counters(given, programs_of(given)).signals).all()
+    assert (counters.signals == Counters(reference, programs_of(reference)).signals).all()

@@ -25,7 +25,7 @@ from tests.validator.plans import from_document
 PARTS: Settings = replace(FAST, warps=2, rows=8, handoff="mixed", chunk_bytes=512, x_parts=2, k_parts=4)
 
 
-def made(settings: Settings = PARTS) -> Schedule:
+def plan_of(settings: Settings = PARTS) -> Schedule:
     return plan(tiny_model(ffn=256), load_target("h200"), settings=settings, max_context=64, workers=4)
 
 
@@ -45,7 +45,7 @@ def with_field(schedule: Schedule, op: str, field: str, name: str) -> Schedule:
 
 
 def test_attention_alone_may_have_one_array_for_two_fields() -> None:
-    schedule = made()
+    schedule = plan_of()
     attend = next(i.step.op for p in programs_of(schedule) for i in p.items if i.step.op.op == "attend")
     assert dict(attend)["q"] == dict(attend)["partial"]
     check_fields(schedule, programs_of(schedule))
@@ -56,14 +56,14 @@ def test_attention_alone_may_have_one_array_for_two_fields() -> None:
     [("add_residual", "part", "residual"), ("swiglu", "act", "part"), ("stage_norm", "x", "ssq")],
 )
 def test_two_fields_of_another_op_with_one_array_are_refused(op: str, field: str, name: str) -> None:
-    schedule = with_field(made(), op, field, name)
+    schedule = with_field(plan_of(), op, field, name)
     with pytest.raises(Rejected, match=f"two fields of {op}"):
         check_fields(schedule, programs_of(schedule))
 
 
 def test_partials_in_place_of_queries_that_warps_share_are_refused() -> None:
     """With four warps two share the positions of each query vector."""
-    schedule = made(replace(PARTS, warps=4))
+    schedule = plan_of(replace(PARTS, warps=4))
     schedule = with_field(with_field(schedule, "attend", "partial", "q"), "merge", "partial", "q")
     found = check_certificate(schedule, schedule_hash(schedule), {"format": "amk.certificate/5"})
     assert not found.accepted
@@ -83,7 +83,7 @@ def test_a_launch_leaves_the_registers_of_its_last_token() -> None:
 
 def test_registers_behind_the_loop_are_not_those_before_it() -> None:
     """A warp that only meets the others in the loop, and stores what it had loaded before it."""
-    document = json.loads(made(replace(PARTS, rows=1, x_parts=1, k_parts=1)).model_dump_json())
+    document = json.loads(plan_of(replace(PARTS, rows=1, x_parts=1, k_parts=1)).model_dump_json())
     document["launch"]["warps"] = 3
     document["roles"] += [{"name": "third", "first": 2, "count": 1}, {"name": "three", "first": 0, "count": 3}]
     before, tokens, behind = document["programs"][0]["body"]

@@ -71,9 +71,9 @@ def without_caches(schedule: Schedule, spans: Spans) -> Spans:
 def test_the_table_is_what_each_op_says_alone(settings: str, model: str, position: int) -> None:
     schedule = small_plan(SMALL[settings], MODELS[model])
     footprints = Footprints(schedule, programs_of(schedule), [position] * 4)
-    told, wanted = listed(footprints, 1), evaluated(footprints, position)
-    assert without_caches(schedule, told) == without_caches(schedule, wanted)
-    assert len(told) > 200 and len(without_caches(schedule, told)) < len(told)
+    table, wanted = listed(footprints, 1), evaluated(footprints, position)
+    assert without_caches(schedule, table) == without_caches(schedule, wanted)
+    assert len(table) > 200 and len(without_caches(schedule, table)) < len(table)
 
 
 @pytest.mark.parametrize("bit", [1, 2])

@@ -29,11 +29,11 @@ def touches(rows: I64) -> dict[tuple[int, int], set[Touch]]:
 
 def classes(found: dict[tuple[int, int], set[Touch]]) -> set[tuple[int, frozenset[Touch]]]:
     """Up to one displacement for each value."""
-    told = set()
+    signatures = set()
     for (memory, _), own in found.items():
         first = {value: min(t[3] for t in own if t[2] == value) for _, _, value, _ in own}
-        told.add((memory, frozenset((w, kind, value, moved - first[value]) for w, kind, value, moved in own)))
-    return told
+        signatures.add((memory, frozenset((w, kind, value, moved - first[value]) for w, kind, value, moved in own)))
+    return signatures
 
 
 def random_rows(rng: np.random.Generator, schedule: Schedule, parts: Parts) -> I64:

@@ -38,9 +38,9 @@ SHAPES = [
 def _base(rows: int, splits: int) -> Any:
     chosen = replace(TAGGED, rows=rows, kv_block=BLOCK, kv_splits=splits, reduce_from=2, max_ring_bytes=16384)
     model = SMALLEST.model_copy(update={"layers": 1, "max_context": 16, "heads": 3, "hidden": 96})
-    made = plan(model, load_target("h200"), settings=chosen, workers=3, max_context=16)
-    assert made.kv.splits == splits
-    return json.loads(made.model_dump_json())
+    schedule = plan(model, load_target("h200"), settings=chosen, workers=3, max_context=16)
+    assert schedule.kv.splits == splits
+    return json.loads(schedule.model_dump_json())
 
 
 def scheduled(rows: int, splits: int, context: int) -> Schedule:

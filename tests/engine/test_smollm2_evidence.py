@@ -146,7 +146,7 @@ def test_time(smollm2_path: Path, threads: int, record_property: Record) -> None
         assert subprocess.run(command, capture_output=True, text=True, env=environment).stdout == "The\n"
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         first.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    _told(record_property, "first_word_processor_seconds", first)
+    _record(record_property, "first_word_processor_seconds", first)
     program = [sys.executable, "-c", _DECODING, str(smollm2_path)]
     rows = [
         [
@@ -157,7 +157,7 @@ def test_time(smollm2_path: Path, threads: int, record_property: Record) -> None
     ]
     names = ("prompt_seconds", "prompt_processor_seconds", "tokens_per_second", "tokens_per_processor_second")
     for name, column in zip(names, zip(*rows, strict=True), strict=True):
-        _told(record_property, name, list(column))
+        _record(record_property, name, list(column))
     record_property("load_average", round(os.getloadavg()[0], 1))
     assert statistics.median(first) < 20
 
@@ -179,6 +179,6 @@ print(middle[0] - begin[0], middle[1] - begin[1], 64 / (end[0] - middle[0]), 64 
 """
 
 
-def _told(record_property: Record, name: str, values: list[float]) -> None:
+def _record(record_property: Record, name: str, values: list[float]) -> None:
     spread = f"{min(values):.3g} to {max(values):.3g}"
     record_property(name, {"median": round(statistics.median(values), 3), "spread": spread, "runs": len(values)})

@@ -63,8 +63,8 @@ def test_logits_of_gpt_neox_are_those_of_transformers(changes: dict[str, Any]) -
         use_parallel_residual=spec.parallel, attention_bias=spec.qkv_bias,
         hidden_act="gelu" if spec.activation == "gelu" else "gelu_new",
     )  # fmt: skip
-    made = transformers.GPTNeoXForCausalLM(config).double().eval()
-    arrays, given = RandomWeights(spec).arrays, {}
+    network = transformers.GPTNeoXForCausalLM(config).double().eval()
+    arrays, state = RandomWeights(spec).arrays, {}
     pairs = [(j, j + dim // 2) for j in range(dim // 2)]
     rotated = [a for a, _ in pairs[: turned // 2]] + [b for _, b in pairs[: turned // 2]]
     order = rotated + [element for element in range(dim) if element not in rotated]
@@ -77,22 +77,22 @@ def test_logits_of_gpt_neox_are_those_of_transformers(changes: dict[str, Any]) -
                 for part, places in ((q, order), (k, order), (v, range(dim)))
                 for element in places
             ]
-            given[f"gpt_neox.layers.{i}.attention.query_key_value.{kind}"] = np.array(rows)
+            state[f"gpt_neox.layers.{i}.attention.query_key_value.{kind}"] = np.array(rows)
     names = {
         "attn_norm": "input_layernorm.weight", "attn_shift": "input_layernorm.bias", "bo": "attention.dense.bias",
         "ffn_norm": "post_attention_layernorm.weight", "ffn_shift": "post_attention_layernorm.bias",
         "wo": "attention.dense.weight", "w_up": "mlp.dense_h_to_4h.weight", "b_up": "mlp.dense_h_to_4h.bias",
         "w_down": "mlp.dense_4h_to_h.weight", "b_down": "mlp.dense_4h_to_h.bias", "embed": "gpt_neox.embed_in.weight",
         "final_norm": "gpt_neox.final_layer_norm.weight", "final_shift": "gpt_neox.final_layer_norm.bias",
-        "lm_head": "lm_head.weight" if "lm_head.weight" in made.state_dict() else "embed_out.weight",
+        "lm_head": "lm_head.weight" if "lm_head.weight" in network.state_dict() else "embed_out.weight",
     }  # fmt: skip
     for own, array in arrays.items():
         layer, _, part = own.rpartition(".")
         if part in names:
-            given[(f"gpt_neox.layers.{layer[1:]}." if layer else "") + names[part]] = array
-    made.load_state_dict({name: torch.tensor(array, dtype=torch.float64) for name, array in given.items()})
+            state[(f"gpt_neox.layers.{layer[1:]}." if layer else "") + names[part]] = array
+    network.load_state_dict({name: torch.tensor(array, dtype=torch.float64) for name, array in state.items()})
     with torch.no_grad():
-        expected = made(torch.tensor([TOKENS])).logits[0].numpy()
+        expected = network(torch.tensor([TOKENS])).logits[0].numpy()
     np.testing.assert_allclose(logits_of(spec, TOKENS), expected, rtol=1e-5, atol=1e-5)
 
 
@@ -132,13 +132,13 @@ def test_logits_are_those_of_transformers(name: str) -> None:
         tie_word_embeddings=spec.tied_embeddings, **({"rope_scaling": scaling} if scaling else {}),
     )  # fmt: skip
     torch.manual_seed(0)
-    made = getattr(transformers, f"{family}ForCausalLM")(config).double().eval()
+    network = getattr(transformers, f"{family}ForCausalLM")(config).double().eval()
     names = {
         "attn_norm": "input_layernorm", "wq": "self_attn.q_proj", "wk": "self_attn.k_proj", "wv": "self_attn.v_proj",
         "wo": "self_attn.o_proj", "ffn_norm": "post_attention_layernorm", "w_gate": "mlp.gate_proj",
         "w_up": "mlp.up_proj", "w_down": "mlp.down_proj", "q_norm": "self_attn.q_norm", "k_norm": "self_attn.k_norm",
     }  # fmt: skip
-    given = {}
+    state = {}
     for own, array in RandomWeights(spec).arrays.items():
         layer, _, part = own.partition(".")
         if part.startswith("b"):
@@ -147,11 +147,11 @@ def test_logits_are_those_of_transformers(name: str) -> None:
             theirs = f"model.layers.{layer[1:]}.{names[part]}.weight"
         else:
             theirs = {"embed": "model.embed_tokens", "final_norm": "model.norm", "lm_head": "lm_head"}[own] + ".weight"
-        given[theirs] = torch.tensor(array, dtype=torch.float64)
-    missing, unexpected = made.load_state_dict(given, strict=False)
+        state[theirs] = torch.tensor(array, dtype=torch.float64)
+    missing, unexpected = network.load_state_dict(state, strict=False)
     assert not unexpected and set(missing) <= {"lm_head.weight"}
     with torch.no_grad():
-        expected = made(torch.tensor([TOKENS])).logits[0].numpy()
+        expected = network(torch.tensor([TOKENS])).logits[0].numpy()
     np.testing.assert_allclose(logits_of(spec, TOKENS), expected, rtol=1e-5, atol=1e-5)
 
 

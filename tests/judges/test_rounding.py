@@ -164,10 +164,10 @@ class AsTheKernel(ForwardPass):
 
 def as_the_kernel(schedule: Schedule, nudge: float = 1.0) -> AsTheKernel:
     kept = kept_in_fp8 if schedule.kv.dtype == "fp8" else to_bf16
-    made = AsTheKernel(schedule.model, RandomWeights(schedule.model).stored(lambda _: "bf16"), kept, to_bf16)
-    made.handed = to_bf16 if any(b.tagged and b.name == "h_mid" for b in schedule.buffers) else as_it_is
-    made.block, made.splits, made.nudge = schedule.kv.block, schedule.kv.splits, nudge
-    return made
+    reference = AsTheKernel(schedule.model, RandomWeights(schedule.model).stored(lambda _: "bf16"), kept, to_bf16)
+    reference.handed = to_bf16 if any(b.tagged and b.name == "h_mid" for b in schedule.buffers) else as_it_is
+    reference.block, reference.splits, reference.nudge = schedule.kv.block, schedule.kv.splits, nudge
+    return reference
 
 
 WAYS: dict[str, Settings] = {

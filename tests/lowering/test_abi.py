@@ -50,9 +50,9 @@ def test_a_kernel_is_read_back_whose_buffers_are_named_alike(schedule: Schedule)
     """As each other but for a character that C++ does not have, as other fields of the argument, as other variables."""
     small = plan(tiny(layers=1), load_target("h200"), settings=NAIVE, max_context=128, workers=2)
     renamed = {"h_mid": "h.mid", "h_out": "h-mid", "act": "h_mid", "attn": "counters", "split_scale": "trace"}
-    made = small.model_dump_json()
+    text = small.model_dump_json()
     assert renamed.keys() <= {buffer.name for buffer in small.buffers}
-    strange = Schedule.model_validate_json(re.sub(r'"(\w+)"(?!:)', lambda m: f'"{renamed.get(m[1], m[1])}"', made))
+    strange = Schedule.model_validate_json(re.sub(r'"(\w+)"(?!:)', lambda m: f'"{renamed.get(m[1], m[1])}"', text))
     read_back(strange, compile_cuda(emit(strange), strange.target.arch).ptx)
 
 

@@ -99,8 +99,8 @@ def test_a_missing_compiler_is_told_on_one_line(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(compile_module.importlib, "import_module", missing)
     with pytest.raises(AmkError, match="AMK605") as raised:
         compile_module._nvrtc.__wrapped__()
-    (told,) = raised.value.diagnostics
-    assert told.message == 'NVRTC cannot be loaded: Failure finding "libnvrtc.so.13": No such file'
+    (diagnostic,) = raised.value.diagnostics
+    assert diagnostic.message == 'NVRTC cannot be loaded: Failure finding "libnvrtc.so.13": No such file'
 
 
 @pytest.mark.parametrize("arch", ["sm_70", "90a", "", "sm_90a --x"])

@@ -168,8 +168,8 @@ def test_slots_are_read_when_all_lanes_have_waited_for_their_copies() -> None:
         at = found[n + 1].line - 1
         assert found[n + 1].kind is Kind.WARP_BARRIER
         behind = next(line for line in range(at, at + 40) if "ld.shared.v4" in text[line])
-        told = refusal("copies", at, *text[at + 1 : behind + 1], text[at], instead_of=behind - at + 1)
-        assert "before all lanes have waited" in told, (found[n], told)
+        reason = refusal("copies", at, *text[at + 1 : behind + 1], text[at], instead_of=behind - at + 1)
+        assert "before all lanes have waited" in reason, (found[n], reason)
 
 
 def test_a_copy_is_of_sixteen_bytes() -> None:
@@ -214,7 +214,7 @@ def test_no_branch_steps_over_a_barrier(name: str) -> None:
     found = list(barriers(name))
     assert len(found) >= 30 and len({one.kind for one in found}) >= (2 if name == "copies" else 3)
     for one in found[:: max(1, len(found) // cases(10, 10_000))]:
-        assert OTHERWISE in (told := stepped_over(name, one)), (one, told)
+        assert OTHERWISE in (reason := stepped_over(name, one)), (one, reason)
 
 
 @pytest.mark.turns(12)
@@ -265,8 +265,10 @@ def test_what_is_loaded_is_not_read_before(name: str) -> None:
         at, text = one.line - 1, lines(name)
         address = ADDRESS.search(text[at])
         assert address is not None
-        made = next(n for n in range(at, 0, -1) if re.match(rf"\s*add\.s64\s+{re.escape(address[1])},", text[n]))
-        found = refusal(name, made, *text[made + 1 : at + 1], text[made], instead_of=at - made + 1)
+        definition = next(n for n in range(at, 0, -1) if re.match(rf"\s*add\.s64\s+{re.escape(address[1])},", text[n]))
+        found = refusal(
+            name, definition, *text[definition + 1 : at + 1], text[definition], instead_of=at - definition + 1
+        )
         assert f"reads {address[1]} before it is written" in found, (one, found)
 
 
@@ -281,8 +283,8 @@ def test_a_wait_is_not_stepped_over(name: str) -> None:
         text = lines(name)
         barrier = next(i for i in synchronising(name) if i.line > one.line and i.kind is Kind.WARP_BARRIER).line - 1
         edited = [*text[: one.line - 1], f"@{early(name)} bra $over;", *text[one.line - 1 : barrier], "$over:"]
-        told = refusal(name, 0, *edited, instead_of=barrier)
-        assert OTHERWISE in told or "goes on although" in told, (one, told)
+        reason = refusal(name, 0, *edited, instead_of=barrier)
+        assert OTHERWISE in reason or "goes on although" in reason, (one, reason)
 
 
 @pytest.mark.turns(4)

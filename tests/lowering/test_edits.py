@@ -122,8 +122,8 @@ def test_keys_that_a_unit_computes_are_those_of_the_schedule() -> None:
 
 
 def test_waits_that_are_given_up_are_told_one_behind_the_other() -> None:
-    told = read_log(log_of(original("trips") or "").view(np.uint8))
-    assert [(wait.agent, wait.object, wait.threshold, wait.value) for wait in told] == [(0, 5, 7, 3), (1, 6, 9, 4)]
+    entries = read_log(log_of(original("trips") or "").view(np.uint8))
+    assert [(wait.agent, wait.object, wait.threshold, wait.value) for wait in entries] == [(0, 5, 7, 3), (1, 6, 9, 4)]
 
 
 @pytest.mark.parametrize(
@@ -204,8 +204,8 @@ def test_an_edit_beside_the_rules_is_seen(file: str, text: str, new: str, kernel
 
 
 def test_a_wait_that_stalls_stops_the_others_too() -> None:
-    told = read_log(log_of_stalls(original("stalls") or "").view(np.uint8))
-    assert [(wait.worker, wait.cause) for wait in told] == [
+    entries = read_log(log_of_stalls(original("stalls") or "").view(np.uint8))
+    assert [(wait.worker, wait.cause) for wait in entries] == [
         (0, "stalled"),
         (1, "stopped because another agent was"),
     ]

@@ -104,8 +104,8 @@ def test_a_number_of_a_warp_in_what_is_counted_is_refused_by_name(place: str) ->
     """The validator decides it; no code is generated for it."""
     document = json.loads(canonical_json(bulk()))
     uses = [use for step in every_step(document) for use in (*step["waits"], *step["signals"]) if place in use]
-    given = uses[0][place]
-    uses[0][place] = ({"1": given} if isinstance(given, int) else given) | {"agent": 1}
+    amount = uses[0][place]
+    uses[0][place] = ({"1": amount} if isinstance(amount, int) else amount) | {"agent": 1}
     with pytest.raises(AmkError, match="a warp's number"):
         emit(Schedule.model_validate_json(json.dumps(document)))
 

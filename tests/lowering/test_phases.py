@@ -34,7 +34,7 @@ CONSTANT_BYTES = 64 * 1024
 ONE_LAYER = tiny("tiny-one-layer", layers=1)
 
 
-def made(settings: Settings, model: object = PLAIN, workers: int = 4) -> Schedule:
+def plan_of(settings: Settings, model: object = PLAIN, workers: int = 4) -> Schedule:
     return plan(model, H200, settings=settings, max_context=256, workers=workers)  # type: ignore[arg-type]
 
 
@@ -53,7 +53,7 @@ def work(nodes: tuple[Node, ...], layer: int = 0) -> list[tuple[str, int]]:
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("model", [PLAIN, ONE_LAYER], ids=lambda model: model.name)
 def test_the_kernels_of_a_token_do_what_the_token_does(settings: Settings, model: object) -> None:
-    schedule = made(settings, model)
+    schedule = plan_of(settings, model)
     found = phases(schedule)
     done = [
         (op.op, layer + ahead)
@@ -87,7 +87,7 @@ def test_no_kernel_reads_tagged_words_that_it_writes(kept: FormatName) -> None:
 
 @pytest.mark.parametrize("model", VARIANTS, ids=lambda model: model.name)
 def test_rings_start_at_the_weights_of_their_kernel(model: object) -> None:
-    schedule = made(FAST, model, 3)
+    schedule = plan_of(FAST, model, 3)
     found, layout = phases(schedule), stream_layout(schedule, schedule.streams[0])
     at = np.zeros_like(layout.totals.reshape(-1))
     step = sum(layout.counts[name, 0] for name in ("qkv", "o", "gate_up", "down")).reshape(-1)
@@ -105,13 +105,13 @@ def test_rings_start_at_the_weights_of_their_kernel(model: object) -> None:
 @pytest.mark.parametrize("form", ["bf16", "int8", "int4-g128-zp"])
 def test_the_code_overlaps_and_has_no_hand_off_of_its_own(form: str) -> None:
     schedule = plan(PLAIN, H200, max_context=256, workers=4, wanted=formats(form))  # type: ignore[arg-type]
-    made = emit_phases(schedule, 2)
-    compiled = compile_cuda(made.source, H200.arch)
-    assert set(compiled.resources) == {kernel.symbol for kernel in made.kernels}
+    code = emit_phases(schedule, 2)
+    compiled = compile_cuda(code.source, H200.arch)
+    assert set(compiled.resources) == {kernel.symbol for kernel in code.kernels}
     assert all(used.spill_stores == 0 for used in compiled.resources.values())
     bodies = dict(re.findall(r"\.entry (amk_phase_\d+)\(.*?\{(.*?)\n\}", compiled.ptx, flags=re.DOTALL))
     assert set(bodies) == set(compiled.resources)
-    for number, kernel in enumerate(made.kernels):
+    for number, kernel in enumerate(code.kernels):
         body = bodies[kernel.symbol]
         start, wait = body.index("griddepcontrol.launch_dependents"), body.index("griddepcontrol.wait")
         assert start < wait
@@ -131,14 +131,14 @@ def forms(kind: Kind) -> list[str]:
 
 def test_large_models_fit_two_kernels_on_an_sm() -> None:
     schedule = plan(load_model("llama3-8b"), H200, max_context=8192)
-    made = emit_phases(schedule, 2)
-    assert max(kernel.shared_bytes for kernel in made.kernels) > 100_000, "deep rings"
+    code = emit_phases(schedule, 2)
+    assert max(kernel.shared_bytes for kernel in code.kernels) > 100_000, "deep rings"
     most = emit_phases(schedule, 8).kernels
     counts = [kernel.blocks_per_sm for kernel in most]
     assert max(counts) == 8 and 1 <= min(counts) < 8, "what does not fit eight times is laid out for fewer"
     assert all(k.blocks_per_sm * (k.shared_bytes + 2048) <= H200.smem_per_sm for k in most)
-    argument = made.argument({name: 7 for name in made.layout.dtype.names or ()}, layer=3, number=1)
-    assert argument["layer"] == 3 and argument["number"] == 1 and argument.nbytes == made.dtype.itemsize
+    argument = code.argument({name: 7 for name in code.layout.dtype.names or ()}, layer=3, number=1)
+    assert argument["layer"] == 3 and argument["number"] == 1 and argument.nbytes == code.dtype.itemsize
 
 
 @pytest.mark.turns(4)
@@ -146,16 +146,16 @@ def test_the_kernels_of_a_plan_with_many_warps_compile_with_the_table_of_every_r
     many = replace(FAST, warps=16, chunk_bytes=1024)
     schedule = plan(load_model("llama3.2-1b"), H200, settings=many, max_context=8192)
     agents = schedule.launch.workers * schedule.launch.warps
-    made, found, layout = emit_phases(schedule, 2), phases(schedule), stream_layout(schedule, schedule.streams[0])
-    tables = re.findall(r"__device__ const RingWork ring_work\[(\d+)\] = \{(.*)\};", made.source)
-    chunks = [c for c in (chunks_of(schedule, found, number) for number in range(len(made.kernels))) if c is not None]
+    code, found, layout = emit_phases(schedule, 2), phases(schedule), stream_layout(schedule, schedule.streams[0])
+    tables = re.findall(r"__device__ const RingWork ring_work\[(\d+)\] = \{(.*)\};", code.source)
+    chunks = [c for c in (chunks_of(schedule, found, number) for number in range(len(code.kernels))) if c is not None]
     assert schedule.launch.warps >= 16 and len(tables) * agents * 8 > CONSTANT_BYTES, "too much for constants"
     for (length, text), expected in zip(tables, chunks, strict=True):
         rows = np.array(re.findall(r"-?\d+", text), np.int64).reshape(-1, 3)
         assert int(length) == agents == len(rows)
         np.testing.assert_array_equal(rows[:, 0] - layout.base.reshape(-1), expected.at)
         np.testing.assert_array_equal(rows[:, 2], expected.count)
-    assert set(compile_cuda(made.source, H200.arch).resources) == {kernel.symbol for kernel in made.kernels}
+    assert set(compile_cuda(code.source, H200.arch).resources) == {kernel.symbol for kernel in code.kernels}
 
 
 def test_what_is_not_cut_is_refused() -> None:

@@ -35,8 +35,8 @@ def test_synchronisation_that_is_weaker_or_missing_is_refused_or_shows_nothing(n
     found = {}
     for edit in Random(f"{commits()} {name}").sample(edits, DRAWN):
         found[edit.name(places(name).lines)] = outcome(name, edit)
-    assert [f"{where}: {told}" for where, told in found.items() if told.startswith("refuted")] == []
-    assert sum(told.startswith("refused") for told in found.values()) >= DRAWN // 2
+    assert [f"{where}: {result}" for where, result in found.items() if result.startswith("refuted")] == []
+    assert sum(result.startswith("refused") for result in found.values()) >= DRAWN // 2
 
 
 def deciding(name: str) -> dict[str, list[int]]:

@@ -54,8 +54,8 @@ def test_a_kernel_compiled_with_contraction_is_not_built() -> None:
 @cache
 def assembled(name: str, contract: bool) -> Compiled:
     schedule: Schedule = subject(name)
-    told = f"--ptxas-options=-fmad={str(contract).lower()}"
-    return compile_cuda(emit(schedule), schedule.target.arch, options=(*DEFAULT_OPTIONS, told))
+    option = f"--ptxas-options=-fmad={str(contract).lower()}"
+    return compile_cuda(emit(schedule), schedule.target.arch, options=(*DEFAULT_OPTIONS, option))
 
 
 def code(compiled: Compiled) -> str:

@@ -90,8 +90,8 @@ def test_what_synchronises_is_executed_on_some_way() -> None:
     text = original(APART).splitlines()
     place = next(n for n, line in enumerate(text) if "atom.relaxed.cta" in line)
     before = [n for n in range(place) if re.match(r"\s*@%p\d+ bra", text[n])][-2:]
-    told = [refusal(APART, n, text[n].split(maxsplit=1)[1]) for n in before]
-    assert any("does not come to it on any way" in each for each in told), told
+    reasons = [refusal(APART, n, text[n].split(maxsplit=1)[1]) for n in before]
+    assert any("does not come to it on any way" in each for each in reasons), reasons
 
 
 def test_a_comparison_that_a_guard_may_skip_is_refused() -> None:

@@ -178,6 +178,7 @@ def test_late_refills_begin_behind_what_reads_the_result() -> None:
     assert moved[attention] == ["qkv", "attend", "refill", "refill"] and moved[o] == ["o", "stage_norm", "refill"]
     assert found[7:] == moved[7:]
     sums = [
-        sum(s.op.most for s in steps_of(made.programs[0].body) if isinstance(s.op, RefillOp)) for made in (early, late)
+        sum(s.op.most for s in steps_of(schedule.programs[0].body) if isinstance(s.op, RefillOp))
+        for schedule in (early, late)
     ]
     assert sums[0] == sums[1] and verify(late).safe

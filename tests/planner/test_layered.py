@@ -34,7 +34,7 @@ PLAIN = formats("bf16", "int8") | {"o": "int4-g128"}
 WANTED: Layered = ((4, EIGHT), (5, FOUR))
 
 
-def made(wanted: Layered = WANTED) -> Schedule:
+def plan_of(wanted: Layered = WANTED) -> Schedule:
     return plan(MODEL, load_target("h200"), wanted=wanted, max_context=64, workers=8)
 
 
@@ -52,7 +52,7 @@ def with_changes(schedule: Schedule, *later: LayerChunks) -> Schedule:
 
 
 def edited(change: Any) -> Schedule:
-    data = made().model_dump(mode="json")
+    data = plan_of().model_dump(mode="json")
     change(data)
     return Schedule.model_validate_json(json.dumps(data))
 
@@ -61,9 +61,9 @@ def test_a_run_of_equal_layers_is_a_loop() -> None:
     assert runs_of([EIGHT, EIGHT, FOUR]) == ((2, EIGHT), (1, FOUR))
     schedule = plan(MODEL, load_target("h200"), wanted=runs_of([EIGHT] * 9), max_context=64, workers=8)
     assert schedule == made_uniform and not schedule.streams[0].later
-    assert [loop.count for loop in loops(made())] == [4, 5]
-    assert made().weights_label == LAYERED
-    (stream,) = made().streams
+    assert [loop.count for loop in loops(plan_of())] == [4, 5]
+    assert plan_of().weights_label == LAYERED
+    (stream,) = plan_of().streams
     assert [stream.chunk("o", layer).format for layer in (0, 3, 4, 8)] == ["int8", "int8", "int4-g64", "int4-g64"]
     assert stream.chunk("lm_head", 8).format == "int8"
 
@@ -78,7 +78,7 @@ def test_narrower_formats_in_some_layers_are_fewer_bytes() -> None:
 @pytest.mark.turns(12)
 @pytest.mark.parametrize("wanted", [WANTED, ((1, PLAIN), (8, EIGHT)), ((3, FOUR), (3, PLAIN), (3, EIGHT))])
 def test_such_plans_are_safe_and_checked(wanted: Layered) -> None:
-    schedule = made(wanted)
+    schedule = plan_of(wanted)
     reduced = reduce_layers(schedule)
     assert [loop.count for loop in loops(reduced)] == [min(KEPT, count) for count, _ in wanted]
     verdict = verify(schedule)
@@ -89,14 +89,14 @@ def test_such_plans_are_safe_and_checked(wanted: Layered) -> None:
 
 def test_the_whole_schedule_gets_the_verdict_of_the_short_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deciding, "reduce_layers", lambda schedule: schedule)
-    verdict = verify(made())
+    verdict = verify(plan_of())
     assert verdict.safe and verdict.stats["layers checked"] == 9
 
 
 @pytest.mark.turns(4)
 def test_a_mistake_in_the_second_loop_is_found() -> None:
     """A wait that nobody ends, and a step without its wait; both in the second loop only, and judged on all layers."""
-    stuck = verify(raised_threshold(made(), "act.1"))
+    stuck = verify(raised_threshold(plan_of(), "act.1"))
     assert (stuck.status, stuck.diagnostics[0].code) == ("UNSAFE", "AMK201")
     assert stuck.stats["layers checked"] == 9
 
@@ -111,22 +111,22 @@ def test_a_mistake_in_the_second_loop_is_found() -> None:
 
 
 def test_chunks_do_not_change_within_a_loop() -> None:
-    (change,) = made().streams[0].later
+    (change,) = plan_of().streams[0].later
     for first in (3, 5):
-        moved = with_changes(made(), change.model_copy(update={"first": first}))
+        moved = with_changes(plan_of(), change.model_copy(update={"first": first}))
         verdict = verify(moved)
         assert verdict.status == "UNSAFE" and "AMK405" in {d.code for d in verdict.diagnostics}
-        certificate = json.loads(json.dumps(certify_schedule(made())))
+        certificate = json.loads(json.dumps(certify_schedule(plan_of())))
         claims = certificate | {"schedule": schedule_hash(moved)}
         assert check_certificate(moved, schedule_hash(moved), claims).reason != ""
 
 
 def test_changes_ascend_and_leave_lm_head_alone() -> None:
-    (change,) = made().streams[0].later
-    twice = verify(with_changes(made(), change, change))
+    (change,) = plan_of().streams[0].later
+    twice = verify(with_changes(plan_of(), change, change))
     assert any(d.code == "AMK405" and "from layers [4, 4]" in d.message for d in twice.diagnostics)
     head = LayerChunks(first=4, chunks={**change.chunks, "lm_head": change.chunks["o"]})
-    assert any(d.code == "AMK405" for d in verify(with_changes(made(), head)).diagnostics)
+    assert any(d.code == "AMK405" for d in verify(with_changes(plan_of(), head)).diagnostics)
 
 
 def test_a_layer_of_another_loop_is_missed() -> None:
@@ -148,17 +148,17 @@ def test_runs_are_all_layers_with_one_lm_head() -> None:
     with pytest.raises(ValueError, match="lm_head"):
         layered(MODEL, ((4, EIGHT), (5, formats("int8", "bf16"))))
     with pytest.raises(AmkError, match="AMK016"):
-        made(((4, formats("fp8", "int8")), (5, formats("bf16", "int8"))))
+        plan_of(((4, formats("fp8", "int8")), (5, formats("bf16", "int8"))))
 
 
 @pytest.mark.turns(4)
 def test_compiles_without_spills() -> None:
-    built = build(made(((3, FOUR), (3, PLAIN), (3, EIGHT))))
+    built = build(plan_of(((3, FOUR), (3, PLAIN), (3, EIGHT))))
     assert built.resources.spill_loads == 0 and built.resources.registers <= built.schedule.launch.registers
     assert "Plan::O1" in built.source and "Plan::O2" in built.source
 
 
 def test_time_lies_between_that_of_its_runs() -> None:
-    sides = sorted(step_ms(made(((9, forms),)), 16) for forms in (EIGHT, FOUR))
-    assert sides[0] <= step_ms(made(), 16) <= sides[1] * 1.01
-    assert predict(made(), 16).ms == step_ms(made(), 16)
+    sides = sorted(step_ms(plan_of(((9, forms),)), 16) for forms in (EIGHT, FOUR))
+    assert sides[0] <= step_ms(plan_of(), 16) <= sides[1] * 1.01
+    assert predict(plan_of(), 16).ms == step_ms(plan_of(), 16)

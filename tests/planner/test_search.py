@@ -115,11 +115,11 @@ def test_within_three_percent_of_exhaustive_search(reduced: None) -> None:
 
 
 def test_the_bound_is_below_every_completion() -> None:
-    made, names = Search(PROBLEM), ("workers", "warps", "chunk_bytes", "refill_fence")
+    searcher, names = Search(PROBLEM), ("workers", "warps", "chunk_bytes", "refill_fence")
     constants = constants_for(H200)
     for _ in range(25):
-        settings = made.space.random(made.rng)
-        state = made.look(settings)
+        settings = searcher.space.random(searcher.rng)
+        state = searcher.look(settings)
         if state is None:
             continue
         for depth in range(len(names) + 1):
@@ -132,15 +132,15 @@ def test_the_bound_is_below_every_completion() -> None:
 @pytest.mark.parametrize(("form", "batch"), [("bf16", 1), ("int4-g128", 1), ("bf16", 4)])
 def test_the_bound_is_below_whole_plans_of_other_targets(gpu: str, form: FormatName, batch: int) -> None:
     problem = Problem(MODEL, load_target(gpu), formats(form), context=512, positions=(100,))
-    made, seen = Search(problem, replace(FAST, batch=batch), seed=5), 0
-    names = [knob.name for knob in made.space.knobs]
+    searcher, seen = Search(problem, replace(FAST, batch=batch), seed=5), 0
+    names = [knob.name for knob in searcher.space.knobs]
     for _ in range(40):
-        settings = made.space.mutate(made.space.start, made.rng, 4)
-        state = made.look(settings)
+        settings = searcher.space.mutate(searcher.space.start, searcher.rng, 4)
+        state = searcher.look(settings)
         if state is not None:
             seen += 1
             known = decided(settings, names)
-            bound = drain_ms(MODEL, problem.target, problem.runs, made.constants, known, batch)
+            bound = drain_ms(MODEL, problem.target, problem.runs, searcher.constants, known, batch)
             assert 0 < bound <= min(state.ms) * (1 + 1e-9)
     assert seen > 5
 
@@ -148,19 +148,19 @@ def test_the_bound_is_below_whole_plans_of_other_targets(gpu: str, form: FormatN
 @pytest.mark.turns(12)
 def test_a_short_search_has_tried_every_choice() -> None:
     """As many plans as a ready-made one is searched with: order, tiles, splits, rings, SMs, parts, hand-offs."""
-    made = Search(PROBLEM)
-    made.limit = 80
-    for _ in made.rounds():
-        if made.spent:
+    searcher = Search(PROBLEM)
+    searcher.limit = 80
+    for _ in searcher.rounds():
+        if searcher.spent:
             break
-    for knob in made.space.knobs:
-        tried = {getattr(settings, knob.name) for settings in made.known}
+    for knob in searcher.space.knobs:
+        tried = {getattr(settings, knob.name) for settings in searcher.known}
         assert tried == set(knob.values), f"{knob.name}: only {tried}"
 
 
 def test_a_state_that_is_beaten_for_no_more_memory_and_warps_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = Search(PROBLEM)
-    start = made.space.start
+    searcher = Search(PROBLEM)
+    start = searcher.space.start
     chosen = {v: replace(start, wide_epilogue=v) for v in (0, 16, 32, 128)}
     fast = State(chosen[0], "a", (1.0, 1.0), shared=100, warps=8)
     beaten = State(chosen[16], "b", (2.0, 2.0), shared=100, warps=8)
@@ -168,8 +168,8 @@ def test_a_state_that_is_beaten_for_no_more_memory_and_warps_is_dropped(monkeypa
     later = State(chosen[128], "d", (0.9, 1.2), shared=100, warps=8)
     assert fast.dominates(beaten) and not fast.dominates(smaller) and not fast.dominates(later)
     states = {s.settings: s for s in (fast, beaten, smaller, later)}
-    monkeypatch.setattr(made, "look", states.get)
-    assert [s.key for s in made._round([fast], Knob("wide_epilogue", (16, 32, 128)), ())] == ["a", "d", "c"]
+    monkeypatch.setattr(searcher, "look", states.get)
+    assert [s.key for s in searcher._round([fast], Knob("wide_epilogue", (16, 32, 128)), ())] == ["a", "d", "c"]
 
 
 @pytest.mark.turns(4)
@@ -185,9 +185,9 @@ def test_what_is_no_choice_is_searched_as_asked() -> None:
 
 def test_settings_of_which_no_plan_is_safe_are_not_simulated() -> None:
     """Slots that are refilled by bulk copies without a fence; copies by the agents themselves need none."""
-    made = Search(PROBLEM)
-    open_slots = replace(made.space.start, refill_fence=False)
-    assert made.look(open_slots) is None and made.expansions == 0
+    searcher = Search(PROBLEM)
+    open_slots = replace(searcher.space.start, refill_fence=False)
+    assert searcher.look(open_slots) is None and searcher.expansions == 0
     assert not verify(PROBLEM.schedule(open_slots)).safe
     by_agents = Search(replace(PROBLEM, target=load_target("l4")))
     assert by_agents.look(open_slots) is not None
@@ -199,11 +199,11 @@ def test_a_beam_without_a_start_falls_back_to_draws() -> None:
     start = replace(FAST, warps=16, chunk_bytes=16384, slots=24, workers=4000)
     rounds = []
     for seed in range(5):
-        made = Search(PROBLEM, start, seed)
-        made.limit = 10
-        made.presets = lambda: []  # type: ignore[method-assign]
-        rounds.append(next(number for number, _ in enumerate(made.rounds()) if made.best is not None))
-    assert median(rounds) <= 1 + 2 * len(made.space.knobs)
+        searcher = Search(PROBLEM, start, seed)
+        searcher.limit = 10
+        searcher.presets = lambda: []  # type: ignore[method-assign]
+        rounds.append(next(number for number, _ in enumerate(searcher.rounds()) if searcher.best is not None))
+    assert median(rounds) <= 1 + 2 * len(searcher.space.knobs)
 
 
 def test_a_model_that_does_not_fit_is_refused() -> None:
@@ -349,8 +349,8 @@ def test_the_command_searches_with_the_batch_that_it_writes(
     (known,) = [json.loads(p.read_text()) for p in (tmp_path / "cache" / "plans").glob("*.json")
                 if json.loads(p.read_text())["schedule"] == schedule_hash(schedule)]  # fmt: skip
     assert schedule.batch == 2 and known["ms"][0] == pytest.approx(step_ms(schedule, 128), rel=1e-6)
-    told = capsys.readouterr().err
-    assert f"simulated {known['ms'][0]:.4f} ms at 128" in told and "error of such predictions: " in told
+    log = capsys.readouterr().err
+    assert f"simulated {known['ms'][0]:.4f} ms at 128" in log and "error of such predictions: " in log
 
 
 def test_the_command_tells_positions_that_the_cache_has(
@@ -376,14 +376,14 @@ def test_the_command_searches_by_the_constants_of_a_file(
     save_constants(slower, file)
     assert main(arguments(one, "--expansions", "3")) == 0
     assert "two rows" not in capsys.readouterr().err
-    given = arguments(two, "--expansions", "3", "--constants", str(file))
-    assert main(given) == 0
-    told, (schedule, _) = capsys.readouterr().err, load_schedule(two)
-    assert f"simulated {step_ms(schedule, 128, slower):.4f} ms at 128" in told and "two rows of l4.json" in told
+    command_line = arguments(two, "--expansions", "3", "--constants", str(file))
+    assert main(command_line) == 0
+    log, (schedule, _) = capsys.readouterr().err, load_schedule(two)
+    assert f"simulated {step_ms(schedule, 128, slower):.4f} ms at 128" in log and "two rows of l4.json" in log
     assert step_ms(schedule, 128, slower) > 1.05 * step_ms(schedule, 128)
     assert len(list((tmp_path / "cache" / "plans").glob("*.json"))) == 2
     monkeypatch.setattr("amk.commands.plan_search.search", None)
-    assert main(given) == 0
+    assert main(command_line) == 0
 
 
 @pytest.mark.parametrize("words", [

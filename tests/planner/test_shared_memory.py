@@ -66,10 +66,10 @@ def test_overlaying_makes_room_for_deeper_rings() -> None:
 
 def test_the_table_is_the_planner_s_arithmetic() -> None:
     model, target = load_model("qwen2.5-1.5b"), load_target("l4")
-    made = row(model, target, 64, 24 * 1024, APART)
-    settings = replace(APART, chunk_bytes=made.chunk, slots=made.slots)
-    assert plan(model, target, settings=settings, max_context=256).launch.shared_bytes == made.peak
-    assert made.ms is not None
+    entry = row(model, target, 64, 24 * 1024, APART)
+    settings = replace(APART, chunk_bytes=entry.chunk, slots=entry.slots)
+    assert plan(model, target, settings=settings, max_context=256).launch.shared_bytes == entry.peak
+    assert entry.ms is not None
 
 
 def test_a_k_split_halves_the_peak_at_equal_bytes_in_flight() -> None:

@@ -72,10 +72,10 @@ def test_hints_stay_behind_results_where_early_ones_were_not_measured(settings: 
 )  # fmt: skip
 def test_batches_of_a_large_model_have_long_rings(batch: int, parts: int, copy: int, ring: int) -> None:
     """parts: of down; copy in bytes; ring in KB."""
-    made = plan(load_model("llama3-8b"), H200, settings=replace(FAST, batch=batch), max_context=SHORT)
-    stream = made.streams[0]
-    assert (stream.chunk_bytes, stream.slots * stream.chunk_bytes * made.launch.warps // 1024) == (copy, ring)
-    ops = [step.op for step in steps_of(made.programs[0].body)]
+    schedule = plan(load_model("llama3-8b"), H200, settings=replace(FAST, batch=batch), max_context=SHORT)
+    stream = schedule.streams[0]
+    assert (stream.chunk_bytes, stream.slots * stream.chunk_bytes * schedule.launch.warps // 1024) == (copy, ring)
+    ops = [step.op for step in steps_of(schedule.programs[0].body)]
     assert {op.k_parts for op in ops if isinstance(op, GemvOp) and op.matrix == "down"} == {parts}
 
 
@@ -87,11 +87,11 @@ def test_batches_of_a_large_model_have_long_rings(batch: int, parts: int, copy: 
 def test_codes_of_eight_bits_stand_alone_in_long_products(name: str, form: FormatName, apart: bool) -> None:
     found = of(name, formats(form))
     assert (found.scales_apart, found.prefetch_cache) == (apart, form == "bf16" or name == "llama3.2-1b")
-    made = plan(load_model(name), H200, wanted=formats(form), max_context=SHORT)
-    assert all(chunk.apart == apart for chunk in made.streams[0].chunks.values())
+    schedule = plan(load_model(name), H200, wanted=formats(form), max_context=SHORT)
+    assert all(chunk.apart == apart for chunk in schedule.streams[0].chunks.values())
     if apart:
         copies = (2048, 12) if name == "llama3.2-1b" else (4096, 6)
-        assert (made.streams[0].chunk_bytes, made.streams[0].slots) == copies
+        assert (schedule.streams[0].chunk_bytes, schedule.streams[0].slots) == copies
 
 
 @pytest.mark.parametrize(
@@ -142,17 +142,17 @@ def test_a_batch_of_a_large_model_is_handed_off_in_words_of_plain_bf16() -> None
     assert of("llama3.2-1b", batch=4) == replace(FAST, batch=4)
     every = {"attn", "h_mid", "act", "h_out", "best"}
     for batch, words in ((3, every), (4, every - {"act"}), (8, every - {"act"})):
-        made = plan(load_model("llama3-8b"), H200, settings=replace(FAST, batch=batch), max_context=SHORT)
-        assert {b.dtype for b in made.buffers if b.name in ("h_mid", "h_out", "act")} == {"bf16"}
-        assert {c.name for c in made.counters if c.handoff == "hint"} == words
+        schedule = plan(load_model("llama3-8b"), H200, settings=replace(FAST, batch=batch), max_context=SHORT)
+        assert {b.dtype for b in schedule.buffers if b.name in ("h_mid", "h_out", "act")} == {"bf16"}
+        assert {c.name for c in schedule.counters if c.handoff == "hint"} == words
 
 
 @pytest.mark.parametrize("name", ["smollm2-135m", "qwen3-0.6b"])
 def test_a_small_model_has_no_fence_but_behind_its_candidates(name: str) -> None:
     """Also where a worker has no rows of some matrix."""
-    made = plan(load_model(name), H200, max_context=SHORT)
-    assert 0 in made.tables["hidden.count"]
-    assert {c.name for c in made.counters if c.handoff == "fenced"} <= {"best"}
+    schedule = plan(load_model(name), H200, max_context=SHORT)
+    assert 0 in schedule.tables["hidden.count"]
+    assert {c.name for c in schedule.counters if c.handoff == "fenced"} <= {"best"}
 
 
 @pytest.mark.parametrize("changes", [{"warps": 4}, {"kv_splits": 7}, {"plan": "custom"}, {"workers": 64}])
@@ -173,9 +173,9 @@ def test_nothing_is_assumed_where_nothing_was_measured() -> None:
 
 
 def test_the_plan_has_the_numbers() -> None:
-    made = plan(load_model("llama3.2-1b"), H200, max_context=LONG)
-    stream = made.streams[0]
-    assert (made.launch.warps, stream.chunk_bytes, stream.slots, made.plan) == (8, 4096, 6, "fast")
+    schedule = plan(load_model("llama3.2-1b"), H200, max_context=LONG)
+    stream = schedule.streams[0]
+    assert (schedule.launch.warps, stream.chunk_bytes, stream.slots, schedule.plan) == (8, 4096, 6, "fast")
 
 
 @pytest.mark.parametrize(("context", "asked"), [(LONG, True), (LONG + 1, False), (None, False)])
@@ -205,8 +205,8 @@ def test_which_default_plans_look_for_words_without_hints() -> None:
         ("llama3.2-1b", "bf16", 1, set()), ("llama3.2-1b", "int8", 1, {*few, "attn", "h_mid", "h_out"}),
     ):  # fmt: skip
         used = formats(form)
-        made = plan(load_model(name), H200, settings=replace(FAST, batch=batch), wanted=used, max_context=SHORT)
-        steps = list(steps_of(made.programs[0].body))
+        schedule = plan(load_model(name), H200, settings=replace(FAST, batch=batch), wanted=used, max_context=SHORT)
+        steps = list(steps_of(schedule.programs[0].body))
         waits = {wait.counter: wait.at_least for step in steps for wait in step.waits}
         assert waits.keys() - {"split"} == {"qkv", "attn", "h_mid", "act", "h_out", "best"} - without
         assert (waits["act"] == {"t": 132, "1": 1}) == (name == "llama3.2-1b" and form == "int8")

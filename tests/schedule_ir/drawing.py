@@ -58,13 +58,13 @@ class Drawing:
         self, logits: Sequence[Array], samplings: Sequence[Sampling], positions: Sequence[int]
     ) -> list[tuple[int, int]]:
         """The same of each sequence of a batch, at positions of their own."""
-        made = {b.name: b for b in self.schedule.buffers if b.name not in ("weights", "embedding", "ring", "full")}
+        buffers = {b.name: b for b in self.schedule.buffers if b.name not in ("weights", "embedding", "ring", "full")}
         kinds = {"f32": np.float32, "bf16": np.float32, "i32": np.int32, "u32": np.int32}
-        arrays = {name: np.zeros(b.elements, kinds[b.dtype]) for name, b in made.items() if "cache" not in name}
+        arrays = {name: np.zeros(b.elements, kinds[b.dtype]) for name, b in buffers.items() if "cache" not in name}
         arrays["logits"] = np.concatenate(logits).astype(np.float32)
         arrays["sampling"] = np.concatenate([sampling.words() for sampling in samplings])
         arrays["request"][1:] = -1
-        shared = {name for name, b in made.items() if b.space == "shared"}
+        shared = {name for name, b in buffers.items() if b.space == "shared"}
         views = [
             Memory(arrays | {name: arrays[name].copy() for name in shared}, positions)
             for _ in range(self.schedule.launch.workers)

@@ -69,16 +69,16 @@ def trial(number: int) -> tuple[str, dict[str, Any]]:
     edits = tuple(draw(before, rng) for _ in range(1 + int(rng.integers(3))))
     found: dict[str, Any] = {"kinds": [e.do for e in edits], "edits": edits}
     try:
-        made = apply(before, edits)
+        result = apply(before, edits)
     except AmkError as error:
         return name, found | {"end": "inapplicable", "code": error.diagnostics[0].code}
-    found["repaired"] = bool(made.repaired)
-    if made.schedule == before:
+    found["repaired"] = bool(result.repaired)
+    if result.schedule == before:
         return name, found | {"end": "unchanged", "code": ""}
-    verdict = verify(made.schedule)
+    verdict = verify(result.schedule)
     if not verdict.safe:
         return name, found | {"end": verdict.status, "code": verdict.diagnostics[0].code}
-    return name, found | {"end": "SAFE", "code": ""} | _ran(name, made.schedule)
+    return name, found | {"end": "SAFE", "code": ""} | _ran(name, result.schedule)
 
 
 def _ran(name: str, schedule: Schedule) -> dict[str, Any]:

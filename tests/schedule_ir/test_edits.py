@@ -42,17 +42,17 @@ def plan_of(name: str) -> Schedule:
 
 def edited(schedule: Schedule, rng: np.random.Generator, count: int, repair: bool = True) -> list[kinds.Edit]:
     """Random edits that apply one after the other, all named by the schedule they begin from."""
-    made: list[kinds.Edit] = []
+    edits: list[kinds.Edit] = []
     for _ in range(4 * count):
-        candidate = [*made, draw(schedule, rng)]
+        candidate = [*edits, draw(schedule, rng)]
         try:
             apply(schedule, candidate, repair=repair)
         except AmkError:
             continue
-        made = candidate
-        if len(made) == count:
+        edits = candidate
+        if len(edits) == count:
             break
-    return made
+    return edits
 
 
 def refused(schedule: Schedule, *edits: kinds.Edit) -> str:
@@ -203,19 +203,19 @@ def test_another_producer_count_renumbers_the_waits() -> None:
     """Eight signals a worker in place of one: every wait for all of them waits for eight times as many, and the plan is
     as safe as before; without the repair it is not."""
     schedule = plan_of("fenced")
-    given_ = totals(schedule)
+    sums = totals(schedule)
     giver = next(
         n for p in schedule.programs for _, n in walk(tree(p))
         if isinstance(n, Leaf) and n.step.op.op == "signal" and n.step.op.role == "w0"
     )  # fmt: skip
     counter = giver.step.signals[0].counter
     edit = kinds.SetOp(node=giver.name, field="role", value="all")
-    made = apply(schedule, [edit])
+    result = apply(schedule, [edit])
     agents = next(r.count for r in schedule.roles if r.name == "all")
-    assert (totals(made.schedule)[counter] == agents * given_[counter]).all()
-    assert len(full_joins(made.schedule)) == len(full_joins(schedule))
-    assert any("signals a token" in line for line in made.repaired)
-    assert verify(made.schedule).status == "SAFE"
+    assert (totals(result.schedule)[counter] == agents * sums[counter]).all()
+    assert len(full_joins(result.schedule)) == len(full_joins(schedule))
+    assert any("signals a token" in line for line in result.repaired)
+    assert verify(result.schedule).status == "SAFE"
     assert verify(apply(schedule, [edit], repair=False).schedule).status != "SAFE"
 
 
@@ -223,31 +223,31 @@ def test_loops_of_too_many_rounds_are_not_counted() -> None:
     """No edit makes the count of signals take for ever, and none is guessed."""
     schedule = plan_of("fenced")
     loop = next(n for n in names(schedule) if n.endswith("/l"))
-    made = apply(schedule, [kinds.SetLoop(node=loop, count=100_000)])
-    assert totals(made.schedule) == {}
-    assert full_joins(made.schedule) == set()
-    assert made.repaired == ()
+    result = apply(schedule, [kinds.SetLoop(node=loop, count=100_000)])
+    assert totals(result.schedule) == {}
+    assert full_joins(result.schedule) == set()
+    assert result.repaired == ()
 
 
 def test_a_hand_off_changes_with_its_orders() -> None:
     schedule = plan_of("fenced")
     counter = schedule.counters[0].name
-    made = apply(schedule, [kinds.SetEntry(of="counter", name=counter, field="handoff", value="hint")])
-    steps = [n.step for p in made.schedule.programs for _, n in walk(tree(p)) if isinstance(n, Leaf)]
+    result = apply(schedule, [kinds.SetEntry(of="counter", name=counter, field="handoff", value="hint")])
+    steps = [n.step for p in result.schedule.programs for _, n in walk(tree(p)) if isinstance(n, Leaf)]
     orders = {e.order for s in steps for e in (*s.waits, *s.signals) if e.counter == counter}
     assert orders == {"relaxed"}
-    assert made.repaired
-    assert verify(made.schedule).status == "UNSAFE"
+    assert result.repaired
+    assert verify(result.schedule).status == "UNSAFE"
 
 
 def test_a_longer_ring_gets_its_bytes() -> None:
     schedule = plan_of("fenced")
     stream = schedule.streams[0]
-    made = apply(schedule, [kinds.SetEntry(of="stream", name=stream.name, field="slots", value=stream.slots + 1)])
-    ring = next(b for b in made.schedule.buffers if b.name == stream.ring)
+    result = apply(schedule, [kinds.SetEntry(of="stream", name=stream.name, field="slots", value=stream.slots + 1)])
+    ring = next(b for b in result.schedule.buffers if b.name == stream.ring)
     assert stream.slots + 1 in ring.shape
-    shared = [b for b in made.schedule.buffers if b.space == "shared" and b.offset is not None]
-    assert max((b.offset or 0) + b.bytes for b in shared) <= made.schedule.launch.shared_bytes
+    shared = [b for b in result.schedule.buffers if b.space == "shared" and b.offset is not None]
+    assert max((b.offset or 0) + b.bytes for b in shared) <= result.schedule.launch.shared_bytes
 
 
 def test_a_step_takes_its_barrier_along() -> None:
@@ -260,8 +260,8 @@ def test_a_step_takes_its_barrier_along() -> None:
         and not _is_barrier(p.nodes[i]) and not any(_is_barrier(m) for m in p.nodes[-1:])
     )  # fmt: skip
     moved, later = here
-    made = apply(schedule, [kinds.Move(node=moved.name, to=kinds.Place(at="after", of=later[-1].name))])
-    assert any("goes along" in line for line in made.repaired)
+    result = apply(schedule, [kinds.Move(node=moved.name, to=kinds.Place(at="after", of=later[-1].name))])
+    assert any("goes along" in line for line in result.repaired)
 
 
 def _is_barrier(node: object) -> bool:

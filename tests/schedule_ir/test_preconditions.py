@@ -34,34 +34,34 @@ Document = dict[str, Any]
 CENTRED = tiny(**NEOX | {"heads": 2, "kv_heads": 2})
 
 
-def made(model: ModelSpec = PLAIN, settings: Settings = FAST, gpu: str = "h200", **more: Any) -> Schedule:
+def plan_of(model: ModelSpec = PLAIN, settings: Settings = FAST, gpu: str = "h200", **more: Any) -> Schedule:
     return plan(model, load_target(gpu), settings=settings, max_context=256, workers=6, **more)
 
 
 BASES: dict[str, Callable[[], Schedule]] = {
-    "fast": made,
-    "normed": lambda: made(NORMED),
-    "biased": lambda: made(BIASED, PHASED),
-    "l4": lambda: made(gpu="l4"),
-    "tagged": lambda: made(settings=replace(FAST, handoff="tagged")),
-    "drawing": lambda: made(settings=replace(FAST, sampling="top-k-top-p")),
-    "batch": lambda: made(settings=replace(FAST, batch=3)),
-    "rows": lambda: made(settings=replace(FAST, rows=4)),
-    "headless": lambda: made(settings=replace(FAST, rows=4, headless=True)),
-    "parts": lambda: made(
+    "fast": plan_of,
+    "normed": lambda: plan_of(NORMED),
+    "biased": lambda: plan_of(BIASED, PHASED),
+    "l4": lambda: plan_of(gpu="l4"),
+    "tagged": lambda: plan_of(settings=replace(FAST, handoff="tagged")),
+    "drawing": lambda: plan_of(settings=replace(FAST, sampling="top-k-top-p")),
+    "batch": lambda: plan_of(settings=replace(FAST, batch=3)),
+    "rows": lambda: plan_of(settings=replace(FAST, rows=4)),
+    "headless": lambda: plan_of(settings=replace(FAST, rows=4, headless=True)),
+    "parts": lambda: plan_of(
         settings=replace(FAST, warps=2, rows=8, handoff="mixed", chunk_bytes=512, x_parts=2, k_parts=2)
     ),
-    "divided": lambda: made(
+    "divided": lambda: plan_of(
         settings=replace(FAST, warps=2, rows=3, handoff="mixed", chunk_bytes=512, kv_block=8, k_splits=2)
     ),
-    "int8": lambda: made(settings=replace(FAST, scales_apart=True), wanted=formats("int8")),
-    "refilled": lambda: made(tiny(hidden=512, ffn=4096, heads=8)),
-    "int4": lambda: made(wanted=formats("int4-g64")),
-    "LayerNorm": lambda: made(CENTRED),
-    "LayerNorm, codes": lambda: made(CENTRED, wanted=formats("int8")),
-    "slice": lambda: made(PLAIN.sliced(1, 2)),
-    "output head": lambda: made(PLAIN.sliced(2, 2, head=True)),
-    "slice, codes": lambda: made(PLAIN.sliced(0, 2), wanted=formats("int4-g64-zp")),
+    "int8": lambda: plan_of(settings=replace(FAST, scales_apart=True), wanted=formats("int8")),
+    "refilled": lambda: plan_of(tiny(hidden=512, ffn=4096, heads=8)),
+    "int4": lambda: plan_of(wanted=formats("int4-g64")),
+    "LayerNorm": lambda: plan_of(CENTRED),
+    "LayerNorm, codes": lambda: plan_of(CENTRED, wanted=formats("int8")),
+    "slice": lambda: plan_of(PLAIN.sliced(1, 2)),
+    "output head": lambda: plan_of(PLAIN.sliced(2, 2, head=True)),
+    "slice, codes": lambda: plan_of(PLAIN.sliced(0, 2), wanted=formats("int4-g64-zp")),
 }
 """Together they have every op and every operand."""
 
@@ -83,7 +83,7 @@ def test_plans_meet_all_of_it(name: str) -> None:
 @pytest.mark.parametrize("model", VARIANTS, ids=lambda model: model.name)
 @pytest.mark.parametrize("gpu", ["h200", "l4", "b200"])
 def test_plans_of_all_variants_do(model: ModelSpec, gpu: str) -> None:
-    assert wanted(made(model, gpu=gpu)) == set()
+    assert wanted(plan_of(model, gpu=gpu)) == set()
 
 
 def other_models(geo: Geometry) -> Iterator[Geometry]:
@@ -307,7 +307,7 @@ def test_the_longest_share_of_a_norm(
     form = formats("int8" if model is CENTRED else "bf16")
     for hidden in (most * 2, most * 2 + 128):
         longer = model.model_copy(update={"hidden": hidden})
-        found = wanted(made(longer, replace(settings, warps=2), wanted=form))
+        found = wanted(plan_of(longer, replace(settings, warps=2), wanted=form))
         assert (need in found) == (hidden > 2 * most)
 
 

@@ -244,7 +244,7 @@ def main() -> int:
             found |= {"load_average": round(os.getloadavg()[0], 1), "model": named}
             found |= {"batch": arguments.batch, "draft": arguments.draft, "answer_tokens": arguments.tokens}
             record["rounds"].append(found)
-            record["command"] = shlex.join(["python", "-m", "tests.serve.soak", *_told(sys.argv[1:])])
+            record["command"] = shlex.join(["python", "-m", "tests.serve.soak", *_portable_words(sys.argv[1:])])
             temporary = arguments.record.with_suffix(".tmp")
             temporary.write_text(json.dumps(record, indent=1) + "\n")
             os.replace(temporary, arguments.record)
@@ -252,7 +252,7 @@ def main() -> int:
     return int(any(each["faults"] for each in record["rounds"]))
 
 
-def _told(arguments: list[str]) -> list[str]:
+def _portable_words(arguments: list[str]) -> list[str]:
     """The command without places of this machine."""
     return [Path(word).name if word.startswith("/") else word for word in arguments]
 

@@ -63,12 +63,12 @@ def compare(number: int) -> dict[str, Any]:
             if not check(read.document.model_dump(mode="json"), json.loads(json.dumps(certified))).accepted:
                 differences.append(f"seed {seed}: the checker refuses the certificate")
         counts[verdict.verdict] += 1
-        found = [*_told(system, Program(read, {}, system.count).built()), *_differences(verdict, counts)]
+        found = [*_round_trip(system, Program(read, {}, system.count).built()), *_differences(verdict, counts)]
         differences += [f"seed {seed}: {one}" for one in found]
     return {**counts, "differences": differences}
 
 
-def _told(said: LoopSystem, system: LoopSystem) -> Iterator[str]:
+def _round_trip(said: LoopSystem, system: LoopSystem) -> Iterator[str]:
     if any(to_json(system.unrolled(laps).flat()) != to_json(said.unrolled(laps).flat()) for laps in (0, 1, 5)):
         yield "the file says another system"
 

@@ -61,7 +61,7 @@ class Compared:
         self.counts["states"] += states
         for number in (k for k, wrong in enumerate(found) if wrong):
             verdict = judged(many.chosen([number]).system).verdict
-            self._told(verdict, verdict == "SAFE", drawn[number])
+            self._count(verdict, verdict == "SAFE", drawn[number])
         right = [k for k, wrong in enumerate(found) if wrong == set()]
         self.counts["too large"] += sum(wrong is None for wrong in found)
         self._right(many, right, drawn)
@@ -78,7 +78,7 @@ class Compared:
             if self.batches % self.certificates == 0:
                 self._certificate(chosen.system, len(numbers))
         elif len(numbers) == 1:
-            self._told(verdict.verdict, verdict.verdict == "UNSAFE", drawn[numbers[0]])
+            self._count(verdict.verdict, verdict.verdict == "UNSAFE", drawn[numbers[0]])
         else:
             named = _named(chosen, verdict)
             self._right(many, [numbers[named]], drawn)
@@ -90,7 +90,7 @@ class Compared:
         if not check(to_json(system), evidence).accepted:
             self.differences.append(f"batch {self.batches}: the checker refuses the certificate")
 
-    def _told(self, verdict: str, wrong: bool, protocol: Made) -> None:
+    def _count(self, verdict: str, wrong: bool, protocol: Made) -> None:
         self.counts[verdict] += 1
         if wrong:
             self.differences.append(f"{verdict}: {protocol.key}")

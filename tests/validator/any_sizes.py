@@ -111,7 +111,7 @@ def width(rng: Random, warps: int) -> int:
     return max(2, min(about, 1 << 14))
 
 
-def made(model: dict[str, Any], settings: dict[str, Any], plan: dict[str, Any]) -> Schedule:
+def plan_of(model: dict[str, Any], settings: dict[str, Any], plan: dict[str, Any]) -> Schedule:
     """The plan, whatever its sizes; AmkError or another error where the planner cannot make one."""
     wanted: Formats = formats(plan["kept"], plan["head"])
     spec = tiny("odd", **{"max_context": CONTEXT} | model)
@@ -159,7 +159,7 @@ def looked_at(rng: Random) -> tuple[str, str]:
     """The same of a draw."""
     said = drawn(rng)
     try:
-        schedule = made(*said)
+        schedule = plan_of(*said)
     except AmkError as error:
         return f"not planned: {error.diagnostics[0].code}", ""
     except CRASHES as error:
@@ -175,5 +175,5 @@ def sizes_slice(number: int) -> dict[str, Any]:
     """DRAWS plans."""
     rng = Random(50_000_017 + number)
     results: Sequence[tuple[str, str]] = [looked_at(rng) for _ in range(DRAWS)]
-    told = [f"slice {number}: {wrong}" for _, wrong in results if wrong]
-    return {"draws": DRAWS, "became": Counter(kind for kind, _ in results), "differences": told}
+    differences = [f"slice {number}: {wrong}" for _, wrong in results if wrong]
+    return {"draws": DRAWS, "became": Counter(kind for kind, _ in results), "differences": differences}

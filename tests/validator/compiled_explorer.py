@@ -36,10 +36,10 @@ def library() -> ctypes.CDLL:
     target = folder / "explorer.so"
     flags = ["-O2", "-std=c11", "-Wall", "-Werror", "-shared", "-fPIC"]
     subprocess.run([found, *flags, str(SOURCE), "-o", str(target)], check=True)
-    made = ctypes.CDLL(str(target))
-    made.explore_all.restype = ctypes.c_int64
+    handle = ctypes.CDLL(str(target))
+    handle.explore_all.restype = ctypes.c_int64
     shutil.rmtree(folder)
-    return made
+    return handle
 
 
 @dataclass(frozen=True)

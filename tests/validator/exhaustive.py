@@ -67,8 +67,8 @@ def joined(shape: tuple[int, ...], number: I64) -> Batch:
     signals = np.stack((event[s], 2 * system[s] + signal[s] - 1, np.ones_like(s)), axis=1)
     zero = np.zeros_like(a)
     columns = (event[a], system[a], zero, zero + 1, access[a] - 1, zero + DONT_CARE, zero)
-    made = assemble(len(shape) * count, agent, np.zeros(2 * count), waits, signals, np.stack(columns, axis=1))[0]
-    return Batch(made, np.arange(count + 1) * len(shape))
+    union = assemble(len(shape) * count, agent, np.zeros(2 * count), waits, signals, np.stack(columns, axis=1))[0]
+    return Batch(union, np.arange(count + 1) * len(shape))
 
 
 def batches(slice_: int) -> Iterator[tuple[tuple[int, ...], Batch]]:

@@ -79,13 +79,13 @@ def _cells() -> list[tuple[str, str, str, str]]:
 def _matrix(number: int) -> Iterator[Case]:
     model, target, weights, preset = _cells()[number]
     try:
-        made = plan(
+        schedule = plan(
             load_model(model), load_target(target), settings=PRESETS[preset],
             wanted=formats(weights),  # type: ignore[arg-type]
         )  # fmt: skip
     except AmkError:
         return
-    yield f"{model} {target} {weights} {preset}", _document(made)
+    yield f"{model} {target} {weights} {preset}", _document(schedule)
 
 
 def _neighbourhood(number: int) -> Iterator[Case]:
@@ -151,13 +151,13 @@ def _server(tree: Path) -> _Server:
 def compared(parts: tuple[str, ...], tree: Path, number: int) -> dict[str, Any]:
     """One slice, judged by both."""
     part, n = slices(parts)[number]
-    counts, told = Counter[str](), []
+    counts, differences = Counter[str](), []
     for name, document in PARTS[part][0](n):
         before, now = _server(tree).ask(document), answer(document)
         counts["late" if "late" in (before[0], now[0]) else now[0]] += 1
         if before != now and "late" not in (before[0], now[0]):
-            told.append(f"{part}: {name}: was {before}, is {now}")
-    return {part: dict(counts) | {"cases": sum(counts.values())}, "differences": told}
+            differences.append(f"{part}: {name}: was {before}, is {now}")
+    return {part: dict(counts) | {"cases": sum(counts.values())}, "differences": differences}
 
 
 @contextmanager

@@ -74,8 +74,8 @@ class Difference:
 @cache
 def _named(part: str) -> dict[str, Json]:
     """Every case of a part with few of them."""
-    made, slices = PARTS[part]
-    return {name: document for number in range(slices) for name, document in made(number)}
+    cases_of, slices = PARTS[part]
+    return {name: document for number in range(slices) for name, document in cases_of(number)}
 
 
 def document(part: str, name: str) -> Json:

@@ -54,64 +54,64 @@ def random_slice(number: int) -> dict[str, Any]:
     """5,000 random systems: verdict, maximal cut, every clock, race set equal exploration of every reachable cut."""
     rng = Random(10_000_019 + number)
     counts: Counter[str] = Counter()
-    told = []
+    lines = []
     for n in range(SYSTEMS // BATCH):
         found, counted = differences(random_batch(rng, BATCH))
         counts.update(counted)
-        told += [f"slice {number} batch {n}: {line}" for line in found]
-    return {**counts, "differences": told}
+        lines += [f"slice {number} batch {n}: {line}" for line in found]
+    return {**counts, "differences": lines}
 
 
 def two_level_slice(number: int) -> dict[str, Any]:
     """250 random two-level systems: liveness and every order, composed against flat."""
     rng = Random(20_000_003 + number)
     counts: Counter[str] = Counter()
-    told = []
+    lines = []
     for n in range(250):
         found = compare(random_two_level(rng))
         counts["systems"] += 1
         counts["live"] += found.live
         counts["partial"] += found.partial
         counts["implied by partial thresholds alone"] += found.implied > 0
-        told += [f"slice {number} system {n}: {line}" for line in found.wrong]
-    return {**counts, "differences": told}
+        lines += [f"slice {number} system {n}: {line}" for line in found.wrong]
+    return {**counts, "differences": lines}
 
 
 def exhaustive_slice(number: int) -> dict[str, Any]:
     """One of the 4,096 slices of all small systems up to isomorphism."""
     counts: Counter[str] = Counter()
-    told = []
+    lines = []
     for n, (shape, batch) in enumerate(batches(number)):
         found, counted = differences(batch)
         counts.update(counted)
-        told += [f"slice {number} shape {shape} batch {n}: {line}" for line in found]
-    return {**counts, "differences": told}
+        lines += [f"slice {number} shape {shape} batch {n}: {line}" for line in found]
+    return {**counts, "differences": lines}
 
 
 def promela_slice(number: int) -> dict[str, Any]:
     """10 random systems: deadlock and races as spin finds them in the Promela model."""
     rng = Random(30_000_001 + number)
     counts: Counter[str] = Counter()
-    told = []
+    lines = []
     for n in range(10):
         system = random_system(rng)
         mine, theirs = judge(system), spin(system)
         counts.update({"systems": 1, "deadlock": theirs[0], "racy": theirs[1]})
         if theirs != (mine.deadlock is not None, mine.races.racy):
-            told.append(f"slice {number} system {n}: spin says (stuck, racy) = {theirs}")
-    return {**counts, "differences": told}
+            lines.append(f"slice {number} system {n}: spin says (stuck, racy) = {theirs}")
+    return {**counts, "differences": lines}
 
 
 def fuzz_slice(number: int) -> dict[str, Any]:
     """500 damaged schedules."""
     rng = Random(40_000_003 + number)
     counts: Counter[str] = Counter()
-    told = []
+    lines = []
     for n in range(500):
         found = outcome(fuzzed(rng))
         counts["! wrong" if found.startswith("!") else found] += 1
-        told += [f"slice {number} document {n}: {found}"] if found.startswith("!") else []
-    return {**counts, "differences": told}
+        lines += [f"slice {number} document {n}: {found}"] if found.startswith("!") else []
+    return {**counts, "differences": lines}
 
 
 MUTANTS_EACH = 5
@@ -125,9 +125,9 @@ def mutants_slice(number: int) -> dict[str, Any]:
         for n in range(MUTANTS_EACH):
             table.add(decide(mutation(kind.number, f"evidence/{number}/{n}")))
     found = table.as_json()
-    told = [f"slice {number}: {line}" for line in table.differences]
+    lines = [f"slice {number}: {line}" for line in table.differences]
     heads = {name: found[name] for name in (*HEAD, "unknown_outside")}
-    return heads | {"classes": found["classes"], "differences": told}
+    return heads | {"classes": found["classes"], "differences": lines}
 
 
 @cache
@@ -138,8 +138,8 @@ def _victims() -> list[Victim]:
 def forgeries_slice(number: int) -> dict[str, Any]:
     """500 forged certificates of unsafe schedules offered to the checker."""
     reasons, accepted = offer(_victims(), FORGERIES, f"evidence/{number}")
-    told = [f"slice {number}: accepted {line}" for line in accepted]
-    return {"offered": FORGERIES, "accepted": len(accepted), "reasons": dict(reasons), "differences": told}
+    lines = [f"slice {number}: accepted {line}" for line in accepted]
+    return {"offered": FORGERIES, "accepted": len(accepted), "reasons": dict(reasons), "differences": lines}
 
 
 @dataclass(frozen=True)

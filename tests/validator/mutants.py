@@ -62,7 +62,7 @@ def source(mutant: Mutant) -> str:
     found = places(scope, mutant.rule, mutant.of)
     number, count = map(int, mutant.place.split(" of "))
     if len(found) != count:
-        listed = "".join(f"\n  {k}: {place.told(scope.text)}" for k, place in enumerate(found, 1))
+        listed = "".join(f"\n  {k}: {place.description(scope.text)}" for k, place in enumerate(found, 1))
         where = f"{mutant.path}, {mutant.function}: {mutant.rule}{mutant.of and f', of {mutant.of}'}"
         raise ValueError(f"{mutant.name}: {where}: {len(found)} places, expected {count}{listed}")
     return found[number - 1].edited(scope.text)
@@ -106,5 +106,5 @@ def edits_slice(number: int) -> dict[str, Any]:
     """One edit; one that no test notices is a difference."""
     mutant = mutants()[number]
     found = outcome(mutant)
-    told = [] if found in ("killed", "crashed") else [f"slice {number}: {mutant.name} {found}"]
-    return {found: 1, "results": {mutant.name: found}, "differences": told}
+    differences = [] if found in ("killed", "crashed") else [f"slice {number}: {mutant.name} {found}"]
+    return {found: 1, "results": {mutant.name: found}, "differences": differences}

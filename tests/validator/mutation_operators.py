@@ -293,7 +293,7 @@ class Place:
     def edited(self, text: bytes) -> str:
         return (text[: self.start] + self.new.encode() + text[self.end :]).decode()
 
-    def told(self, text: bytes) -> str:
+    def description(self, text: bytes) -> str:
         line = text.count(b"\n", 0, self.start) + 1
         return f"line {line}: {text[self.start : self.end].decode()} > {self.new}"
 

@@ -36,8 +36,8 @@ class Draw:
     def counters(self) -> None:
         for number in range(self.rng.randint(1, 4)):
             init = self.rng.choice((0, 0, 0, 1, 2))
-            made = self.build.counter(init)
-            self.first = made if number == 0 else self.first
+            counter = self.build.counter(init)
+            self.first = counter if number == 0 else self.first
             self.value.append(init)
 
     def contents(self) -> None:

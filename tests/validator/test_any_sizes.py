@@ -13,14 +13,14 @@ from amk.schedule_ir.ops.rope_append import RopeAppendOp
 from amk.schedule_ir.ops.stage_norm import StageNormOp
 from amk.schedule_ir.schedule import Schedule
 from tests.validator import any_sizes
-from tests.validator.any_sizes import drawn, found_in, made
+from tests.validator.any_sizes import drawn, found_in, plan_of
 
 PLAN = {"workers": 4, "kept": "bf16", "head": "bf16", "gpu": "h200"}
 MODEL = {"layers": 1, "hidden": 64, "ffn": 64, "heads": 2, "kv_heads": 1, "head_dim": 32, "vocab": 40}
 
 
 def odd(model: dict[str, Any], **settings: Any) -> Schedule:
-    return made(MODEL | model, {"warps": 1, "handoff": "fenced", "max_tokens": 8, "kv_block": 8} | settings, PLAN)
+    return plan_of(MODEL | model, {"warps": 1, "handoff": "fenced", "max_tokens": 8, "kv_block": 8} | settings, PLAN)
 
 
 def without(op: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,7 +52,7 @@ def test_draws_are_the_same_again_and_mostly_planned() -> None:
     planned = 0
     for n in range(50):
         try:
-            planned += isinstance(made(*drawn(Random(n))).model, ModelSpec)
+            planned += isinstance(plan_of(*drawn(Random(n))).model, ModelSpec)
         except (AmkError, *any_sizes.CRASHES):
             continue
     assert planned > 20

@@ -41,7 +41,7 @@ def thinned(system: System, rng: Random) -> tuple[System, Rows]:
     return whole, (kept[0], kept[1], kept[2])
 
 
-def made(whole: System, rows: Rows) -> tuple[System, Compact]:
+def compact_system(whole: System, rows: Rows) -> tuple[System, Compact]:
     left = compact(whole.agent_of, *rows)
     edges = [
         np.stack([getattr(whole, f"{end}_{c}") for c in ("buffer", "lo", "hi", "value", "delta")], axis=1)
@@ -75,7 +75,7 @@ def test_findings_and_witnesses_are_those_of_the_whole_system() -> None:
     rng, seen = Random(71), Counter[str]()
     for drawn in random_systems(cases(600, 2500), seed=71, max_agents=4, max_events=7):
         whole, rows = thinned(drawn, rng)
-        system, left = made(whole, rows)
+        system, left = compact_system(whole, rows)
         mine, theirs = judge(system, limit=None), judge(whole, limit=None)
         assert mine.run.complete == theirs.run.complete
         number = {int(event): n for n, event in enumerate(left.events)}

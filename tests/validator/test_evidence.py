@@ -59,8 +59,8 @@ def test_a_slice_that_raises_is_a_difference(tmp_path: Path) -> None:
 def test_a_record_says_which_slices_each_commit_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Slice 3 was made first, ahead of the others."""
     path = tmp_path / "record.json"
-    for made, slices in (("one", [3, 0]), ("two", [1, 2, 4])):
-        monkeypatch.setattr(long_run, "commit", partial(str, made))
+    for commit, slices in (("one", [3, 0]), ("two", [1, 2, 4])):
+        monkeypatch.setattr(long_run, "commit", partial(str, commit))
         run = Run("r", _square, path, 6)
         run.open = set(slices)
         for number in slices:
@@ -79,11 +79,11 @@ def test_records_of_two_machines_are_merged_once(tmp_path: Path) -> None:
         for number in slices:
             run.end(number, Measured(_square(number), 1.0, 2.0))
         records.append(run.record)
-    made = long_run.merged(*records)
-    assert (made["done"], made["ahead"], made["counts"]["sum"]) == (2, [3, 4], 26)
-    assert (made["seconds"], made["cpu_seconds"], made["commits"]) == (4.0, 8.0, {long_run.commit(): "0-1 3-4"})
+    union = long_run.merged(*records)
+    assert (union["done"], union["ahead"], union["counts"]["sum"]) == (2, [3, 4], 26)
+    assert (union["seconds"], union["cpu_seconds"], union["commits"]) == (4.0, 8.0, {long_run.commit(): "0-1 3-4"})
     with pytest.raises(ValueError, match="share 2 slices"):
-        long_run.merged(made, records[0])
+        long_run.merged(union, records[0])
 
 
 @pytest.mark.turns(4)

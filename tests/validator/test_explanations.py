@@ -35,12 +35,12 @@ def test_every_diagnostic_says_where_what_why_and_what_to_do(code: str) -> None:
     verdict = verify(schedule)
     assert code in [d.code for d in verdict.diagnostics]
     for diagnostic in verdict.diagnostics:
-        told = as_json(located(diagnostic, "plan.json", positions))
-        where, source = told["where"], told["source"]
+        document = as_json(located(diagnostic, "plan.json", positions))
+        where, source = document["where"], document["source"]
         assert where["path"] in positions, (diagnostic.code, where)
         assert where["line"] == 1 and 1 <= where["column"] < source["end_column"] <= len(text)
-        assert any(fact["mark"] == "=" and len(fact["text"]) > 8 for fact in told["facts"])
-        assert len(told["help"]) > 15 and len(told["message"]) > 15
+        assert any(fact["mark"] == "=" and len(fact["text"]) > 8 for fact in document["facts"])
+        assert len(document["help"]) > 15 and len(document["message"]) > 15
         lines = render([located(diagnostic, "plan.json", positions)]).splitlines()
         assert lines[0].startswith(("error[", "warning[")) and lines[1].startswith("  --> plan.json:1:")
         assert lines[2].startswith("   | ") and lines[-1].startswith("   = help: ")

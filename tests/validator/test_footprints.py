@@ -96,8 +96,8 @@ def _found(rows: I64) -> dict[Content, list[tuple[int, int]]]:
 
 
 def _steps(schedule: Schedule) -> list[list[Item]]:
-    made = trace(schedule, 0, 2)
-    return [[made.items[n] for n in numbers.reshape(-1).tolist()] for numbers in steps_with_data(made)]
+    item_trace = trace(schedule, 0, 2)
+    return [[item_trace.items[n] for n in numbers.reshape(-1).tolist()] for numbers in steps_with_data(item_trace)]
 
 
 def _meeting(schedule: Schedule, item: Item) -> list[Meeting]:
@@ -198,8 +198,8 @@ def test_joined_rows_have_the_same_bytes_and_stand_apart_where_they_must() -> No
         )  # fmt: skip
         place, agent = rng.integers(0, 2, count), rng.integers(0, 3, count)
         words, acts = (rows[:, 0] == 1) & (rows[:, 1] == READ) & bool(rng.random() < 0.5), bool(rng.random() < 0.2)
-        made, at, grouped = joined(rows, place, agent, words, acts, np.array([PART, PART]))
-        assert _cells(made, place[at]) == _cells(rows, place)
+        boxes, at, grouped = joined(rows, place, agent, words, acts, np.array([PART, PART]))
+        assert _cells(boxes, place[at]) == _cells(rows, place)
         clash = False  # where warps share a buffer of which some bytes are touched twice and some written
         for where, buffer in {(p, b) for p, b in zip(place.tolist(), rows[:, 0].tolist(), strict=True)}:
             mine = np.flatnonzero((place == where) & (rows[:, 0] == buffer))
@@ -212,7 +212,7 @@ def test_joined_rows_have_the_same_bytes_and_stand_apart_where_they_must() -> No
         assert sorted(at[~grouped].tolist()) == np.flatnonzero(alone).tolist()
         apart_seen += clash
         spans = sorted(
-            (*made[k, [0, 1, 4, 5, 2, 3]].tolist(), place[at[k]], *made[k, 6:8].tolist())
+            (*boxes[k, [0, 1, 4, 5, 2, 3]].tolist(), place[at[k]], *boxes[k, 6:8].tolist())
             for k in np.flatnonzero(grouped)
         )
         assert all(one[:7] != other[:7] or one[8] < other[7] for one, other in pairwise(spans))
@@ -222,13 +222,13 @@ def test_joined_rows_have_the_same_bytes_and_stand_apart_where_they_must() -> No
 def _alike(found: list[tuple[I64, Footprint]], schedule: Schedule, worker: int) -> list[object]:
     """What workers of a class have in common: rows of shared memory but for one displacement per family."""
     first: dict[int, int] = {}
-    told = []
+    signature = []
     for numbers, one in found:
         mine = (one.worker == worker) & (one.rows[:, 0] == SHARED)
         for row, item, agent in zip(one.rows[mine].tolist(), one.item[mine], one.agent[mine], strict=True):
             shift = first.setdefault(row[4] >> FAMILY_SHIFT if row[4] >= 0 else -1, row[5])
-            told.append((int(numbers.reshape(-1)[item]), int(agent), *row[:5], row[5] - shift))
-    return told
+            signature.append((int(numbers.reshape(-1)[item]), int(agent), *row[:5], row[5] - shift))
+    return signature
 
 
 @pytest.mark.parametrize("name", sorted(PLANS))
@@ -237,10 +237,10 @@ def test_one_worker_of_each_class_has_its_shared_memory_checked(name: str) -> No
     abstraction = PositionAbstraction(schedule, Footprints(schedule))
     (group,) = groups_of(schedule, 1, Instances(schedule.counters))
     abstraction.add(group)
-    made: Trace = group.order.trace
+    item_trace: Trace = group.order.trace
     found, workers = [], np.arange(WORKERS)
-    for numbers in steps_with_data(made):
-        items = [made.items[n] for n in numbers.reshape(-1).tolist()]
+    for numbers in steps_with_data(item_trace):
+        items = [item_trace.items[n] for n in numbers.reshape(-1).tolist()]
         pos = np.tile(abstraction.positions(items[0], workers), (len(items), 1))
         found.append((numbers, abstraction.footprints.of(items, workers, pos)))
     classes = [_alike(found, schedule, worker) for worker in range(WORKERS)]

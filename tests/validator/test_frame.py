@@ -173,10 +173,10 @@ def test_what_is_relied_on_is_told_as_what_must_hold() -> None:
     scratch = edited(base, Edit("replace", (*named(base, "buffers", "embedding"), "role"), "scratch"))
     shape = [model["vocab"], model["hidden"]]
     filled = edited(base, Edit("replace", ("streams", 0, "source"), "embedding"))
-    told = [{d.message for d in check_needs(parsed(document))} for document in (scratch, filled)]
-    assert f"a launch requires that 'embedding' is a constant buffer of shape {shape} for the host" in told[0]
-    assert "a launch requires that 'embedding' is filled with packed weights" in told[1]
-    assert "a launch requires that the host knows the constant buffer 'weights' by its name" in told[1]
+    messages = [{d.message for d in check_needs(parsed(document))} for document in (scratch, filled)]
+    assert f"a launch requires that 'embedding' is a constant buffer of shape {shape} for the host" in messages[0]
+    assert "a launch requires that 'embedding' is filled with packed weights" in messages[1]
+    assert "a launch requires that the host knows the constant buffer 'weights' by its name" in messages[1]
 
 
 def test_what_does_not_fit_is_refused_before_anything_else_is_looked_at() -> None:

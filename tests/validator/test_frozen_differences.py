@@ -27,14 +27,14 @@ def test_a_line_is_read_as_it_was_written() -> None:
 def test_the_names_of_a_slice_give_its_schedules(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frozen, "MUTANTS", 3)
     monkeypatch.setattr(frozen, "FILES", 2)
-    for name, made in frozen._mutants(5):
-        assert document("mutants", name) == made
+    for name, case in frozen._mutants(5):
+        assert document("mutants", name) == case
     survey = Survey(base("LayerNorm, parallel"))
     for change in ordered("LayerNorm, parallel")[:3]:
         assert document("neighbourhood", f"LayerNorm, parallel {change.key}") == survey.edited(change)
     monkeypatch.setitem(frozen.PARTS, "files", (frozen._files, 1))
-    for name, made in frozen._files(0):
-        assert document("files", name) == made
+    for name, case in frozen._files(0):
+        assert document("files", name) == case
 
 
 def test_bisection_finds_where_each_answer_ends() -> None:

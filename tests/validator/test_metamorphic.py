@@ -33,10 +33,10 @@ class Rows:
 
     def system(self) -> tuple[System, list[int]]:
         """The system, and the new number of every event."""
-        made, ids = assemble(
+        system, ids = assemble(
             self.agents, self.agent, self.init, self.waits, self.signals, self.accesses, self.initial, self.final
         )
-        return made, ids.tolist()
+        return system, ids.tolist()
 
 
 def rows_of(system: System) -> Rows:
@@ -58,7 +58,7 @@ def pairs(found: Judgement, number: Callable[[int], int] = lambda e: e) -> set[f
     return {frozenset((number(r.first), number(r.second))) for r in found.races.races}
 
 
-def told(found: Judgement) -> tuple[bool, bool, bool]:
+def verdict(found: Judgement) -> tuple[bool, bool, bool]:
     correct = found.dataflow.correct or found.races.racy  # what a racy run reads is chance
     return found.deadlock is not None, found.races.racy, correct
 
@@ -98,10 +98,10 @@ def test_the_verdict_does_not_depend_on_names_and_tiles(change: Callable[[Rows, 
     for _ in range(SYSTEMS):
         system = random_system(rng)
         mine = judge(system, limit=None)
-        made, ids = change(rows_of(system), rng).system()
+        variant, ids = change(rows_of(system), rng).system()
         back = {new: old for old, new in enumerate(ids)}
-        other = judge(made, limit=None)
-        assert told(mine) == told(other)
+        other = judge(variant, limit=None)
+        assert verdict(mine) == verdict(other)
         assert pairs(mine) == pairs(other, back.__getitem__)
 
 
@@ -115,15 +115,15 @@ def test_splitting_an_event_before_its_signals_changes_nothing() -> None:
         # the new event is listed right behind the one it continues, so that its agent runs it next
         place = {e: e + (e > split) for e in range(system.events)}
         agent.insert(split + 1, rows.agent[split])
-        made, _ = Rows(
+        variant, _ = Rows(
             rows.agents, agent, rows.init,
             [(place[e], *rest) for e, *rest in rows.waits],
             [(split + 1 if e == split else place[e], *rest) for e, *rest in rows.signals],
             [(place[e], *rest) for e, *rest in rows.accesses],
             rows.initial, rows.final,
         ).system()  # fmt: skip
-        mine, other = judge(system, limit=None), judge(made, limit=None)
-        assert told(mine) == told(other) and len(pairs(mine)) == len(pairs(other))
+        mine, other = judge(system, limit=None), judge(variant, limit=None)
+        assert verdict(mine) == verdict(other) and len(pairs(mine)) == len(pairs(other))
 
 
 def test_one_more_wait_never_adds_a_race_and_one_less_never_a_deadlock() -> None:
@@ -141,13 +141,13 @@ def test_one_more_wait_never_adds_a_race_and_one_less_never_a_deadlock() -> None
             less = judge(replace(rows, waits=rows.waits[:dropped] + rows.waits[dropped + 1 :]).system()[0], limit=None)
             assert pairs(less) >= pairs(mine)
             assert less.deadlock is None or mine.deadlock is not None
-            changed += told(less) != told(mine)
-        changed += told(more) != told(mine)
+            changed += verdict(less) != verdict(mine)
+        changed += verdict(more) != verdict(mine)
     assert changed > SYSTEMS // 10
 
 
 def test_rows_survive_the_round_trip() -> None:
     system = random_system(Random(24))
-    made, ids = rows_of(system).system()
+    copy, ids = rows_of(system).system()
     assert ids == list(range(system.events))
-    assert all(np.array_equal(getattr(made, n), getattr(system, n)) for n in ("agent_first", "access_lo", "wait_first"))
+    assert all(np.array_equal(getattr(copy, n), getattr(system, n)) for n in ("agent_first", "access_lo", "wait_first"))

@@ -25,9 +25,9 @@ KINDS = frozenset({"read"})
 
 def test_at_least_140_edits_differ_and_each_has_its_place() -> None:
     """A change of the validator may take a place away; the message of `source` lists those that are there."""
-    made = {(mutant.path, source(mutant)) for mutant in mutants()}
-    assert len(made) == len({mutant.name for mutant in mutants()}) == len(mutants()) >= LEAST
-    for path, text in made:
+    sources = {(mutant.path, source(mutant)) for mutant in mutants()}
+    assert len(sources) == len({mutant.name for mutant in mutants()}) == len(mutants()) >= LEAST
+    for path, text in sources:
         assert ast.dump(ast.parse(text)) != ast.dump(ast.parse((ROOT / path).read_text()))
 
 
@@ -71,8 +71,8 @@ def test_a_place_that_is_gone_is_told_with_the_edit_and_the_places_there_are() -
 )
 def test_a_rule_edits_its_place_alone(rule: str, of: str, old: str, new: str) -> None:
     scope = Scope.named(EXAMPLE, "Clocks.lower")
-    made = [place.edited(scope.text) for place in places(scope, rule, of)]
-    assert EXAMPLE.count(old) == 1 and EXAMPLE.replace(old, new) in made
+    sources = [place.edited(scope.text) for place in places(scope, rule, of)]
+    assert EXAMPLE.count(old) == 1 and EXAMPLE.replace(old, new) in sources
 
 
 def test_statements_outside_of_functions_have_places() -> None:

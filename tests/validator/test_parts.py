@@ -31,7 +31,7 @@ def of_parts(shown: I64, who: I64) -> Bytes:
     return found
 
 
-def told(found: Bytes) -> set[tuple[int, tuple[tuple[int, int, int, int], ...]]]:
+def signatures_of(found: Bytes) -> set[tuple[int, tuple[tuple[int, int, int, int], ...]]]:
     """What a byte is touched by, up to one displacement for each value."""
     signatures = set()
     for (buffer, _), touches in found.items():
@@ -75,7 +75,7 @@ def test_what_is_looked_at_is_what_every_byte_is_touched_by(seed: int) -> None:
         shown[:, [LO, HI]] += moved * size
         shown[:, DELTA] += moved * found[at, TURN]
         every, kept = of_rows(rows), of_parts(shown, of[at])
-        assert told(kept) == told(every)
+        assert signatures_of(kept) == signatures_of(every)
         assert all({*touches} == {*every[byte]} for byte, touches in kept.items())
         fewer += len(kept) < len(every)
     assert fewer > 30

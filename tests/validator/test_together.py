@@ -94,16 +94,16 @@ def test_scales_that_stand_apart_are_those_of_one_format() -> None:
         "int8 first": ((1, formats("int8", "bf16")), (1, formats("int4-g64", "bf16"))),
         "int8 last": ((1, formats("int4-g64", "bf16")), (1, formats("int8", "bf16"))),
     }  # fmt: skip
-    made = {name: tiny_plan(model, **ALIKE, wanted=each, scales_apart=True) for name, each in wanted.items()}
+    schedules = {name: tiny_plan(model, **ALIKE, wanted=each, scales_apart=True) for name, each in wanted.items()}
     fewer = tiny_plan(model, workers=7, warps=4, wanted=wanted["int8"], scales_apart=True)
-    assert apart(made["int8"], fewer) == apart(fewer, made["int8"]) == []
+    assert apart(schedules["int8"], fewer) == apart(fewer, schedules["int8"]) == []
     source = RandomTensors(model)
-    scales = {name: packed_arrays(schedule, source)[1] for name, schedule in made.items()}
-    for one, other in permutations(made, 2):
+    scales = {name: packed_arrays(schedule, source)[1] for name, schedule in schedules.items()}
+    for one, other in permutations(schedules, 2):
         common = scales[one].keys() & scales[other].keys()
         same = all(np.array_equal(scales[one][name], scales[other][name]) for name in common)
-        assert (apart(made[one], made[other]) == []) == same, (one, other)
-        assert {d.code for d in apart(made[one], made[other])} <= {"AMK103"}
+        assert (apart(schedules[one], schedules[other]) == []) == same, (one, other)
+        assert {d.code for d in apart(schedules[one], schedules[other])} <= {"AMK103"}
     head = model.sliced(2, 2, head=True)
     int8, fp8 = (tiny_plan(head, **ALIKE, wanted=formats(form), scales_apart=True) for form in ("int8", "fp8"))
     assert apart(int8, int8) == [] and [d.code for d in apart(int8, fp8)] == ["AMK103"], "it has no layers"
@@ -271,9 +271,9 @@ def test_the_command_judges_all_of_them(tmp_path: Path, capsys: pytest.CaptureFi
     assert main(["verify", *files[3:]]) == 1
     assert "the buffers of all need" in capsys.readouterr().err
     assert main(["verify", files[0], files[2], "--format", "json"]) == 1
-    told = json.loads(capsys.readouterr().out)
-    assert told["verdict"] == "UNSAFE"
-    assert {d["code"] for d in told["diagnostics"]} == {"AMK103"}
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["verdict"] == "UNSAFE"
+    assert {d["code"] for d in answer["diagnostics"]} == {"AMK103"}
     assert main(["verify", files[0], files[1], "--certificate", str(tmp_path / "c.json")]) == 2
 
 

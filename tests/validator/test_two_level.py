@@ -22,7 +22,7 @@ from amk.validator.order.two_levels import LocalOrder
 from amk.validator.program.system import I64, System
 from amk.validator.verify import verify
 from tests.validator.ring_system import ring_system
-from tests.validator.two_level import awaited, compare, given, random_two_level, schedule_of, step
+from tests.validator.two_level import awaited, compare, random_two_level, schedule_of, signal, step
 
 SYSTEMS = 400
 
@@ -68,7 +68,7 @@ def test_wrong_rule_local_past_of_a_wait_that_is_not_conjunctive_is_caught() -> 
     assert [d.code for d in verdict.diagnostics] == ["AMK404"]
     held = [step({"op": "wait", "role": f"w{w}"}, waits=[awaited("g0", 1)]) for w in (1, 2)]
     meet = [step({"op": "barrier", "role": "all", "id": 1, "agents": agents}) for agents in (2, 3)]
-    give = step({"op": "signal", "role": "w0"}, signals=[given("g0", 1)])
+    give = step({"op": "signal", "role": "w0"}, signals=[signal("g0", 1)])
     helped = compare(schedule_of([[*held, meet[0], give], [give]]))
     assert helped.live and all("composed False" in line for line in helped.wrong)
     assert compare(schedule_of([[*held, meet[0], give], []])).wrong

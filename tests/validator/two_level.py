@@ -52,7 +52,7 @@ class _Draw:
             return step({"op": "wait", "role": role}, waits=[awaited(f"g{counter}", now)])
         amount = rng.choice((1, 1, 1, 2))
         self.value[counter] += amount * ROLES[role][1]
-        return step({"op": "signal", "role": role}, signals=[given(f"g{counter}", amount)])
+        return step({"op": "signal", "role": role}, signals=[signal(f"g{counter}", amount)])
 
 
 def step(op: dict[str, Any], waits: list[Any] | None = None, signals: list[Any] | None = None) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def awaited(counter: str, at_least: int) -> dict[str, Any]:
     return {"counter": counter, "index": [0], "at_least": at_least, "order": "acquire"}
 
 
-def given(counter: str, amount: int) -> dict[str, Any]:
+def signal(counter: str, amount: int) -> dict[str, Any]:
     return {"counter": counter, "index": [0], "add": amount, "order": "release"}
 
 
@@ -130,9 +130,9 @@ def compare(schedule: Schedule) -> Comparison:
     np.fill_diagonal(truth, False)
     np.fill_diagonal(composed, False)
     bad = np.argwhere(composed != truth).tolist()
-    told = tuple(f"events {a} and {b}: composed {composed[a, b]}" for a, b in bad[:3])
+    mismatches = tuple(f"events {a} and {b}: composed {composed[a, b]}" for a, b in bad[:3])
     partial, implied = not _conjunctive(flat.system, clocks), _implied(inter_cta, nodes, truth)
-    return Comparison(True, partial, implied, told + _warp_groups(groups, order, truth)[:3])
+    return Comparison(True, partial, implied, mismatches + _warp_groups(groups, order, truth)[:3])
 
 
 def _implied(inter_cta: InterCtaSystem, nodes: np.ndarray, truth: np.ndarray) -> int:
@@ -157,8 +157,8 @@ def _conjunctive(system: System, clocks: Clocks) -> bool:
 
 def _matrix(order: IntervalOrder, nodes: np.ndarray) -> np.ndarray:
     i, j = np.meshgrid(nodes, nodes, indexing="ij")
-    made: np.ndarray = order.precedes(i.reshape(-1), j.reshape(-1)).reshape(i.shape)
-    return made
+    order_of_pairs: np.ndarray = order.precedes(i.reshape(-1), j.reshape(-1)).reshape(i.shape)
+    return order_of_pairs
 
 
 def _warp_groups(groups: list[Group], order: IntervalOrder, truth: np.ndarray) -> tuple[str, ...]:

@@ -61,11 +61,11 @@ def straddling_tile(rng: Random) -> Mutant:
             column[worker] = other if column[worker] == lost else column[worker]
     counter = {"name": "rows", "shape": [layers, k], "scope": "gpu", "handoff": "fenced", "init": 0}
     waiting, giving = users(document, "qkv")
-    given = {"counter": "rows", "index": [{"l": 1}, {"worker": 1}], "add": 1, "order": "release"}
+    signal = {"counter": "rows", "index": [{"l": 1}, {"worker": 1}], "add": 1, "order": "release"}
     edits = [table(document, f"from.{i}", column) for i, column in enumerate(columns)]
     merged = document["tables"] | {f"from.{i}": column for i, column in enumerate(columns)}
     edits = [Edit("replace", ("tables",), merged), Edit("insert", ("counters", 0), counter)]
-    edits.append(Edit("replace", giving[0][:-1], [given]))
+    edits.append(Edit("replace", giving[0][:-1], [signal]))
     wait = {"counter": "rows", "at_least": {"t": 1, "1": 1}, "order": "acquire"}
     many = [wait | {"index": [{"l": 1}, {f"from.{i}": 1}]} for i in range(room)]
     return base, [*edits, Edit("replace", waiting[0][:-1], many)]

@@ -180,7 +180,7 @@ def store_system(store: Store) -> System:
     issued = [build.counter() for _ in range(store.chunks)]
     read = [build.counter() for _ in range(store.chunks)]
     done = [build.counter() for _ in range(store.chunks)]
-    told = build.counter(name="told")
+    announcement = build.counter(name="told")
     for chunk in range(store.chunks):
         event, slot = build.event(warp), chunk % store.slots
         for earlier in range(chunk - store.pending):
@@ -197,9 +197,9 @@ def store_system(store: Store) -> System:
     last = build.event(warp)
     for chunk in range(store.chunks):
         build.wait(last, (read if store.read_only else done)[chunk], 1)
-    build.signal(last, told)
+    build.signal(last, announcement)
     event = build.event(other)
-    build.wait(event, told, 1)
+    build.wait(event, announcement, 1)
     for chunk in range(store.chunks):
         build.read(event, 1, chunk, chunk + 1, value=chunk)
     return build.build()

@@ -47,8 +47,8 @@ def _spare(document: Json, like: str, name: str) -> list[Edit]:
     for extent in buffer["shape"]:
         size *= extent
     place = -(-document["launch"]["shared_bytes"] // 128) * 128
-    made = buffer | {"name": name, "offset": place}
-    return [Edit("insert", ("buffers", 0), made), Edit("replace", ("launch", "shared_bytes"), place + size)]
+    spare = buffer | {"name": name, "offset": place}
+    return [Edit("insert", ("buffers", 0), spare), Edit("replace", ("launch", "shared_bytes"), place + size)]
 
 
 def mixed_sum(rng: Random) -> Mutant:

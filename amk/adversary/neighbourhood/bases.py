@@ -33,8 +33,8 @@ def _small(
     block = max(CONTEXT // 3, settings.rows)
     settings = replace(settings, kv_block=block, max_tokens=CONTEXT, max_ring_bytes=min(settings.max_ring_bytes, 16384))
     spec = SMALLEST.model_copy(update={"max_context": 3 * block} | model)
-    made = plan(spec, load_target(gpu), settings=settings, wanted=wanted, workers=workers, max_context=3 * block)
-    return json.loads(made.model_dump_json())
+    schedule = plan(spec, load_target(gpu), settings=settings, wanted=wanted, workers=workers, max_context=3 * block)
+    return json.loads(schedule.model_dump_json())
 
 
 MIXED = formats("int4-g128", "int8-g128") | {"o": "bf16", "down": "int8"}

@@ -61,8 +61,8 @@ class Search:
                     left -= 1
 
     def _pending(self, name: str) -> Iterator[Change]:
-        made = pairs(name, self.seed) if self.pairs else iter(ordered(name, self.seed))
-        return (change for change in made if key_of(name, change) not in self.ledger.done)
+        changes = pairs(name, self.seed) if self.pairs else iter(ordered(name, self.seed))
+        return (change for change in changes if key_of(name, change) not in self.ledger.done)
 
     def judged(self, name: str, survey: Survey, change: Change) -> Line:
         """What becomes of one edit, written down."""
@@ -138,13 +138,13 @@ def _write(folder: Path, line: Line, document: Json) -> None:
     file = f"edit-{line.key}.json"
     (folder / file).write_text(json.dumps(document, sort_keys=True, separators=(",", ":")) + "\n", encoding="ascii")
     outcome = line.outcome
-    told = (
+    entry = (
         f"{file}: passes {outcome.hole} ({outcome.verdict}{' ' if outcome.codes else ''}{' '.join(outcome.codes)}, "
         f"certificate {outcome.certificate}); {outcome.judge}; base {line.base}, {line.field}, {line.kind}: "
         f"{line.edits[:200]}; {outcome.why[:160]}"
     )
     with (folder / "README").open("a", encoding="utf-8") as readme:
-        readme.write(told.replace("\n", " ") + "\n")
+        readme.write(entry.replace("\n", " ") + "\n")
 
 
 def commit() -> str:

@@ -147,8 +147,8 @@ class Survey:
             return Outcome(verdict.status, codes, certificate, seconds=clock.seconds)
         ruling = judge(schedule, requests)
         clock.lap("judge")
-        told, why = _outcome(ruling), ruling.why[:300]
-        return Outcome(verdict.status, codes, certificate, told, why, requests, clock.seconds)
+        result, why = _outcome(ruling), ruling.why[:300]
+        return Outcome(verdict.status, codes, certificate, result, why, requests, clock.seconds)
 
     def _checked(self, schedule: Schedule, digest: str, safe: bool) -> str:
         """What the checker makes of the schedule serves all of its certificates: nothing of it depends on them."""
@@ -161,10 +161,10 @@ class Survey:
     def _own(self, schedule: Schedule, digest: str, proof: Proof) -> str:
         """The certificate of a SAFE schedule, through text, as a file has it."""
         try:
-            made = json.loads(json.dumps(certify_schedule(schedule, checked=False, proof=proof)))
+            certificate = json.loads(json.dumps(certify_schedule(schedule, checked=False, proof=proof)))
         except NotSafe as error:
             return f"none: {error}"[:200]
-        found = check_certificate(schedule, digest, made, proof)
+        found = check_certificate(schedule, digest, certificate, proof)
         return "accepted" if found.accepted else f"refused: {found.reason}"[:200]
 
     def _foreign(self, schedule: Schedule, digest: str, proof: Proof) -> str:

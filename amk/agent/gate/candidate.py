@@ -121,7 +121,7 @@ class Workshop:
         self.model, self.target, self.context, self.batch = model, target, context, batch
         self.simulator = simulator
         self.wanted = BF16 if wanted is None else wanted
-        self._made: OrderedDict[Design, Candidate | Impossible] = OrderedDict()
+        self._candidates: OrderedDict[Design, Candidate | Impossible] = OrderedDict()
         self._keys: OrderedDict[Settings, str | None] = OrderedDict()
 
     def __reduce__(self) -> tuple[type[Self], tuple[ModelSpec, Target, int | None, Formats, int, Simulator]]:
@@ -133,12 +133,12 @@ class Workshop:
         """Plan the settings and make the edits; a plan without edits is lowered at once. The context is the run's, so
         no candidate wins by a smaller cache."""
         design = design if isinstance(design, Design) else Design(design)
-        found = self._made.get(design)
+        found = self._candidates.get(design)
         if found is None:
             found = self._edited(design) if design.edits else self._build(design.settings)
-            self._made[design] = found
-            if len(self._made) > KEPT_PROGRAMS:
-                self._made.popitem(last=False)
+            self._candidates[design] = found
+            if len(self._candidates) > KEPT_PROGRAMS:
+                self._candidates.popitem(last=False)
         return found
 
     def key(self, settings: Settings) -> str | None:

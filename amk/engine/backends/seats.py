@@ -59,7 +59,7 @@ class Seats(ABC, Generic[A]):
         self._asks: list[A] = []
         self._turn = threading.Condition()
         self._computing, self._expected, self._clock = False, 0, 0
-        self._told = threading.local()
+        self._reply = threading.local()
 
     @property
     def sequences(self) -> int:
@@ -69,7 +69,7 @@ class Seats(ABC, Generic[A]):
     @property
     def cached(self) -> int:
         """Tokens of this thread's last request that were not read anew."""
-        return int(getattr(self._told, "cached", 0))
+        return int(getattr(self._reply, "cached", 0))
 
     @abstractmethod
     def _compute(self, busy: Sequence[Seat[A]]) -> None:
@@ -90,7 +90,7 @@ class Seats(ABC, Generic[A]):
                 ask.error = error
                 self._leave()
                 raise
-        self._told.cached = ask.cached
+        self._reply.cached = ask.cached
         if ask.error is not None:
             raise ask.error
         return ask

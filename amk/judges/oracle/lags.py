@@ -40,8 +40,8 @@ class _Runs:
         self.system = system
         self.known: dict[tuple[int, bool], set[int]] = {}
         self.givers: dict[int, list[tuple[int, int]]] = defaultdict(list)
-        for segment, given in enumerate(system.signals):
-            for cell, amount in given:
+        for segment, signals in enumerate(system.signals):
+            for cell, amount in signals:
                 self.givers[cell].append((segment, amount))
 
     def most(self, segment: int, cell: int) -> int:
@@ -54,8 +54,8 @@ class _Runs:
         before = _before(self.system.spelled, segment)
         if before is None:
             return int(self.system.start[cell])
-        given = (amount for giver, amount in self.givers[cell] if before not in self.ended(giver, starts=True))
-        return int(self.system.start[cell]) + sum(given)
+        amounts = (amount for giver, amount in self.givers[cell] if before not in self.ended(giver, starts=True))
+        return int(self.system.start[cell]) + sum(amounts)
 
     def ended(self, without: int, starts: bool) -> set[int]:
         """What can end although this one does not."""

@@ -41,7 +41,7 @@ def apply(
 ) -> Applied:
     """The edited schedule. AMK018 if an edit does not apply, AMK0xx if the result has no meaning (exit 2)."""
     rest = list(edits)
-    told = [edit_text(edit) for edit in edits]
+    lines = [edit_text(edit) for edit in edits]
     if rest and isinstance(rest[0], kinds.Knobs):
         first = rest.pop(0)
         assert isinstance(first, kinds.Knobs)
@@ -49,14 +49,14 @@ def apply(
             refuse("settings of the planner are changed where a planner is at hand, which is not here")
         schedule = replan(schedule, first)
     draft = Draft(schedule)
-    for number, edit in enumerate(rest, len(told) - len(rest)):
+    for number, edit in enumerate(rest, len(lines) - len(rest)):
         try:
             _make(edit, draft)
         except AmkError as error:
             found = [replace(d, message=f"edit {number} ({edit.do}): {d.message}") for d in error.diagnostics]
             raise AmkError(found, error.exit_code) from error
     mended = tuple(repaired_draft(draft, rest)) if repair else ()
-    return Applied(draft.finish(), tuple(told), mended, draft.roots)
+    return Applied(draft.finish(), tuple(lines), mended, draft.roots)
 
 
 def edit_text(edit: kinds.Edit) -> str:
@@ -166,10 +166,10 @@ def _(edit: kinds.Fuse, draft: Draft) -> None:
     if node is into or not isinstance(node, Leaf) or not isinstance(node.step.op, WaitOp | SignalOp):
         refuse(f"'{edit.node}' is no wait or signal step beside '{edit.into}'")
     parent.nodes.remove(node)
-    given = {"waits": (*into.step.waits, *node.step.waits), "signals": (*into.step.signals, *node.step.signals)}
-    if max(map(len, given.values())) > 64:
+    entries = {"waits": (*into.step.waits, *node.step.waits), "signals": (*into.step.signals, *node.step.signals)}
+    if max(map(len, entries.values())) > 64:
         refuse(f"'{edit.into}' would have more than 64 waits or signals")
-    into.step = into.step.model_copy(update=given)
+    into.step = into.step.model_copy(update=entries)
 
 
 @_make.register

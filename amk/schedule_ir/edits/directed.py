@@ -178,8 +178,8 @@ def _order_of_workers(hot: Hot, workers: int) -> list[int]:
     if choice == 1:
         return list(range(workers))[::-1]
     other = hot.scene.one([n for n in hot.schedule.tables if n.endswith(".count")])
-    given = hot.schedule.tables[other]
-    return sorted(range(workers), key=lambda w: (given[w], -w))
+    counts = hot.schedule.tables[other]
+    return sorted(range(workers), key=lambda w: (counts[w], -w))
 
 
 def _ring(hot: Hot) -> Edits:

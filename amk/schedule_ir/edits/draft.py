@@ -88,10 +88,10 @@ class Draft:
         )
         fields = self.header | {key: tuple(self.entries[kind].values()) for kind, (key, _) in KINDS.items()}
         fields |= {"programs": programs, "tables": self.tables}
-        made = valid(lambda: Schedule.model_validate(dict(self.schedule) | fields), "the edited schedule")
-        if wrong := check_references(made):
+        schedule = valid(lambda: Schedule.model_validate(dict(self.schedule) | fields), "the edited schedule")
+        if wrong := check_references(schedule):
             raise AmkError(wrong)
-        return made
+        return schedule
 
 
 def valid(build: Callable[[], M], what: str) -> M:

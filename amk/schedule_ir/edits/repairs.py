@@ -139,10 +139,10 @@ def _thresholds(draft: Draft, edits: Sequence[kinds.Edit]) -> Iterator[str]:
     said = {(e.node, e.counter) for e in edits if isinstance(e, kinds.SetWait) and e.at_least is not None}
     if not _counted(draft) or not (joins := full_joins(draft.schedule)):
         return
-    given = totals(draft.finish())
+    sums_by_counter = totals(draft.finish())
     for leaf in _leaves(draft):
         for i, wait in enumerate(leaf.step.waits):
-            counts = given.get(wait.counter)
+            counts = sums_by_counter.get(wait.counter)
             if counts is None or key_of(leaf.name, wait) not in joins or (leaf.name, wait.counter) in said:
                 continue
             sums = {int(n) for n in counts}

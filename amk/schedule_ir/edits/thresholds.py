@@ -95,12 +95,12 @@ def totals(schedule: Schedule) -> dict[str, IntArray]:
 
 def full_joins(schedule: Schedule) -> set[tuple[str, str, str]]:
     """Waits, by `key_of`, whose threshold is all that a token signals, in every round and for every agent."""
-    given, shapes = totals(schedule), {c.name: c.shape for c in schedule.counters}
+    sums_by_counter, shapes = totals(schedule), {c.name: c.shape for c in schedule.counters}
     found: dict[tuple[str, str, str], bool] = {}
     for site in sites(schedule):
         for wait in site.step.waits:
-            where = site.instances(wait.index, shapes[wait.counter]) if wait.counter in given else None
-            full = where is not None and "t" in site.loops and _is_all(site, wait, given[wait.counter][where])
+            where = site.instances(wait.index, shapes[wait.counter]) if wait.counter in sums_by_counter else None
+            full = where is not None and "t" in site.loops and _is_all(site, wait, sums_by_counter[wait.counter][where])
             key = key_of(site.name, wait)
             found[key] = found.get(key, True) and full
     return {key for key, full in found.items() if full}

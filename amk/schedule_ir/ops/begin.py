@@ -96,7 +96,7 @@ class BeginOp(Op):
         for name, value in zip(names, mem.read_int(self.state, 0, len(names)), strict=True):
             mem.regs[name] = int(value)
         if self.position is not None:
-            given = int(mem.read_int(self.position, 0, 1)[0])
-            mem.regs["pos"] = min(max(given, 0), geo.context - 1)
+            position = int(mem.read_int(self.position, 0, 1)[0])
+            mem.regs["pos"] = min(max(position, 0), geo.context - 1)
         if self.prompt is not None:
             given_rows(geo, mem, self.prompt)

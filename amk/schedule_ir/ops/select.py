@@ -138,12 +138,12 @@ class Selection(Op):
         regs, found = mem.regs, list[int]()
         for r in range(geo.rows_each):
             at = regs["pos"] + r + 1
-            if given := at < words[0]:
+            if in_prompt := at < words[0]:
                 found.append(int(mem.read_int(self.prompt, at, at + 1)[0]))
             else:
                 found.append(regs["token"] if regs["done"] else self._largest(geo, mem, r))
                 regs["done"] |= int(found[-1] in words[1 : len(REQUEST)])
-            last = r == geo.rows_each - 1 or bool(regs["done"] and not given)
+            last = r == geo.rows_each - 1 or bool(regs["done"] and not in_prompt)
             if last or found[-1] != int(mem.read_int(self.prompt, at, at + 1)[0]):
                 break
         regs["token"] = found[-1]

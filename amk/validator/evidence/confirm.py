@@ -106,8 +106,8 @@ class Confirmer:
                 flat = self._flat(self.edges, start, workers)
                 for clash in clashes(flat, a, b, open_, self.edges):
                     if _both_enabled(flat.system, clash.race) and not self._over_in_time(clash):
-                        made = partial(race_witness, flat.system, clash.race)
-                        return clash, Evidence("race", self.edges, start, flat.system, made)
+                        witness = partial(race_witness, flat.system, clash.race)
+                        return clash, Evidence("race", self.edges, start, flat.system, witness)
         except (NotComposable, TooLarge):
             pass
         return None

@@ -308,10 +308,10 @@ class _Expansion:
         for table, rows in ((self.waits, events.waits), (self.signals, events.signals)):
             weak = rows[:, 4] != 0 if self.edges in ("word", "fence") else np.zeros(len(rows), bool)
             event = base + (rows[:, 0] - program.first) * size + rows[:, 1]
-            made = np.stack((event, rows[:, 2], np.maximum(rows[:, 3], 0)), axis=1)
-            table.append(made[~weak])
+            triples = np.stack((event, rows[:, 2], np.maximum(rows[:, 3], 0)), axis=1)
+            table.append(triples[~weak])
             if table is self.signals:
-                self.loose.append(made[weak])
+                self.loose.append(triples[weak])
 
     def _add_void(self, tags: list[I64]) -> None:
         """Weak signals count, but come from an agent that knows nothing."""
@@ -343,11 +343,11 @@ class _Expansion:
         base = len(init) + len(counter)
         init += [0] * (len(counter) + len(found.writers))
         written, read = (self.ended, self.begun) if self.edges == "block" else (self.begun, self.ended)
-        told, asked = (
+        signals, asked = (
             np.array(rows, np.int64).reshape(-1, 3)
             for rows in ([(w, counter[w], 1) for w in writers], [(e, base + j, 1) for e, j in found.readers])
         )
-        self.signals.append(np.column_stack((_either(written, told[:, 0]), told[:, 1:])))
+        self.signals.append(np.column_stack((_either(written, signals[:, 0]), signals[:, 1:])))
         self.waits.append(np.column_stack((_either(read, asked[:, 0]), asked[:, 1:])))
         first, count = self.extra, len(found.writers)
         self.extra += count
@@ -403,11 +403,11 @@ class _Expansion:
             )
             event = base + (found.worker - program.first) * trace_.events
             event += trace_.event_of[numbers.reshape(-1)[found.item], warp]
-            made = np.column_stack((event, rows))
+            accesses = np.column_stack((event, rows))
             if self.touching is not None and workers is every:
                 # of workers that are not listed, only words matter
-                made = made[np.isin(rows[:, 0], self.tagged) | np.isin(found.worker, self.touching)]
-            self.parts.append(made)
+                accesses = accesses[np.isin(rows[:, 0], self.tagged) | np.isin(found.worker, self.touching)]
+            self.parts.append(accesses)
 
     def _on_words(self, item: Item) -> bool:
         """Does the step name a tagged buffer, where these matter?"""

@@ -203,10 +203,10 @@ class _Pruning:
 
     def step(self, event: int, needed: bool) -> bool:
         """Whether the event, now at hand, stays; it goes if it is not needed and no later wait misses it."""
-        given = self.increments(event)
-        for counter, amount in given.items():
+        increments = self.increments(event)
+        for counter, amount in increments.items():
             self.value[counter] -= amount
-        watched = {counter: amount for counter, amount in given.items() if counter in self.slack}
+        watched = {counter: amount for counter, amount in increments.items() if counter in self.slack}
         if needed or any(self.slack[counter] < amount for counter, amount in watched.items()):
             self.hold(event)
             return True

@@ -20,9 +20,9 @@ EDGES: Final[tuple[Edges, ...]] = ("block", "word", "fence")
 
 def flat_file(schedule: Schedule, pos: int, tokens: int) -> dict[str, Any]:
     """Plain JSON. Raises `TooLarge`, or `NotComposable` where flag words are no valid hand-off."""
-    made = {edges: expand(schedule, pos, tokens, edges) for edges in EDGES}
-    first = made["block"]
-    differ = len({flat.system.digest for flat in made.values()}) > 1
+    systems = {edges: expand(schedule, pos, tokens, edges) for edges in EDGES}
+    first = systems["block"]
+    differ = len({flat.system.digest for flat in systems.values()}) > 1
     kept = EDGES if differ else EDGES[:1]
     return {
         "format": FORMAT,
@@ -33,7 +33,7 @@ def flat_file(schedule: Schedule, pos: int, tokens: int) -> dict[str, Any]:
         "steps": [_steps(first, number) for number in range(len(first.traces))],
         "tagged": [i for i, b in enumerate(schedule.buffers) if b.tagged],
         "private": list(range(len(schedule.buffers), len(first.system.buffer_names))),
-        "systems": {edges: made[edges].system.to_json() for edges in kept},
+        "systems": {edges: systems[edges].system.to_json() for edges in kept},
     }
 
 

@@ -132,9 +132,9 @@ class _WarpGroups:
             for w in self.programs[n].roles[j]:
                 self.at[n][w] += 1
         for key in running:
-            given = self.signals.get(key)
-            if given is not None:
-                np.add.at(self.value, given[:, INSTANCE], given[:, AMOUNT])
+            signals = self.signals.get(key)
+            if signals is not None:
+                np.add.at(self.value, signals[:, INSTANCE], signals[:, AMOUNT])
         return bool(running)
 
     def run(self) -> list[list[Any]] | None:

@@ -52,9 +52,9 @@ def _event(system: System, event: int, conflicting: dict[int, list[int]]) -> lis
     waits = slice(*system.wait_first[event : event + 2].tolist())
     signals = slice(*system.signal_first[event : event + 2].tolist())
     held = zip(system.wait_counter[waits].tolist(), system.wait_threshold[waits].tolist(), strict=True)
-    given = zip(system.signal_counter[signals].tolist(), system.signal_amount[signals].tolist(), strict=True)
+    increments = zip(system.signal_counter[signals].tolist(), system.signal_amount[signals].tolist(), strict=True)
     guard = " && ".join(f"c{c} >= {t}" for c, t in held) or "true"
-    adds = " ".join(f"c{c} = c{c} + {n};" for c, n in given)
+    adds = " ".join(f"c{c} = c{c} + {n};" for c, n in increments)
     name = f"  /* {event} */ "
     if event not in conflicting:
         return [f"{name}atomic {{ {guard} -> {adds or 'skip;'} }}"]

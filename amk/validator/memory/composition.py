@@ -257,8 +257,8 @@ class _Composer:
 
     def _inter_cta(self, edges: Edges, words: Kept = "most") -> InterCtaSystem:
         if (edges, words) not in self.inter_ctas:
-            made = InterCtaSystem(self.groups, self.result.instances, self.words[words], edges)
-            self.inter_ctas[edges, words] = made
+            system = InterCtaSystem(self.groups, self.result.instances, self.words[words], edges)
+            self.inter_ctas[edges, words] = system
         return self.inter_ctas[edges, words]
 
     def _order(self, edges: Edges, words: Kept = "most") -> IntervalOrder:

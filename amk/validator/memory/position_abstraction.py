@@ -119,8 +119,8 @@ def pieces(rows: I64, sizes: I64) -> tuple[I64, I64]:
     if not len(rest):
         return found, at
     single, of = every_time(rows[rest])
-    made, part = _across(single, sizes[single[:, 0]])
-    return np.concatenate((found, made)), np.concatenate((at, rest[of[part]]))
+    segments, part = _across(single, sizes[single[:, 0]])
+    return np.concatenate((found, segments)), np.concatenate((at, rest[of[part]]))
 
 
 def _across(rows: I64, size: I64) -> tuple[I64, I64]:
@@ -128,7 +128,7 @@ def _across(rows: I64, size: I64) -> tuple[I64, I64]:
     lo, hi = rows[:, 2], rows[:, 3]
     part, whole, after = lo // size, -(-lo // size), hi // size
     alone = part == (hi - 1) // size
-    made, of = [], []
+    segments, of = [], []
     for kept, first, end, low, high in (
         (alone | (part < whole), part, part + 1, lo - part * size, np.where(alone, hi - part * size, size)),
         (~alone & (whole < after), whole, after, np.zeros_like(lo), size),
@@ -137,9 +137,9 @@ def _across(rows: I64, size: I64) -> tuple[I64, I64]:
         some = rows[kept]
         some[:, FIRST], some[:, END], some[:, TURN] = first[kept], end[kept], 0
         some[:, LO], some[:, HI] = low[kept], high[kept]
-        made.append(some)
+        segments.append(some)
         of.append(np.flatnonzero(kept))
-    return np.concatenate(made), np.concatenate(of)
+    return np.concatenate(segments), np.concatenate(of)
 
 
 class Alike:
@@ -270,7 +270,9 @@ class PositionAbstraction:
             self.moving |= {(group.number, n) for n in numbers.reshape(-1).tolist()}
             if found.positional and not step.op.perhaps:
                 self._add_always(group, numbers)
-        made, at, grouped = joined(rows, place, found.agent[shown], words, bool(step.waits or step.signals), self.sizes)
+        boxes, at, grouped = joined(
+            rows, place, found.agent[shown], words, bool(step.waits or step.signals), self.sizes
+        )
         picked = shown[at]
         base = group.node_base + (found.worker[picked] - group.first) * group.nodes
         warp = trace.roles[step.op.role].start + found.agent
@@ -279,8 +281,8 @@ class PositionAbstraction:
             item, token = at_token[found.item], trace.items[at_token[0]].token
             event = trace.event_of[item, warp]
             node = base + np.where(grouped, trace.events + item[picked], event[picked])
-            self.common.append(np.column_stack((node, made)))
-            self.common[-1][:, 1 + VALUE] = with_token(made[:, VALUE], token)
+            self.common.append(np.column_stack((node, boxes)))
+            self.common[-1][:, 1 + VALUE] = with_token(boxes[:, VALUE], token)
             own.append(np.column_stack((event[mine], private)))
             own[-1][:, 7] = with_token(value, token)
         return np.concatenate(own)
@@ -342,9 +344,9 @@ class PositionAbstraction:
             size = self._head_bytes(buffer)
             head = here[:, 5] // size
             of, nth = repeated((here[:, 6] - 1) // size - head + 1)
-            made = here[of]
-            made[:, 5] = np.maximum(made[:, 5], (head[of] + nth) * size)
-            kept.append(made)
+            per_head = here[of]
+            per_head[:, 5] = np.maximum(per_head[:, 5], (head[of] + nth) * size)
+            kept.append(per_head)
         return np.concatenate(kept)
 
     def _rows_of(self, own: I64, delta: I64, low: int, high: int) -> tuple[I64, I64]:
@@ -389,12 +391,12 @@ def joined(rows: I64, place: I64, agent: I64, words: Bools, acts: bool, sizes: I
     if _clashing(rows[order], agent[order], place[order], sizes):
         apart = np.ones(len(order), bool)
     alone, rest = order[apart], order[~apart]
-    made, at = _merged(rows[rest], place[rest], (LO, HI), (FIRST, END))
-    made, of = _merged(made, place[rest[at]], (FIRST, END), (LO, HI))
+    boxes, at = _merged(rows[rest], place[rest], (LO, HI), (FIRST, END))
+    boxes, of = _merged(boxes, place[rest[at]], (FIRST, END), (LO, HI))
     return (
-        np.concatenate((rows[alone], made)),
+        np.concatenate((rows[alone], boxes)),
         np.concatenate((alone, rest[at[of]])),
-        np.arange(len(alone) + len(made)) >= len(alone),
+        np.arange(len(alone) + len(boxes)) >= len(alone),
     )
 
 
@@ -408,10 +410,10 @@ def _merged(rows: I64, place: I64, along: tuple[int, int], equal: tuple[int, int
     fresh[1:] = (content[1:] != content[:-1]).any(axis=1)
     fresh[1:] |= rows[1:, low] > _running_end(rows[:, high], fresh)[:-1]
     starts = np.flatnonzero(fresh)
-    made = rows[starts]
+    boxes = rows[starts]
     if len(starts):
-        made[:, high] = np.maximum.reduceat(rows[:, high], starts)
-    return made, order[starts]
+        boxes[:, high] = np.maximum.reduceat(rows[:, high], starts)
+    return boxes, order[starts]
 
 
 def _running_end(end: I64, fresh: Bools) -> I64:

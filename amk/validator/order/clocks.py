@@ -270,17 +270,17 @@ class Fixpoint:
         """[n, agents] Rows by those of the events before them and by what they wait for; first [rows + 1]: where the
         waits of each begin."""
         head = self.heads[rows - 1]
-        made: Counts = self.rows.take(before, axis=0)
-        made[np.arange(len(head)), self.agent[head]] = self.index[head]
+        clocks: Counts = self.rows.take(before, axis=0)
+        clocks[np.arange(len(head)), self.agent[head]] = self.index[head]
         key = self.wait_key[waits]
         sole = self.sole[key]
         values = self._finished(sole)
         if len(self.shared):
             many = np.flatnonzero(sole < 0)
             values[many] = self.k_rows[self.slot[key[many]]]
-        if len(values) > len(made):
+        if len(values) > len(clocks):
             values = np.maximum.reduceat(values, first[:-1] - first[0], axis=0)
-        return np.maximum(made, values, out=made)
+        return np.maximum(clocks, values, out=clocks)
 
     def evaluated(self, rows: I64) -> Counts:
         """[n, agents] what these rows are by what is known now."""

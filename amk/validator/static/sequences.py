@@ -143,7 +143,7 @@ def _joined(found: I64) -> I64:
     span = int(rows[:, 1].max(initial=0)) + 1
     reach = np.maximum.accumulate(which * span + rows[:, 1])
     starts = np.flatnonzero(np.append(True, (which * span + rows[:, 0])[1:] > reach[:-1])[: len(rows)])
-    made = rows[starts]
+    ranges = rows[starts]
     if len(starts):
-        made[:, 1] = np.maximum.reduceat(rows[:, 1], starts)
-    return made[np.lexsort((made[:, 3], made[:, 2], made[:, 1], made[:, 0]))]
+        ranges[:, 1] = np.maximum.reduceat(rows[:, 1], starts)
+    return ranges[np.lexsort((ranges[:, 3], ranges[:, 2], ranges[:, 1], ranges[:, 0]))]

@@ -87,11 +87,11 @@ def shown(schedule: Schedule, ptx: str, request: Request) -> Shown:
     engine = EmulatedEngine(schedule, _weights(schedule, request), ptx, limits=LIMITS, races=True)
     if schedule.model.slice is not None:
         return _of_slice(engine, schedule, request)
-    given = 3 if schedule.rows == 1 else request.position + schedule.rows * sum(request.launches)
-    texts = [[3 + 2 * sequence, 17, 5, *range(6, 3 + given)][:given] for sequence in range(schedule.batch)]
+    length = 3 if schedule.rows == 1 else request.position + schedule.rows * sum(request.launches)
+    texts = [[3 + 2 * sequence, 17, 5, *range(6, 3 + length)][:length] for sequence in range(schedule.batch)]
     engine.request_batch(texts, request.ends, GREEDY if mode_of(schedule) == "greedy" else request.sampling)
     if schedule.rows > 1:
-        engine.machine.write("request", np.array([given + 1 - request.chosen], np.int32))
+        engine.machine.write("request", np.array([length + 1 - request.chosen], np.int32))
     if request.position:
         _resume(engine, schedule, request.position)
     if request.ended:

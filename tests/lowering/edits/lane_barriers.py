@@ -235,5 +235,5 @@ def lanes_slice(number: int) -> dict[str, Any]:
         return {"barriers": 0}
     case = all_cases()[number]
     found = decided(case)
-    told = [f"{case.subject}, line {case.line}, {case.what}: {found}"] if found == "undecided" else []
-    return {"barriers": 1, "found": {f"{case.what}: {found}": 1}, "differences": told}
+    differences = [f"{case.subject}, line {case.line}, {case.what}: {found}"] if found == "undecided" else []
+    return {"barriers": 1, "found": {f"{case.what}: {found}": 1}, "differences": differences}

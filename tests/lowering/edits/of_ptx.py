@@ -52,10 +52,10 @@ class PtxEdit:
         return "\n".join([*lines[: self.at], *trap, *lines[self.at :]]) + "\n"
 
     def name(self, lines: list[str]) -> str:
-        return f"{self.rule}: {self.kind}: line {self.at + 1}: {' '.join(lines[self.at].split())} -> {self.told}"
+        return f"{self.rule}: {self.kind}: line {self.at + 1}: {' '.join(lines[self.at].split())} -> {self.replacement}"
 
     @property
-    def told(self) -> str:
+    def replacement(self) -> str:
         return " | ".join(" ".join(line.split()) for line in self.new) or "nothing"
 
 

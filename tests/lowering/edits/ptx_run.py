@@ -102,9 +102,9 @@ def ptx_slice(number: int) -> dict[str, Any]:
     name = KERNELS[number % len(KERNELS)]
     first = number // len(KERNELS) * EDITS
     counts: Counter[str] = Counter()
-    told = []
+    differences = []
     for edit in ordered(name)[first : first + EDITS]:
         found = outcome(name, edit)
         counts[found.partition(":")[0]] += 1
-        told += [f"{name}: {found}: {edit.name(places(name).lines)}"] if found.startswith("refuted") else []
-    return {"edits": sum(counts.values()), "outcomes": dict(counts), "differences": told}
+        differences += [f"{name}: {found}: {edit.name(places(name).lines)}"] if found.startswith("refuted") else []
+    return {"edits": sum(counts.values()), "outcomes": dict(counts), "differences": differences}

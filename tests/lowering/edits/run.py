@@ -91,11 +91,11 @@ def judged(names: tuple[str, ...], edit: Edit, kernels: tuple[str, ...]) -> dict
     """What becomes of an edit, which is called by the first of `names`, in these kernels."""
     key, why = f"{names[0]}: {edit.name}", proof_of(edit)
     subject, verdict = judge(kernels, edit)
-    told = [f"named in {EQUIVALENT.name}, and {verdict}: {key}"] if why and verdict not in KEPT else []
+    differences = [f"named in {EQUIVALENT.name}, and {verdict}: {key}"] if why and verdict not in KEPT else []
     if verdict == "survived":
         verdict = "equivalent" if why else verdict
-        told += [] if why else [f"survived: {key}: {edit.new}"]
+        differences += [] if why else [f"survived: {key}: {edit.new}"]
     result = f"{edit.kind}: {verdict}" + (f", {subject}" if subject else "")
     changed = {edit.kind.partition(":")[0]: int(verdict != "equal PTX")}
     counts = {f"{edit.kind}: {verdict}": 1}
-    return {"edits": 1, "changed": changed, "outcomes": counts, "results": {key: result}, "differences": told}
+    return {"edits": 1, "changed": changed, "outcomes": counts, "results": {key: result}, "differences": differences}
