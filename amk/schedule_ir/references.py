@@ -186,10 +186,12 @@ def _streams(schedule: Schedule) -> Iterator[Diagnostic]:
 
 def _partition(schedule: Schedule) -> Iterator[Diagnostic]:
     at = 0
-    for i, program in sorted(enumerate(schedule.programs), key=lambda entry: entry[1].first):
+    for i, program in enumerate(schedule.programs):
         if program.first != at:
             message = f"program '{program.name}' starts at worker {program.first}, expected {at}"
-            facts = (because("programs divide the workers between them: every worker runs exactly one"),)
+            facts = (
+                because("programs divide the workers between them, in their order: every worker runs exactly one"),
+            )
             yield Diagnostic("AMK005", message, where=Where(path=json_pointer(("programs", i, "first"))), facts=facts)
         at = program.first + program.count
     if at != schedule.launch.workers:

@@ -126,7 +126,7 @@ class Role(Frozen):
 
 
 class Program(Frozen):
-    """The step list run by workers [first, first + count)."""
+    """The step list run by workers [first, first + count). Programs stand in the order of their workers."""
 
     name: Name
     first: int = Field(ge=0)

@@ -66,15 +66,15 @@ class Target(BaseModel):
         """The target with no more than is known of it.
 
         A schedule carries its target, and whoever edits the file may write any limit. What an SM has and can do follows
-        from the architecture, the number of SMs and the memory from the name. Where no known target has that
-        architecture or name, the file's numbers stand.
+        from the compute capability, the number of SMs and the memory from the name. A capability that no known target
+        has gets no more than the most that any has; of an unknown name the file's SMs and memory are believed.
         """
-        like = [known for known in targets() if known.arch == self.arch]
+        like = [known for known in targets() if known.capability == self.capability] or [*targets()]
         same = [known for known in targets() if known.name == self.name]
-        known = [(limit, like) for limit in PER_SM if like] + [(limit, same) for limit in PER_CARD if same]
-        least = {limit: min(getattr(self, limit), *(getattr(gpu, limit) for gpu in gpus)) for limit, gpus in known}
-        lacking = {f for f in self.features if like and not any(gpu.has(f) for gpu in like)}
-        return self.model_copy(update={**least, "features": tuple(f for f in self.features if f not in lacking)})
+        known = [(limit, like) for limit in PER_SM] + [(limit, same) for limit in PER_CARD if same]
+        least = {limit: min(getattr(self, limit), max(getattr(gpu, limit) for gpu in gpus)) for limit, gpus in known}
+        features = tuple(f for f in self.features if any(gpu.has(f) for gpu in like))
+        return self.model_copy(update={**least, "features": features})
 
     def has(self, feature: Feature) -> bool:
         return feature in self.features

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from amk.adversary.neighbourhood.bases import base
 from amk.cli import main
 from amk.report.diagnostic import AmkError, Exit
 from amk.schedule_ir.codec import CASE, canonical_json, load_schedule, parse_schedule, schedule_hash
-from amk.schedule_ir.schedule import VERSION
+from amk.schedule_ir.references import check_references
+from amk.schedule_ir.schedule import VERSION, Schedule
 from tests.validator.plans import small_plan
 
 TEXT = canonical_json(small_plan())
@@ -151,3 +153,11 @@ def test_a_case_of_the_suite_is_read_as_its_schedule() -> None:
     assert _codes(json.dumps(head | {"schedule": {"format": CASE}}).encode()) == ["AMK004"]
     assert _codes(json.dumps({"format": CASE, "system": {}}).encode()) == ["AMK005"]
     assert _codes(json.dumps(head | {"format": "amk.case/2"}).encode()) == ["AMK004"]
+
+
+def test_programs_stand_in_the_order_of_their_workers() -> None:
+    """All that counts workers, and the kernel that asks which program a worker runs, rely on it."""
+    schedule = Schedule.model_validate_json(json.dumps(base("two programs")))
+    assert len(schedule.programs) > 1 and not check_references(schedule)
+    other = schedule.model_copy(update={"programs": tuple(reversed(schedule.programs))})
+    assert {diagnostic.code for diagnostic in check_references(other)} == {"AMK005"}
