@@ -292,8 +292,14 @@ class _Follower:
         expected, sure = self._expected()
         if token != expected and (sure or not 0 <= token < len(self._text.after(())[0])):
             return f"token {token} behind position {len(self.read) - 1}, not {expected}"
+        self._done = self._done or (self._chooses and token in self._request.ends)
         self._next = token
         return None
+
+    @property
+    def _chooses(self) -> bool:
+        """Whether what comes next is the model's, not the prompt's."""
+        return self._last is None and len(self.read) >= len(self._prompt)
 
     def _expected(self) -> tuple[int, bool]:
         at = len(self.read)
@@ -304,9 +310,7 @@ class _Follower:
         if self._done:
             return self._next, True
         drawing, read = self._request.drawings[self._sequence], tuple(self.read)
-        token, sure = chosen(self._text.after(read)[0], at - 1, drawing, self._text.slack(read))
-        self._done = token in self._request.ends
-        return token, sure
+        return chosen(self._text.after(read)[0], at - 1, drawing, self._text.slack(read))
 
     def state(self, words: dict[str, int]) -> str | None:
         """The launch state that these tokens leave behind."""

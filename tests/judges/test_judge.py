@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import pytest
 
 from amk.adversary.edits import Json, find, steps, waiting
 from amk.adversary.edits import at as value_at
 from amk.adversary.neighbourhood.bases import MADE, base
-from amk.judges.judge import MOST_READ, judge, judged, requests
+from amk.judges.judge import MOST_READ, _Follower, judge, judged, requests
 from amk.judges.orders import Priorities, order_of
 from amk.judges.request import Request
 from amk.schedule_ir.schedule import Schedule
@@ -207,3 +209,23 @@ def test_a_request_behind_more_tokens_than_are_read_is_not_run() -> None:
     document["kv"]["context"] = 4 * MOST_READ
     ruling = judge(schedule_of(document))
     assert ruling.status == "unrun" and f"at most {MOST_READ:,} are read" in ruling.why
+
+
+class Doubtful:
+    """A model whose two best tokens are level: 1 and 3."""
+
+    def after(self, read: tuple[int, ...]) -> np.ndarray:
+        return np.array([[0.0, 1.0, 0.5, 1.0]])
+
+    def slack(self, read: tuple[int, ...]) -> float:
+        return 0.1
+
+
+@pytest.mark.parametrize(("end", "done"), [(1, 0), (3, 1), (2, 0)])
+def test_where_the_model_leaves_doubt_the_token_that_was_taken_ends_the_text_or_not(end: int, done: int) -> None:
+    """The largest is 1, the kernel takes 3."""
+    text: Any = Doubtful()
+    follower = _Follower(text, Request(((0,),), (1,), ends=(end,)), 0, False, None)
+    assert follower.follow(np.array([[3]])) is None
+    state = {"token": 3, "position": 1, "epoch": 1, "done": done}
+    assert follower.state(state) is None and follower.state(state | {"done": 1 - done}) is not None
