@@ -32,6 +32,10 @@ UNEQUAL = 1.06
 """Shares that differ by more than this are meant to; less is rounding to whole row groups."""
 
 
+STREAMED: tuple[Part, ...] = ("memory",)
+"""Time in which the memory is what a step waits for: no change of the order makes it shorter."""
+
+
 @dataclass(frozen=True)
 class Phase:
     """Steps between two waits, summed over layers: mean microseconds of a worker by what it does."""
@@ -63,6 +67,14 @@ class Prediction:
     spans: tuple[Span, ...]
     arrows: tuple[Arrow, ...]
     constants: Constants
+
+    @property
+    def bottleneck(self) -> str:
+        """The phase that loses most while no memory is at work, and to what: `down: drain`."""
+        lost = [(us, phase.name, part) for phase in self.phases for part, us in phase.parts.items()
+                if part not in STREAMED]  # fmt: skip
+        _, phase, part = max(lost, default=(0.0, "none", "memory"))
+        return f"{phase}: {part}"
 
 
 @dataclass(eq=False)

@@ -112,7 +112,7 @@ def test_old_and_new_records_are_drawn_without_a_gpu(tmp_path: Path, capsys: pyt
         ["--rows", "x"],
         [],
         ["--table", "h20"],
-        ["--table", "h200", "--cases", "2,16", "--rows", str(RECORDS / "h200-table.json")],
+        ["--table", "h200", "--cases", "2,17", "--rows", str(RECORDS / "h200-table.json")],
         ["--model", "llama3-8b", "--gpu", "h200", "--cases", "1"],
         ["--table", "h200", "--baselines-once"],
     ],

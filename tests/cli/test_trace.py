@@ -107,7 +107,7 @@ def test_a_recording_is_drawn_without_a_gpu(schedule: Path, capsys: pytest.Captu
     assert code == 0 and "exposed wait us" in out and "gate_up" in out and "SM imbalance" in out
     assert "Where a token" in Page(page.read_text()).text
     _, out, _ = run([str(schedule), "--from", str(raw), "--format", "json"], capsys)
-    assert len(json.loads(out)["tables"]) == 2
+    assert len(json.loads(out)["tables"]) == 3
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,10 @@ PROGRAM = """
 import numpy as np
 from tests.emulator.hardware_exact import asked, rounded_once
 from tests.emulator.hardware_values import take
-from tests.emulator.instructions import ONE, emulated, given
+from tests.emulator.instructions import ONE, emulated, operands
 
 values = take(lambda name, a, b: rounded_once(name, a, b) + 1)
-words = given("div.approx.f32")[:8]
+words = operands("div.approx.f32")[:8]
 words[:, :, 16:] = words[:, :, :16]
 for name in ONE:
     expected = [[rounded_once(name, int(a), int(b)) + 1 for a, b in zip(*one)] for one in words & 0x7FFFFFFF]

@@ -17,7 +17,6 @@ from amk.agent.gate.candidate import Candidate, Impossible, Workshop
 from amk.agent.gate.certify import Certifier, Judgement
 from amk.agent.gate.design import Design
 from amk.agent.journal.events import Gated
-from amk.agent.tools.time_by_step import bottleneck
 from amk.lowering.kernel import build
 from amk.planner.settings import Settings
 from amk.report.diagnostic import AmkError, Diagnostic, Exit
@@ -163,7 +162,7 @@ class Gate:
         foretold = simulated(self.workshop.simulator, candidate.schedule) if kernel else None
         passed = Gated(
             index=index, verdict="passed", key=candidate.key, kernel=kernel_key, repaired=candidate.repaired[:20],
-            simulated_ms=foretold.ms if foretold else None, bottleneck=bottleneck(foretold) if foretold else "",
+            simulated_ms=foretold.ms if foretold else None, bottleneck=foretold.bottleneck if foretold else "",
         )  # fmt: skip
         return passed, Ready(candidate, kernel, judgement)
 

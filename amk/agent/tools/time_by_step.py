@@ -6,12 +6,8 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from amk.schedule_ir.edits.tree import Leaf, tree, walk
-from amk.simulator.engine import Part
-from amk.simulator.predict import Prediction
+from amk.simulator.predict import STREAMED, Prediction
 from amk.simulator.runs import runs
-
-STREAMED: tuple[Part, ...] = ("memory",)
-"""Time in which the memory is what a step waits for: no change of the order makes it shorter."""
 
 
 @dataclass(frozen=True)
@@ -25,15 +21,7 @@ class StepTimes:
 
 
 def step_times(found: Prediction) -> StepTimes:
-    return StepTimes(by_step(found), bottleneck(found), found.ms)
-
-
-def bottleneck(found: Prediction) -> str:
-    """The phase that loses most while no memory is at work, and to what: `down: drain`."""
-    lost = [(us, phase.name, part) for phase in found.phases for part, us in phase.parts.items()
-            if part not in STREAMED]  # fmt: skip
-    _, phase, part = max(lost, default=(0.0, "none", "memory"))
-    return f"{phase}: {part}"
+    return StepTimes(by_step(found), found.bottleneck, found.ms)
 
 
 def by_step(found: Prediction) -> dict[str, float]:
