@@ -123,9 +123,11 @@ def compared_taken(reading: Reading, branch: Code) -> Iterator[Condition]:
 
 
 def _without_tokens(reading: Reading) -> None:
-    """AMK609 for a branch on which a launch of no tokens comes to a program."""
+    """AMK609 for a branch on which a launch of no tokens comes to a program. One that goes on behind its own program,
+    where workers are asked for the next one, is asked for tokens there again."""
     kernel = reading.kernel
     programs = {kernel.by_line[one.line] for part, found in reading.found for one in found if part.loops}
+    ways: dict[int, tuple[Code, int]] = {}
     for branch in kernel.code:
         for condition in compared_taken(reading, branch) if branch.opcode.startswith("bra") else ():
             if (condition.left.keys() | condition.right.keys()) != {_LAUNCH, ""}:
@@ -133,15 +135,18 @@ def _without_tokens(reading: Reading) -> None:
             none = condition.at_least() == {_LAUNCH: -1}
             if not none and condition.at_least() != {_LAUNCH: 1, "": -1}:
                 raise reading.refused("the loop over tokens", branch, "asks for another number of tokens than one")
-            way = kernel.successors(branch.at)[0 if none else 1]
-            if programs & _reached(reading, way):
-                raise reading.refused("the loop over tokens", branch, "comes to a program without a token")
+            ways[branch.at] = branch, kernel.successors(branch.at)[0 if none else 1]
+    for branch, way in ways.values():
+        if programs & _reached(reading, way, ways):
+            raise reading.refused("the loop over tokens", branch, "comes to a program without a token")
 
 
-def _reached(reading: Reading, start: int) -> set[int]:
+def _reached(reading: Reading, start: int, ways: dict[int, tuple[Code, int]]) -> set[int]:
+    """Without a token: of branches that ask for one the other way is not taken."""
     seen, stack = {start}, [start]
     while stack:
-        for following in reading.kernel.successors(stack.pop()):
+        at = stack.pop()
+        for following in (ways[at][1],) if at in ways else reading.kernel.successors(at):
             if following not in seen:
                 seen.add(following)
                 stack.append(following)

@@ -323,7 +323,7 @@ def test_a_search_for_a_batch(data: Path, capsys: pytest.CaptureFixture[str]) ->
     ):
         code, _, err = run([*SEARCH, *words, "--resume", "--evals", "6"], capsys)
         assert code == 2 and said in err and read_state(folder).evals == 4
-    assert run([*SEARCH, "--batch", "17", "--evals", "2"], capsys)[0] == 2
+    assert run([*SEARCH, "--batch", "65", "--evals", "2"], capsys)[0] == 2
 
 
 @pytest.mark.turns(12)
