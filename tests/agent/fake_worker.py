@@ -27,10 +27,10 @@ class FakeRig:
         self.blocks = 0
         self.gain = 0.9 if way.startswith("fast") else 1.0
 
-    def open(self, device: int) -> str:
+    def open(self) -> str:
         if self.way == "no_device":
             os._exit(3)
-        return "fake device"
+        return f"fake device {os.environ['CUDA_VISIBLE_DEVICES']}"
 
     def load(self, question: Load) -> None:
         self.incumbent = self.incumbent or question.key
@@ -144,7 +144,7 @@ class FakeRig:
             time.sleep(600)
         time.sleep(600)
 
-    def canary(self, device: int) -> bool:
+    def canary(self) -> bool:
         return self.way != "bad_canary"
 
     def abort(self) -> None:

@@ -21,7 +21,7 @@ class SimulatedRig:
         self.keys: dict[Slot, str] = {}
         self.rng = np.random.default_rng()
 
-    def open(self, device: int) -> str:
+    def open(self) -> str:
         return "simulated processor"
 
     def load(self, question: Load) -> None:
@@ -46,7 +46,7 @@ class SimulatedRig:
         time.sleep(sum(map(sum, times)) / 1e3)
         return times, question.steps * len(clean)
 
-    def canary(self, device: int) -> bool:
+    def canary(self) -> bool:
         return True
 
     def abort(self) -> None:

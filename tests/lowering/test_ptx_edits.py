@@ -65,6 +65,22 @@ def deciding(name: str) -> dict[str, list[int]]:
 
 
 @pytest.mark.turns(8)
+def test_without_a_token_no_worker_enters_its_program() -> None:
+    """The branches that skip most code are those around two programs: who runs one, and whether a token is left."""
+    name, found = "two programs", list[str]()
+    kernel, lines = places(name).kernel, places(name).lines
+    read_back(schedule(name), "\n".join(lines))
+    ahead = [(kernel.successors(one.at)[0] - one.at, one) for one in kernel.code if one.opcode == "bra" and one.guard]
+    for _, branch in sorted(ahead, key=lambda each: each[0])[-4:]:
+        line = branch.line - 1
+        edit = PtxEdit("predicate negated", "tokens", line, 1, (lines[line].replace("@", "@!", 1),))
+        with pytest.raises(AmkError, match="AMK609") as caught:
+            read_back(schedule(name), edit.of(lines))
+        found.append(caught.value.diagnostics[0].message)
+    assert sum("without a token" in message for message in found) == 2, found
+
+
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("name", ["fenced", "tagged", "sm_80"])
 def test_a_negated_branch_around_what_synchronises_is_refused(name: str) -> None:
     """One of each kind, others at every commit."""

@@ -24,6 +24,7 @@ from pydantic import ValidationError
 from amk.agent.device.measure import Fault
 from amk.agent.device.wire import MAX_ANSWER, Answer, Canary, Open, Question
 from amk.agent.gate.isolation import resident_bytes
+from amk.bench.tools.hardware import smi_name
 from amk.processes import python_module, worker_environment
 
 WORKER = python_module("amk.agent.device.worker")
@@ -44,7 +45,8 @@ class _Process:
 
 @dataclass
 class Supervisor:
-    """`device` is the GPU's ordinal, `log` where the worker's own output goes; host_bytes bounds the worker's memory.
+    """`device` is the GPU's ordinal here; the worker sees that one alone, as its first: whatever takes a default device
+    takes it. `log` is where the worker's own output goes; host_bytes bounds the worker's memory.
 
     Must be used from one thread that outlives the worker: the kernel's parent-death signal follows the thread.
     """
@@ -103,7 +105,7 @@ class Supervisor:
         for _ in range(CANARIES):
             fault = self.fresh()
             if fault is None:
-                answered = self.ask(Canary(nonce=nonce(), device=self.device), self.open_seconds)
+                answered = self.ask(Canary(nonce=nonce()), self.open_seconds)
                 if isinstance(answered, Answer) and not answered.error:
                     return None
                 fault = answered if isinstance(answered, Fault) else Fault("canary", answered.error)
@@ -132,10 +134,11 @@ class Supervisor:
         answers, answers_out = os.pipe()
         aborts_in, aborts = os.pipe()
         words = [*self.command, str(os.getpid()), str(answers_out), str(aborts_in)]
+        environment = worker_environment(os.environ) | {"CUDA_VISIBLE_DEVICES": smi_name(self.device)}
         try:
             with open(self.log, "ab") as log:
                 popen = subprocess.Popen(
-                    words, stdin=subprocess.PIPE, stdout=log, stderr=log, env=worker_environment(os.environ),
+                    words, stdin=subprocess.PIPE, stdout=log, stderr=log, env=environment,
                     pass_fds=(answers_out, aborts_in), start_new_session=True,
                 )  # fmt: skip
         except OSError as error:
@@ -150,7 +153,7 @@ class Supervisor:
         os.set_blocking(popen.stdin.fileno(), False)
         self._process = _Process(popen, answers, aborts)
         self.starts += 1
-        opened = self.ask(Open(nonce=nonce(), device=self.device), self.open_seconds)
+        opened = self.ask(Open(nonce=nonce()), self.open_seconds)
         if isinstance(opened, Fault):
             return opened
         if opened.error:

@@ -22,7 +22,6 @@ class Message(BaseModel):
 class Open(Message):
     do: Literal["open"] = "open"
     nonce: int
-    device: int
 
 
 class Load(Message):
@@ -63,7 +62,6 @@ class Canary(Message):
 
     do: Literal["canary"] = "canary"
     nonce: int
-    device: int
 
 
 Question = Annotated[Open | Load | Check | Block | Canary, Field(discriminator="do")]

@@ -24,14 +24,14 @@ from amk.report.diagnostic import AmkError
 class Runner(Protocol):
     """What the worker drives: a GPU, or in tests a processor that misbehaves on demand."""
 
-    def open(self, device: int) -> str: ...
+    def open(self) -> str: ...
     def load(self, question: Load) -> None: ...
     def check(self, question: Check) -> Sequence[PositionCheck]: ...
     def block(self, question: Block) -> tuple[Sequence[Sequence[float]], int]:
         """(ms per token of every step at every position, tokens that the device counted)."""
         ...
 
-    def canary(self, device: int) -> bool: ...
+    def canary(self) -> bool: ...
     def abort(self) -> None:
         """Stop whatever is running; called from another thread."""
         ...
@@ -76,7 +76,7 @@ def _ask(runner: Runner, question: Question) -> Answer:
     nonce = question.nonce
     match question:
         case Open():
-            return Answer(nonce=nonce, device=runner.open(question.device))
+            return Answer(nonce=nonce, device=runner.open())
         case Load():
             runner.load(question)
             return Answer(nonce=nonce, key=question.key)
@@ -86,7 +86,7 @@ def _ask(runner: Runner, question: Question) -> Answer:
             times, tokens = runner.block(question)
             return Answer(nonce=nonce, times=tuple(tuple(t) for t in times), tokens=tokens)
         case Canary():
-            good = runner.canary(question.device)
+            good = runner.canary()
             return Answer(nonce=nonce, error="" if good else "wrong answer", kind="" if good else "canary")
 
 

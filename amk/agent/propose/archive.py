@@ -78,11 +78,10 @@ class Archive:
 
     def _bottleneck(self, context: Context, index: int) -> str:
         """As the gate saw it where it simulated the design: a simulation takes longer than a pilot on a device."""
-        gated = context.state.trials[index].gated if index != START else None
-        known = (
-            gated.bottleneck if gated is not None and context.state.run is not None and context.state.run.prior else ""
-        )
-        return known or self.times(context, index).bottleneck
+        run, gated = context.state.run, context.state.trials[index].gated if index != START else None
+        if run is not None and run.prior and gated is not None and gated.bottleneck:
+            return gated.bottleneck
+        return self.times(context, index).bottleneck
 
     def times(self, context: Context, index: int) -> StepTimes:
         """Of a trial or of the start; `NOWHERE` where nobody may ask the simulator, or it cannot tell."""
