@@ -70,7 +70,7 @@ def _varied(drawing: Drawing, s: int) -> Drawing:
     if drawing == GREEDY:
         return GREEDY
     heat, k, p = drawing.temperature * (1 + s / 4), drawing.top_k, drawing.top_p
-    return Drawing(heat, k + s if k else 0, p * (1 - s / 20) if p < 1 else 1.0, (drawing.seed + s) % 2**64)
+    return Drawing(heat, k + s if k else 0, p * max(1 - s / 20, 1 / 20) if p < 1 else 1.0, (drawing.seed + s) % 2**64)
 
 
 class Refused(Exception):

@@ -12,9 +12,11 @@ import pytest
 from amk.adversary.edits import Json, find, steps, waiting
 from amk.adversary.edits import at as value_at
 from amk.adversary.neighbourhood.bases import MADE, base
+from amk.judges.choice import Drawing
 from amk.judges.judge import MOST_READ, _Follower, judge, judged, requests
 from amk.judges.orders import Priorities, order_of
 from amk.judges.request import Request
+from amk.schedule_ir.sampling import Sampling
 from amk.schedule_ir.schedule import Schedule
 
 
@@ -179,6 +181,14 @@ def test_what_cannot_be_run_is_not_refuted() -> None:
     document = copy_of("fenced")
     next(b for b in document["buffers"] if b["name"] == "prompt")["shape"] = [5]
     assert judge(schedule_of(document)).status == "unrun"
+
+
+def test_each_of_64_sequences_has_a_drawing_that_a_launch_takes() -> None:
+    request = Request(tuple((s,) for s in range(64)), (2,), drawing=Drawing(0.8, 5, 0.9, 7))
+    drawings = request.drawings
+    assert len(set(drawings)) == 44
+    for each in drawings:
+        Sampling(each.temperature, each.top_k, each.top_p, each.seed).words()
 
 
 def test_orders_are_repeatable_and_differ() -> None:

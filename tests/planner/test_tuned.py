@@ -13,6 +13,7 @@ from amk.planner.formats import BF16, Formats, formats, layered
 from amk.planner.settings import FAST, NAIVE, PHASED, SMALL_COPY, UNTUNED, Settings, chunk_bytes_of
 from amk.planner.tuned import batched, rings_drained, tuned
 from amk.schedule_ir.ops.gemv import GemvOp
+from amk.schedule_ir.ops.reduce_splits import ReduceSplitsOp
 from amk.schedule_ir.schedule import steps_of
 from amk.targets.target import load_target
 from amk.weights.weight_format import FormatName
@@ -43,7 +44,7 @@ def of(name: str, wanted: Formats = BF16, context: int | None = LONG, gpu: str =
         ("llama3-8b", formats("int4-g128-zp", "bf16"), LONG, (8, None, 2, 1 / 3)),
         ("llama3-8b", formats("int4-g128"), SHORT, (8, None, 2, 1 / 3)),
         ("llama3-8b", formats("fp8"), LONG, (8, None, 2, 2 / 3)),
-        ("smollm2-135m", BF16, LONG, (8, None, 4, 2 / 3)),
+        ("smollm2-135m", BF16, LONG, (8, 4096, 4, 2 / 3)),
     ],
 )
 def test_kinds_of_models(
@@ -58,6 +59,22 @@ def test_kinds_of_models(
     assert found.kv_block == (64 if name == "llama3.2-1b" and context != SHORT else None)
     assert found.carried == (1 / 3 if (name, layers) == ("llama3.2-1b", {"int8"}) else None)
     assert found.scale_blocks == (1 if layers == {"bf16"} else 16)
+
+
+@pytest.mark.parametrize(
+    ("name", "context", "splits"),
+    [
+        ("smollm2-135m", LONG, 12), ("smollm2-135m", 2048, 12), ("smollm2-135m", SHORT, None),
+        ("smollm2-360m", LONG, 12), ("qwen2.5-0.5b", LONG, 14), ("qwen2.5-0.5b", 4 * LONG, None),
+        ("qwen3-0.6b", LONG, None), ("llama3.2-1b", LONG, None),
+    ],
+)  # fmt: skip
+def test_few_kv_heads_get_splits_that_their_workers_reduce(name: str, context: int, splits: int | None) -> None:
+    assert of(name, context=context).kv_splits == splits
+    if splits is not None:
+        schedule = plan(load_model(name), H200, max_context=context)
+        assert schedule.kv.splits == splits
+        assert any(isinstance(step.op, ReduceSplitsOp) for step in steps_of(schedule.programs[0].body))
 
 
 @pytest.mark.parametrize("settings", [NAIVE, PHASED, UNTUNED, replace(FAST, warps=4)])
