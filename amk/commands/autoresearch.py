@@ -121,6 +121,8 @@ def _run(arguments: argparse.Namespace, interrupts: Interrupts) -> int:
     if again is not None:
         folder, limits = None, again.limits
     plan = again or _plan(arguments, limits)
+    if folder is None and again is None:
+        lessons = _with_defaults(plan, lessons)
     with interrupts.hold():
         opened = runs.create(plan) if folder is None else Journal(folder)
     with opened as journal:
@@ -324,6 +326,16 @@ def _lessons(arguments: argparse.Namespace) -> Lessons | None:
     from amk.agent.propose.transfer import read
 
     return read(arguments.transfer)
+
+
+def _with_defaults(plan: Plan, lessons: Lessons | None) -> Lessons | None:
+    """The lessons of a new run: those that it is given, and what the default plan differs in from where it begins."""
+    from amk.agent.propose.transfer import MOST, Lessons, default_lessons
+
+    if plan.start != "fast" or plan.proposer not in ("portfolio", "llm"):
+        return lessons
+    every = (*default_lessons(plan).lessons, *(lessons.lessons if lessons else ()))
+    return Lessons(lessons=every[:MOST]) if every else None
 
 
 def _tape(arguments: argparse.Namespace) -> Path | None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from types import MappingProxyType
+from typing import Any, Literal
 
 from amk.models.matrices import MatrixName, matrices_of, matrix, share_table
 from amk.models.model_spec import ModelSpec
 from amk.planner.buffers import global_buffers, handoffs_of, of_run
+from amk.planner.champions import champion_of
 from amk.planner.fetches import require_whole_fetches
 from amk.planner.fit import choose_context
 from amk.planner.formats import BF16, Chunks, Formats, Layered, Runs, formats, label_of, layered
@@ -83,15 +85,23 @@ def plan(
     max_context: cache positions; default min(the model's, 32,768, what fits). workers: default `choose_workers`.
     wanted: the format of every matrix, or that by runs of layers. The numbers of the fast plan are those of `tuned`.
     Raises AmkError AMK011 (exit 2) with the sum and the shortfall when the model does not fit or has more KV heads than
-    there are workers, AMK401 when shared memory does not hold it.
+    there are workers, AMK401 when shared memory does not hold it. Where a search on this GPU found a faster plan than
+    those numbers give, it is that one (champions.py).
     """
-    return _scheduled(model, target, _sized(model, target, settings, layered(model, wanted), max_context, workers))
+    runs = layered(model, wanted)
+    champion = champion_of(model, target, runs, settings) if workers is None else None
+    if champion is not None:
+        sized = _sized(model, target, settings, runs, max_context, workers, champion.settings)
+        if (found := champion.edited(_scheduled(model, target, sized))) is not None:
+            return found
+    return _scheduled(model, target, _sized(model, target, settings, runs, max_context, workers))
 
 
 def _sized(
-    model: ModelSpec, target: Target, settings: Settings, runs: Layered, max_context: int | None, workers: int | None
-) -> Sized:
-    """Shares, chunks, context and shared memory; raises what `plan` says.
+    model: ModelSpec, target: Target, settings: Settings, runs: Layered, max_context: int | None, workers: int | None,
+    changes: Mapping[str, Any] = MappingProxyType({}),
+) -> Sized:  # fmt: skip
+    """Shares, chunks, context and shared memory; raises what `plan` says. changes: of the settings that are best.
 
     The sums of lm_head for a batch lie in global memory where shared memory does not hold them.
     """
@@ -101,7 +111,7 @@ def _sized(
     if model.slice is not None:
         settings = _of_slice(model, settings)
     _require_places(count, model, target, settings)
-    settings = tuned(settings, model, target, runs, count, max_context)
+    settings = replace(tuned(settings, model, target, runs, count, max_context), **changes)
     settings = with_handoff(settings, model, count)
     try:
         return _laid_out(model, target, settings, runs, max_context, count)

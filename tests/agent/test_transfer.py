@@ -1,17 +1,23 @@
 """What paid in one run is tried in another, of another model and GPU: knobs and edits, as far as they apply there."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from amk.agent.device.simulated import SimulatedBackend
-from amk.agent.gate.candidate import Workshop
-from amk.agent.journal.events import Decided, Gated, LeaseReserved, Measured, Proposed
+from amk.agent.gate.candidate import Candidate, Workshop, content_key
+from amk.agent.gate.design import Design
+from amk.agent.journal.events import Decided, Gated, LeaseReserved, Limits, Measured, Proposed
 from amk.agent.journal.state import START
 from amk.agent.propose.replay import Replay
-from amk.agent.propose.transfer import Lesson, Lessons, Transfer, keep, learned, lessons_of, read
+from amk.agent.propose.transfer import Lesson, Lessons, Transfer, default_lessons, keep, learned, lessons_of, read
+from amk.agent.run.runs import Plan
 from amk.models.model import load_model
+from amk.planner.decode import plan
+from amk.planner.formats import formats
+from amk.planner.space import moved
 from amk.report.diagnostic import AmkError
 from amk.targets.target import load_target
 from tests.agent.conftest import CONTEXT, MakeLoop, looped
@@ -104,3 +110,16 @@ def test_a_table_that_is_none_is_refused(tmp_path: Path, wrong: dict[str, object
     with pytest.raises(AmkError) as caught:
         read([path])
     assert caught.value.diagnostics[0].code in ("AMK005", "AMK002")
+
+
+def test_the_default_plan_of_a_search_that_found_it_is_the_first_lesson() -> None:
+    asked = Plan("llama3.2-1b", "h200", 8192, "fast", 0, "portfolio", None, Limits(), dtype="int8")
+    (lesson,) = default_lessons(asked).lessons
+    model, target, wanted = load_model("llama3.2-1b"), load_target("h200"), formats("int8")
+    workshop = Workshop(model, target, 8192, wanted)
+    found = workshop.make(Design(moved(workshop.space("fast").start, lesson.knobs), lesson.texts))
+    assert isinstance(found, Candidate) and not lesson.simulated
+    default = plan(model, target, wanted=wanted, max_context=8192)
+    assert content_key(found.schedule) == content_key(default)
+    assert not default_lessons(replace(asked, dtype="bf16")).lessons
+    assert not default_lessons(replace(asked, batch=2)).lessons

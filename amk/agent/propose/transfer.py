@@ -8,6 +8,9 @@ changes again to the best of this run. What this space has not, or cannot plan, 
 left out of it. All lessons together come first, then each by itself, the worthiest first; each is proposed once. What
 they are worth here is measured here, and the gate judges them like anything else.
 
+A search from the fast plan begins with the planner's own. Where the default plan is one that a search found, that is
+its first lesson.
+
 The table of lessons is JSON, so that it can be exported, read, merged by hand and given to another run.
 """
 
@@ -23,20 +26,24 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from amk.agent.decide.feedback import fate
 from amk.agent.decide.history import History
-from amk.agent.gate.candidate import Candidate, Workshop
-from amk.agent.gate.design import MAX_EDITS, Design, edit_of, read_edits
+from amk.agent.gate.candidate import Candidate, Problem, Workshop
+from amk.agent.gate.design import MAX_EDITS, Design, edit_of, read_edits, text_of
 from amk.agent.journal.inbox import Suggestion, write_whole
 from amk.agent.journal.state import START, State
 from amk.agent.propose.archive import merged
 from amk.agent.propose.base import Context
 from amk.agent.propose.edit_history import beside_the_best
-from amk.planner.settings import Settings
+from amk.models.model import load_model
+from amk.planner.champions import champion_of
+from amk.planner.formats import formats, layered
+from amk.planner.settings import FAST, Settings
 from amk.planner.space import OutsideSpaceError, Space, Value, moved
 from amk.report.diagnostic import AmkError, Diagnostic, Where
 from amk.report.json_file import read_json
 from amk.report.schema import schema_error
 from amk.schedule_ir.edits.apply import apply
 from amk.schedule_ir.schedule import Schedule
+from amk.targets.target import load_target
 
 PAYS: Final = 0.001
 """Log gain over its parent at which a trial is a lesson."""
@@ -110,6 +117,21 @@ def read(paths: Sequence[Path]) -> Lessons:
         except ValueError as error:
             raise AmkError(Diagnostic("AMK005", str(error), where=Where(file=str(path)))) from error
     return Lessons(lessons=tuple(sorted(found, key=lambda lesson: -lesson.gain)[:MOST]))
+
+
+def default_lessons(asked: Problem) -> Lessons:
+    """What makes the planner's plan of this problem the default one, where a search had found that (champions.py)."""
+    if asked.batch != 1:
+        return Lessons()
+    model, target = load_model(asked.model), load_target(asked.target)
+    champion = champion_of(model, target, layered(model, formats(asked.dtype)), FAST)
+    if champion is None:
+        return Lessons()
+    lesson = Lesson(
+        model=champion.model, gpu=champion.target, simulated=False, gain=champion.gain, knobs=dict(champion.settings),
+        edits=tuple(json.loads(text_of(edit)) for edit in champion.edits),
+    )  # fmt: skip
+    return Lessons(lessons=(lesson,))
 
 
 def write(path: Path, lessons: Lessons) -> None:
