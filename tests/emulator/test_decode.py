@@ -74,11 +74,11 @@ CASES: dict[str, tuple[Any, str, FormatName, int, dict[str, Any]]] = {
         tiny_model(layers=2, ffn=256), "h200", "bf16", 6,
         {"rows": 4, "kv_block": 4, "kv_splits": 2, "k_splits": 4},
     ),
-    "one sequence, columns of o and down among two workers, sm_80": (
-        tiny_model(layers=2, ffn=128), "a100", "bf16", 4, {"k_splits": 2},
+    "two rows, columns of o and down among two workers, sm_80": (
+        tiny_model(layers=2, ffn=128), "a100", "bf16", 4, {"rows": 2, "k_splits": 2},
     ),
-    "GPT-NeoX, columns of o and down among two workers, sm_90a": (
-        tiny_model(**NEOX, ffn=128), "h200", "bf16", 4, {"k_splits": 2},
+    "two rows of GPT-NeoX, columns of o and down among two workers, sm_90a": (
+        tiny_model(**NEOX, ffn=128), "h200", "bf16", 4, {"rows": 2, "k_splits": 2},
     ),
     "batch of 10, two row groups, sums of lm_head in global memory, sm_80": (
         tiny_model(layers=1, kv_heads=1, ffn=128, vocab=80), "a100", "bf16", 12,
