@@ -178,14 +178,14 @@ def _break(rng: Random, forged: Claims) -> None:
 CHANGES = (_shuffle, _raise, _raise, _top, _retarget, _swap, _swap, _turn, _share, _drop, _drop)
 
 
-def offer(known: list[Victim], count: int, seed: str) -> tuple[Counter[str], list[str]]:
+def offer(victims: list[Victim], count: int, seed: str) -> tuple[Counter[str], list[str]]:
     """(how often each kind of reason was given, descriptions of accepted forgeries) for `count` forgeries."""
     rng = Random(seed)
     reasons: Counter[str] = Counter()
     accepted: list[str] = []
-    strangers = [donor for victim in known for donor in victim.donors]
+    strangers = [donor for victim in victims for donor in victim.donors]
     for n in range(count):
-        victim = known[n % len(known)]
+        victim = victims[n % len(victims)]
         forged = forge(rng, victim.donors, strangers)
         reason = victim.accepts(forged)
         reasons[reason.partition(":")[0] or "accepted"] += 1

@@ -215,15 +215,15 @@ def _runs(
     models: Sequence[Files],
     device: Device,
     gpu: str | None,
-    wanted: Planned,
+    options: Planned,
     schedule: Schedule | str | Path | None,
     guesses: int,
 ) -> list[Schedule]:
     """What runs a model, which verifies so many guesses, and its draft if there is one."""
     from amk.api.schedules import read_schedule
 
-    choice = wanted.sampling if wanted.accepts else "greedy"  # else the host chooses
-    verifying = wanted._replace(sampling=choice, rows=1 + guesses) if guesses else wanted
+    choice = options.sampling if options.accepts else "greedy"  # else the host chooses
+    verifying = options._replace(sampling=choice, rows=1 + guesses) if guesses else options
     run = planned(models[0].checkpoint.spec, device, gpu, verifying) if schedule is None else read_schedule(schedule)
     return [run, *(_draft_plan(draft, run, device, gpu) for draft in models[1:])]
 

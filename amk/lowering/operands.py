@@ -51,13 +51,13 @@ _OWN = frozenset({"trace", "loaded"})
 """What a kernel may access everywhere: the marks of a traced one, the watchdog's log by the address that it keeps."""
 
 
-def check_operands(schedule: Schedule, ptx: str, found: Found) -> None:
-    """Raise AMK609 if operands of the kernel are not those of the schedule; `found` is of `check_synchronisation`."""
-    reading = Reading(schedule, read_kernel(ptx, KERNEL), found)
+def check_operands(schedule: Schedule, ptx: str, by_part: Found) -> None:
+    """Raise AMK609 if operands of the kernel are not those of the schedule; by_part: from `check_synchronisation`."""
+    reading = Reading(schedule, read_kernel(ptx, KERNEL), by_part)
     _masks(reading)
     _constants(reading)
     _watchdog(reading, ptx)
-    for part, instructions in found:
+    for part, instructions in by_part:
         if isinstance(part.item, Wait):
             _wait(reading, part, part.item, instructions[0])
         elif isinstance(part.item, Step) and part.signals:
@@ -111,10 +111,10 @@ def _wait(reading: Reading, part: Part, wait: Wait, poll: Instruction) -> None:
     reading.same(part, poll, "waits for another threshold", target, reading.expected(part, wait.at_least))
 
 
-def _signals(reading: Reading, part: Part, signals: tuple[Signal, ...], found: tuple[Instruction, ...]) -> None:
+def _signals(reading: Reading, part: Part, signals: tuple[Signal, ...], instructions: tuple[Instruction, ...]) -> None:
     """The compiler may put signals of different lanes into any order; those of one lane keep theirs."""
     left = list(enumerate(signals))
-    for one in (i for i in found if i.kind in _SIGNALS):
+    for one in (i for i in instructions if i.kind in _SIGNALS):
         deciding = list(conditions(reading, reading.kernel.by_line[one.line]))
         lanes = lanes_of(deciding)
         mine = next((each for each in left if {each[0] % 32} == lanes), None)

@@ -86,7 +86,7 @@ def written_out(nodes: Sequence[Printed]) -> Iterator[PrintedStep | PrintedLoop]
 def _rolled(nodes: Sequence[PrintedStep | PrintedLoop]) -> Iterator[Printed]:
     at = 0
     while at < len(nodes):
-        length, count = max(((n, _parts(nodes, at, n)) for n in range(1, LONGEST + 1)), key=lambda found: found[1])
+        length, count = max(((n, _parts(nodes, at, n)) for n in range(1, LONGEST + 1)), key=lambda run: run[1])
         if count < 2:
             yield nodes[at]
             at += 1

@@ -182,11 +182,11 @@ def _computing(opcode: str) -> Callable[..., Column] | None:
     if compute is None:
         return None
 
-    def found(*columns: Column) -> Column:
+    def column_of(*columns: Column) -> Column:
         least = np.minimum.reduce(columns)
         return np.where(least >= 0, np.asarray(compute(*columns), np.int64) & _WORD, least)
 
-    return found
+    return column_of
 
 
 def _both(left: Column, right: Column) -> Column:

@@ -74,18 +74,18 @@ def plan(
     target: Target,
     *,
     settings: Settings = FAST,
-    wanted: Formats | Layered = BF16,
+    formats: Formats | Layered = BF16,
     max_context: int | None = None,
     workers: int | None = None,
 ) -> Schedule:
     """The decode schedule of `model` on `target`.
 
     max_context: cache positions; default min(the model's, 32,768, what fits). workers: default `choose_workers`.
-    wanted: the format of every matrix, or that by runs of layers. The numbers of the fast plan are those of `tuned`.
+    formats: the format of every matrix, or that by runs of layers. The numbers of the fast plan are those of `tuned`.
     Raises AmkError AMK011 (exit 2) with the sum and the shortfall when the model does not fit or has more KV heads than
     there are workers, AMK401 when shared memory does not hold it.
     """
-    return _scheduled(model, target, _sized(model, target, settings, layered(model, wanted), max_context, workers))
+    return _scheduled(model, target, _sized(model, target, settings, layered(model, formats), max_context, workers))
 
 
 def _sized(
@@ -211,15 +211,15 @@ def _author(
 
 
 def loops_of(
-    model: ModelSpec, settings: Settings, target: Target, wanted: Layered, chunks: Runs, tables: Shares, slots: int
+    model: ModelSpec, settings: Settings, target: Target, formats: Layered, chunks: Runs, tables: Shares, slots: int
 ) -> list[RunOfLayers]:
     """What each layer loop is about."""
     found: list[RunOfLayers] = []
-    for number, ((count, forms), (_, each)) in enumerate(zip(wanted, chunks, strict=True)):
+    for number, ((count, forms), (_, each)) in enumerate(zip(formats, chunks, strict=True)):
         held = held_back(model, settings, target, each, tables, slots)
         first = first_refills(model, settings, each, tables, slots, held)
         start = sum(run.count for run in found)
-        after = wanted[number + 1][1] if number + 1 < len(wanted) else None
+        after = formats[number + 1][1] if number + 1 < len(formats) else None
         found.append(RunOfLayers(number, start, count, forms, held, first, after))
     return found
 
@@ -318,13 +318,13 @@ def _require_parts(model: ModelSpec, settings: Settings, runs: Runs) -> None:
             raise AmkError(Diagnostic("AMK406", message))
 
 
-def _require_pairs(model: ModelSpec, settings: Settings, wanted: Layered) -> None:
+def _require_pairs(model: ModelSpec, settings: Settings, formats: Layered) -> None:
     """AMK016 unless chunks can have so many row groups."""
     if settings.row_groups == 1:
         return
     reasons = {
         f"a step reads {settings.vectors} tokens": settings.vectors <= NARROW_STEP,
-        "weights are codes": any(form != "bf16" for _, forms in wanted for form in forms.values()),
+        "weights are codes": any(form != "bf16" for _, forms in formats for form in forms.values()),
         "a matrix has an odd number of them": not even_groups(model),
     }
     if found := [reason for reason, holds in reasons.items() if holds]:
@@ -379,7 +379,9 @@ def held_back(model: ModelSpec, settings: Settings, target: Target, chunks: Chun
     return found
 
 
-def first_refills(model: ModelSpec, settings: Settings, chunks: Chunks, tables: Shares, slots: int, held: Held) -> Held:
+def first_refills(
+    model: ModelSpec, settings: Settings, chunks: Chunks, tables: Shares, slots: int, counts: Held
+) -> Held:
     """How many of the refills held back go out as soon as the product's result is published: half of them.
 
     The others wait for the next input, which would queue behind them. All at once where half measured worse: after long
@@ -387,7 +389,7 @@ def first_refills(model: ModelSpec, settings: Settings, chunks: Chunks, tables: 
     """
     found: Held = {}
     plain = all(chunk.format == "bf16" for chunk in chunks.values())
-    for name, count in held.items():
+    for name, count in counts.items():
         long = drained(model, settings, chunks[name], tables, name) >= LONG_RINGS * slots
         share = 1.0 if plain and long and copied(settings, ((model.layers, chunks),)) < 2 * SMALL_COPY else 0.5
         found[name] = round(count * (share if settings.first_refills is None else settings.first_refills))

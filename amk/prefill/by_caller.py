@@ -62,9 +62,9 @@ class SharedLayer(DynamicLayer):  # type: ignore[misc]
     its own, and new rows are copied, rounded as the schedule's kernel rounds them.
     """
 
-    def __init__(self, spec: ModelSpec, rows: Rows, kept: CacheDtype) -> None:
+    def __init__(self, spec: ModelSpec, rows: Rows, cache_dtype: CacheDtype) -> None:
         super().__init__()
-        self._rows, self._kept = rows, kept
+        self._rows, self._kept = rows, cache_dtype
         self._order = None if spec.rotary_dim is None else torch.from_numpy(order_in_head(spec))
         self._shape = spec.kv_heads, spec.head_dim
 

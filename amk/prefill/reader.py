@@ -152,14 +152,14 @@ def _is_read(name: str) -> bool:
     return name in (*NEEDED, "norm_shift", "q_norm", "k_norm") or name.endswith("_bias")
 
 
-def prompts_of(engine: CudaEngine, wanted: Prefill) -> TorchPrompts | None:
+def prompts_of(engine: CudaEngine, choice: Prefill) -> TorchPrompts | None:
     """The reader that was asked for; None for the kernel. AMK019 where torch was asked for and cannot read."""
-    if wanted in ("kernel", "rows"):
+    if choice in ("kernel", "rows"):
         return None
     reason = why_not(engine.schedule)
     if reason is None:
-        return TorchPrompts(engine, FROM_TOKENS if wanted == "auto" else 1, forced=wanted == "torch")
-    if wanted == "torch":
+        return TorchPrompts(engine, FROM_TOKENS if choice == "auto" else 1, forced=choice == "torch")
+    if choice == "torch":
         raise unusable(reason)
     return None
 

@@ -207,13 +207,13 @@ class Machine:
         trouble = None
         for other in self.touched[buffer]:
             if other.lo < hi and lo < other.hi:
-                trouble = trouble or self._met(agent, ordinary, kind, event, other, box)
+                trouble = trouble or self._conflict(agent, ordinary, kind, event, other, box)
         if trouble is None:
             trouble = self._content(event, box, kind, value)
         self.touched[buffer].append(Touch(event, agent, self.index_of[event], lo, hi, kind, ordinary))
         return trouble
 
-    def _met(self, agent: int, ordinary: bool, kind: int, event: int, other: Touch, box: Box) -> Trouble | None:
+    def _conflict(self, agent: int, ordinary: bool, kind: int, event: int, other: Touch, box: Box) -> Trouble | None:
         both = (box[0], max(box[1], other.lo), min(box[2], other.hi))
         unordered = other.agent != agent and self.clock[agent].get(other.agent, 0) <= other.index
         if unordered and conflict(kind, other.kind):

@@ -45,7 +45,7 @@ HEADS = NEOX | {"kv_heads": 2}
 def _plan_of(settings: Settings, workers: int = 1, wanted: Formats = BF16, **model: Any) -> Json:
     spec = SMALLEST.model_copy(update={"layers": 1} | model)
     settings = replace(settings, kv_block=max(CONTEXT // 3, settings.rows), max_tokens=CONTEXT)
-    schedule = plan(spec, load_target("h200"), settings=settings, wanted=wanted, workers=workers, max_context=CONTEXT)
+    schedule = plan(spec, load_target("h200"), settings=settings, formats=wanted, workers=workers, max_context=CONTEXT)
     return json.loads(schedule.model_dump_json())
 
 

@@ -117,7 +117,7 @@ def test_vectors_and_sums_are_not_read_and_the_ring_has_twice_the_slots(
 def codes() -> Schedule:
     """A plan of codes whose vectors cross SMs as tagged words."""
     settings = replace(FAST, handoff="tagged")
-    return plan(PLAIN, load_target("h200"), settings=settings, wanted=formats("int8"), max_context=256, workers=4)
+    return plan(PLAIN, load_target("h200"), settings=settings, formats=formats("int8"), max_context=256, workers=4)
 
 
 @pytest.mark.turns(4)

@@ -139,7 +139,7 @@ def test_plans_with_one_packing_share_it(stored: FormatName, monkeypatch: pytest
 
     def schedule_of(**settings: Any) -> Schedule:
         chosen = Settings(**({"warps": 4} | settings))
-        return plan(PLAIN, load_target("h200"), settings=chosen, wanted=formats(stored), max_context=64, workers=3)
+        return plan(PLAIN, load_target("h200"), settings=chosen, formats=formats(stored), max_context=64, workers=3)
 
     free, weights = [2**40], torch_model.TorchWeights.random(PLAIN, 6, device="cpu")
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free[0], 2**40))
@@ -157,7 +157,7 @@ def test_plans_with_one_packing_share_it(stored: FormatName, monkeypatch: pytest
 
 def test_matrices_that_are_drawn_are_packed_and_compared_as_kept_ones() -> None:
     """A model that does not fit in bf16 has its matrices made when they are asked for, always the same."""
-    schedule = plan(RAGGED, load_target("h200"), max_context=64, workers=3, wanted=formats("int4-g64"))
+    schedule = plan(RAGGED, load_target("h200"), max_context=64, workers=3, formats=formats("int4-g64"))
     drawn = torch_model.TorchWeights.random(RAGGED, 6, device="cpu", drawn=True)
     kept = replace(drawn, matrices={name: list(drawn.matrices[name]) for name in MATRICES})
     tensors = [rows for name in MATRICES for rows in kept.matrices[name]]
@@ -268,7 +268,7 @@ def test_every_row_is_packed_where_the_layout_says(name: Any) -> None:
 @pytest.mark.parametrize("form", ["int8", "fp8"])
 def test_scales_apart_on_the_device_as_on_the_host(form: FormatName) -> None:
     settings = Settings(scales_apart=True)
-    schedule = plan(RAGGED, load_target("h200"), settings=settings, max_context=64, workers=3, wanted=formats(form))
+    schedule = plan(RAGGED, load_target("h200"), settings=settings, max_context=64, workers=3, formats=formats(form))
     weights = torch_model.TorchWeights.random(RAGGED, 6, device="cpu")
     arrays = {name: array.astype(np.float32) for name, array in as_arrays(weights).items()}
 
@@ -290,7 +290,7 @@ def test_scales_apart_on_the_device_as_on_the_host(form: FormatName) -> None:
 def test_quantised_on_the_device_as_on_the_host(form: FormatName) -> None:
     """The packed bytes are those of the host's packing, and what they stand for is what the references compute with."""
     wanted = formats(form, "bf16" if form == "int8" else form)
-    schedule = plan(RAGGED, load_target("h200"), max_context=64, workers=3, wanted=wanted)
+    schedule = plan(RAGGED, load_target("h200"), max_context=64, workers=3, formats=wanted)
     weights = torch_model.TorchWeights.random(RAGGED, 6, device="cpu")
     arrays = {name: array.astype(np.float32) for name, array in as_arrays(weights).items()}
 
@@ -327,7 +327,7 @@ def test_the_floor_counts_the_bytes_of_the_formats(
     from amk.bench.table.decode_bench import needed_bytes
 
     model, settings = load_model("llama3-8b"), Settings(kv_dtype=kept)
-    schedule = plan(model, load_target("h200"), settings=settings, wanted=formats(layers, lm_head), max_context=8192)
+    schedule = plan(model, load_target("h200"), settings=settings, formats=formats(layers, lm_head), max_context=8192)
     assert needed_bytes(schedule, pos) / 1e9 == pytest.approx(gigabytes, abs=0.01)
     assert ("kv-fp8" in schedule.weights_label) == (kept == "fp8") and schedule.weights_label.startswith(layers)
 

@@ -173,7 +173,7 @@ def test_every_query_vector_meets_every_position_once(agents: int) -> None:
 )
 def test_what_rows_cannot_do_is_refused(settings: dict[str, Any], wanted: Any, reason: str) -> None:
     with pytest.raises(AmkError) as caught:
-        plan(PLAIN, load_target("h200"), settings=Settings(**settings), wanted=formats(wanted), max_context=64)
+        plan(PLAIN, load_target("h200"), settings=Settings(**settings), formats=formats(wanted), max_context=64)
     (diagnostic,) = caught.value.diagnostics
     assert diagnostic.code == "AMK016"
     assert reason in diagnostic.message

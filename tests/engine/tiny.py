@@ -48,7 +48,7 @@ def tiny_plan(
 ) -> Schedule:
     chosen = {"warps": 4, "chunk_bytes": 512, "kv_block": 8, "max_tokens": 32, "slots": 4} | settings
     settled = Settings(**chosen)
-    return plan(model, load_target("h200"), settings=settled, wanted=wanted, max_context=context, workers=workers)
+    return plan(model, load_target("h200"), settings=settled, formats=wanted, max_context=context, workers=workers)
 
 
 class RandomTensors:

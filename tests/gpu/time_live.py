@@ -42,7 +42,7 @@ TEXTS, PROMPT, NEW = 24, 32, 128
 
 def subject(model: str, form: FormatName, settings: Settings, weights: TorchWeights) -> Subject:
     target, wanted = load_target("h200"), formats(form)
-    schedule = plan(load_model(model), target, settings=settings, wanted=wanted, max_context=CONTEXT)
+    schedule = plan(load_model(model), target, settings=settings, formats=wanted, max_context=CONTEXT)
     return Subject.random(admitted(schedule, build(schedule).compiled.cubin), 20, weights)
 
 

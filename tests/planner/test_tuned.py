@@ -87,7 +87,7 @@ def test_batches_of_a_large_model_have_long_rings(batch: int, parts: int, copy: 
 def test_codes_of_eight_bits_stand_alone_in_long_products(name: str, form: FormatName, apart: bool) -> None:
     found = of(name, formats(form))
     assert (found.scales_apart, found.prefetch_cache) == (apart, form == "bf16" or name == "llama3.2-1b")
-    schedule = plan(load_model(name), H200, wanted=formats(form), max_context=SHORT)
+    schedule = plan(load_model(name), H200, formats=formats(form), max_context=SHORT)
     assert all(chunk.apart == apart for chunk in schedule.streams[0].chunks.values())
     if apart:
         copies = (2048, 12) if name == "llama3.2-1b" else (4096, 6)
@@ -205,7 +205,7 @@ def test_which_default_plans_look_for_words_without_hints() -> None:
         ("llama3.2-1b", "bf16", 1, set()), ("llama3.2-1b", "int8", 1, {*few, "attn", "h_mid", "h_out"}),
     ):  # fmt: skip
         used = formats(form)
-        schedule = plan(load_model(name), H200, settings=replace(FAST, batch=batch), wanted=used, max_context=SHORT)
+        schedule = plan(load_model(name), H200, settings=replace(FAST, batch=batch), formats=used, max_context=SHORT)
         steps = list(steps_of(schedule.programs[0].body))
         waits = {wait.counter: wait.at_least for step in steps for wait in step.waits}
         assert waits.keys() - {"split"} == {"qkv", "attn", "h_mid", "act", "h_out", "best"} - without

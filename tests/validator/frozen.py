@@ -81,7 +81,7 @@ def _matrix(number: int) -> Iterator[Case]:
     try:
         schedule = plan(
             load_model(model), load_target(target), settings=PRESETS[preset],
-            wanted=formats(weights),  # type: ignore[arg-type]
+            formats=formats(weights),  # type: ignore[arg-type]
         )  # fmt: skip
     except AmkError:
         return

@@ -54,7 +54,7 @@ def test_a_judge_that_knows_no_proof_finds_nothing_wrong(name: str) -> None:
 
 @pytest.mark.parametrize(("model", "settings", "form"), [("410m", FAST, "bf16"), ("2.8b", NAIVE, "int8")])
 def test_full_size_plans_are_safe(model: str, settings: Settings, form: Any) -> None:
-    schedule = plan(load_model(f"pythia-{model}"), load_target("h200"), settings=settings, wanted=formats(form))
+    schedule = plan(load_model(f"pythia-{model}"), load_target("h200"), settings=settings, formats=formats(form))
     assert verify(schedule).status == "SAFE"
 
 

@@ -102,9 +102,9 @@ def ordered(name: str, seed: int = 0) -> list[Change]:
     return in_turns(Neighbourhood(base(name), schema_of_schedules()).changes(), Random(f"{seed} {name}"))
 
 
-def in_turns(found: Iterable[Change], rng: Random) -> list[Change]:
+def in_turns(all_changes: Iterable[Change], rng: Random) -> list[Change]:
     """The changes in a drawn order: one of every field and kind first, then another of each, and so on."""
-    changes = list(found)
+    changes = list(all_changes)
     rng.shuffle(changes)
     rank: Counter[tuple[str, str]] = Counter()
     place: list[int] = []

@@ -199,7 +199,7 @@ class Neighbourhood:
                 return []
         self.effects.update(progress)
         base, best = progress.incumbent(), dict[str, tuple[float, Item]]()
-        for change, worth in sorted(self.effects.averaged(base).items(), key=lambda seen: seen[1]):
+        for change, worth in sorted(self.effects.averaged(base).items(), key=lambda item: item[1]):
             if worth < -PAID:
                 best.setdefault(change[0], (worth, change))
         return list(best.values())
@@ -349,6 +349,6 @@ def sentence(event: Surveyed) -> str:
     return f"{event.open} are open around {best}: {settled}" if event.open else f"exhausted around {best}: {settled}"
 
 
-def ended(reason: str, known: Surveyed | None) -> str:
+def ended(reason: str, survey: Surveyed | None) -> str:
     """Why a search ended, and whether anything is left near its best."""
-    return f"{reason}; {sentence(known)}" if known is not None else reason
+    return f"{reason}; {sentence(survey)}" if survey is not None else reason

@@ -230,7 +230,7 @@ def failures(state: State, proposer: str) -> int:
     """Conversations at the end of those of a run that failed, or led to no submission; what a session's end cut short
     is neither."""
     mine = (asked for asked in reversed(state.conversations) if asked.proposer == proposer and asked.outcome != STOPPED)
-    return sum(1 for _ in takewhile(lambda asked: asked.outcome not in HEARD_OUT or not asked.proposals, mine))
+    return sum(1 for _ in takewhile(lambda request: request.outcome not in HEARD_OUT or not request.proposals, mine))
 
 
 def within(bounds: Bounds, limits: Limits, elapsed: float) -> Bounds:

@@ -80,13 +80,13 @@ class SingleTrial:
     here: Design
     before: tuple[tuple[float, Design], ...]
 
-    def worth(self, context: Context, known: Mapping[Design, int]) -> float:
+    def worth(self, context: Context, indices: Mapping[Design, int]) -> float:
         """The least log time that it took alone beside an earlier best, 0 where that is not known."""
         trials = context.state.trials
         scores = [
             score - was
             for was, design in self.before
-            if (index := known.get(design)) is not None and (score := trials[index].score) is not None
+            if (index := indices.get(design)) is not None and (score := trials[index].score) is not None
         ]
         return min(scores, default=0.0)
 

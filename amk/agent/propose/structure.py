@@ -194,12 +194,12 @@ class Structure:
             and candidate.key != context.start_key() and context.is_safe(candidate)
         )  # fmt: skip
 
-    def _stacked(self, context: Context, found: Looked, rng: np.random.Generator, looks: int) -> Looked:
+    def _stacked(self, context: Context, look: Looked, rng: np.random.Generator, looks: int) -> Looked:
         """With a further change that adds to it, if there is one."""
-        gain, child = found
+        gain, child = look
         further = self._best(context, [Elite(child.parent, child.design, -gain, ("", ""))], rng, looks)
         if further is None or further[0] < gain + ADDS:
-            return found
+            return look
         return further[0], _on_top(further[1], child)
 
     def _best(self, context: Context, parents: Sequence[Elite], rng: np.random.Generator, looks: int) -> Looked | None:

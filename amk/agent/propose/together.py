@@ -102,11 +102,11 @@ class Sum:
     proposed: bool
 
 
-def combined(context: Context, found: Sequence[tuple[float, Change, int]] | None = None) -> Iterator[Sum]:
-    """What may come to a keep, the greatest sum first; found: what `gained` says, where that is known."""
+def combined(context: Context, gains: Sequence[tuple[float, Change, int]] | None = None) -> Iterator[Sum]:
+    """What may come to a keep, the greatest sum first; gains: the result of `gained`, where that is known."""
     base, known = context.design(context.state.best), {*context.history.designs}
-    found = gained(context) if found is None else found
-    sums = [(sum(gain for gain, _, _ in some), some) for count in AT_ONCE for some in combinations(found, count)]
+    gains = gained(context) if gains is None else gains
+    sums = [(sum(gain for gain, _, _ in some), some) for count in AT_ONCE for some in combinations(gains, count)]
     for total, some in sorted(sums, key=lambda each: -each[0]):
         if total < WORTH_TRYING * least_gain(context.state.noise):
             return

@@ -157,11 +157,11 @@ class AttendOp(Op):
         return seen
 
 
-def _partials(scores: np.ndarray, v: np.ndarray, seen: np.ndarray) -> np.ndarray:
-    """f32 [n, head_dim + 4] of scores [n, positions] where `seen`; (0, -1e30, 0) of a vector that sees none."""
+def _partials(scores: np.ndarray, v: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """f32 [n, head_dim + 4] of scores [n, positions] where `mask` is True; (0, -1e30, 0) of a vector that sees none."""
     out = np.zeros((len(scores), v.shape[1] + PARTIAL_EXTRA), np.float32)
-    peak = np.where(seen, scores, NEGATIVE).max(axis=1)
-    weights = np.where(seen, np.exp(np.minimum(scores - peak[:, None], 0)), np.float32(0))
+    peak = np.where(mask, scores, NEGATIVE).max(axis=1)
+    weights = np.where(mask, np.exp(np.minimum(scores - peak[:, None], 0)), np.float32(0))
     out[:, :-PARTIAL_EXTRA], out[:, -PARTIAL_EXTRA], out[:, 1 - PARTIAL_EXTRA] = weights @ v, peak, weights.sum(axis=1)
     return out
 
