@@ -37,7 +37,7 @@ if TYPE_CHECKING:  # the rest is imported where it is used: the device cpu needs
 
 MOST_TEXTS = 16
 """Computed at once."""
-_KNOWN: dict[str, tuple[str, ...]] = {
+_VALUES: dict[str, tuple[str, ...]] = {
     "device": get_args(Device), "prefill": get_args(Prefill), "sampling": MODES, "kv_dtype": ("bf16", "fp8"),
     "dtype": get_args(FormatName), "lm_head_dtype": get_args(FormatName),
 }  # fmt: skip
@@ -168,9 +168,9 @@ def load(
 def _check_words(**options: str | None) -> None:
     """AMK005 for one that is not known."""
     for name, word in options.items():
-        if word is not None and word not in _KNOWN[name]:
+        if word is not None and word not in _VALUES[name]:
             message = f"{name}={word!r} is not known"
-            raise AmkError(Diagnostic("AMK005", message, help=f"one of {', '.join(_KNOWN[name])}"))
+            raise AmkError(Diagnostic("AMK005", message, help=f"one of {', '.join(_VALUES[name])}"))
 
 
 def _check_whole(**options: int | None) -> None:

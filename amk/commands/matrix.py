@@ -59,10 +59,10 @@ def run(arguments: argparse.Namespace) -> int:
     return Exit.UNSAFE if refused else Exit.SAFE
 
 
-Wanted = tuple[str, str, FormatName, Cell | None]
+Request = tuple[str, str, FormatName, Cell | None]
 
 
-def _examined(cells: list[Wanted], jobs: int, deadline: float) -> Iterator[tuple[Cell | None, Cell]]:
+def _examined(cells: list[Request], jobs: int, deadline: float) -> Iterator[tuple[Cell | None, Cell]]:
     """What was known of each and what is now, as they come; none is begun after `deadline` (time.monotonic())."""
     if jobs == 1:
         for one in cells:

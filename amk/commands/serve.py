@@ -12,7 +12,7 @@ from amk.commands.model_arguments import add_model_arguments, add_texts, choose_
 from amk.report.diagnostic import AmkError, Diagnostic, Exit
 from amk.serve.settings import KEYS_VARIABLE, Limits, keys_of
 
-NEEDED = ("starlette", "uvicorn", "prometheus_client", "llguidance")
+PACKAGES = ("starlette", "uvicorn", "prometheus_client", "llguidance")
 PLANNED = 4096
 """Positions of a plan unless told otherwise."""
 _LIMITS = {
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         message = f"serving needs {', '.join(missing)}, which are not installed"
         raise AmkError(Diagnostic("AMK019", message, help="pip install 'amk[serve]'"))

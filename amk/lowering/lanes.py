@@ -26,7 +26,7 @@ def lane_barriers(schedule: Schedule) -> list[bool]:
     for program in schedule.programs:
         walk = _Walk(memory)
         walk.body(program.body)
-        found += [walk.needed[n] for n in range(len(walk.needed))]
+        found += [walk.meets[n] for n in range(len(walk.meets))]
     return found
 
 
@@ -96,7 +96,7 @@ class _Walk:
 
     def __init__(self, memory: _Memory) -> None:
         self.memory = memory
-        self.needed: dict[int, bool] = {}
+        self.meets: dict[int, bool] = {}
         self.uses: dict[int, tuple[set[str], set[str]]] = {}
         self.since: dict[int, set[str]] = {w: set() for warps in memory.warps.values() for w in warps}
 
@@ -117,7 +117,7 @@ class _Walk:
             self._meet(warps)
         named, touched = self._uses(step, number)
         meets = any(not touched.isdisjoint(self.since[w]) or self._words_between(named, w) for w in warps)
-        self.needed[number] = self.needed.get(number, False) or meets
+        self.meets[number] = self.meets.get(number, False) or meets
         if step.signals or meets:
             self._meet(warps)
         for w in warps if not step.signals else ():

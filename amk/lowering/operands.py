@@ -37,7 +37,7 @@ from amk.lowering.part_loops import check_part_loops
 from amk.lowering.ptx_code import read_kernel
 from amk.lowering.readback import Instruction, Kind, read_ptx
 from amk.lowering.ring_operands import check_ring
-from amk.lowering.skeleton import Found, Part
+from amk.lowering.skeleton import ByPart, Part
 from amk.lowering.symbolic import DOG, Reading
 from amk.lowering.tag_operands import check_tags
 from amk.lowering.threads import check_threads
@@ -51,7 +51,7 @@ _OWN = frozenset({"trace", "loaded"})
 """What a kernel may access everywhere: the marks of a traced one, the watchdog's log by the address that it keeps."""
 
 
-def check_operands(schedule: Schedule, ptx: str, by_part: Found) -> None:
+def check_operands(schedule: Schedule, ptx: str, by_part: ByPart) -> None:
     """Raise AMK609 if operands of the kernel are not those of the schedule; by_part: from `check_synchronisation`."""
     reading = Reading(schedule, read_kernel(ptx, KERNEL), by_part)
     _masks(reading)
@@ -167,7 +167,7 @@ def _named_between(reading: Reading) -> list[set[str]]:
     gaps: list[set[str]] = [set() for _ in range(len(reading.stops) + 1)]
     at = 0
     open_from: int | None = None  # where tagged loads began whose step the text does not tell from the next
-    for part, instructions in reading.found:
+    for part, instructions in reading.by_part:
         loads = [one.kind is Kind.TAGGED_LOAD for one in instructions]
         start = at if open_from is None or (loads and not loads[0]) else open_from
         for gap in range(start, at + len(instructions) + 1):

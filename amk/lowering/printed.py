@@ -23,12 +23,12 @@ LONGEST = 6
 
 @dataclass(frozen=True)
 class PrintedStep:
-    """path: of the step in the schedule, of the first of those that a loop stands for. lanes_meet, met: see `lanes`."""
+    """path: in the schedule, of the first step of those that a loop stands for. lanes_meet, warps_met: see `lanes`."""
 
     step: Step
     path: str
     lanes_meet: bool
-    met: bool
+    warps_met: bool
 
     def later(self, parts: int) -> PrintedStep | None:
         """The step of a later part; None for one that cannot be in a loop."""

@@ -91,11 +91,11 @@ class Part:
     loops: tuple[LoopAt, ...] = ()
 
 
-Found = list[tuple[Part, tuple[Instruction, ...]]]
+ByPart = list[tuple[Part, tuple[Instruction, ...]]]
 """The parts in order, each with the instructions that it matched."""
 
 
-def check_synchronisation(schedule: Schedule, instructions: tuple[Instruction, ...]) -> Found:
+def check_synchronisation(schedule: Schedule, instructions: tuple[Instruction, ...]) -> ByPart:
     """The parts found. Raises AMK607 if the kernel's synchronisation is not the schedule's."""
     kept = [i for i in instructions if i.kind not in IGNORED]
     parts = [*_start(schedule), *_programs(schedule)]

@@ -34,7 +34,7 @@ _LIMIT = 4_000
 _WORD, _UPPER, _ZERO, _OTHER = "word", "upper", "zero", "not zero"
 _COMPARED = ""
 """Stands for a register: the word was compared on the path."""
-Known = frozenset[tuple[str, str]]
+Contents = frozenset[tuple[str, str]]
 
 
 class StaleWords:

@@ -32,7 +32,7 @@ from itertools import groupby
 
 from amk.lowering.printed import PartLoop, Printed, PrintedLoop, PrintedStep, printed
 from amk.lowering.readback import Instruction, Kind
-from amk.lowering.skeleton import Found, Part
+from amk.lowering.skeleton import ByPart, Part
 from amk.lowering.symbolic import DOG, Reading
 from amk.lowering.thread_values import ThreadValues
 from amk.schedule_ir.ops import BarrierOp
@@ -92,10 +92,10 @@ def check_threads(reading: Reading) -> None:
     arrived: dict[int, int] = defaultdict(int)
     for (_, to), who in met.items():
         arrived[to] |= who
-    labels = {reading.kernel.by_line[one.line]: (part, one) for part, found in reading.found for one in found}
+    labels = {reading.kernel.by_line[one.line]: (part, one) for part, found in reading.by_part for one in found}
     for agent, those in agents.items():
         sequences = _Sequences(reading, values, agent, those, programs, parts)
-        wrong = [at for at in sequences.owed if those & ~arrived[at]]
+        wrong = [at for at in sequences.duties if those & ~arrived[at]]
         for (at, to), who in met.items():
             if who & those and to not in sequences.follow[at]:
                 wrong.append(to if to in labels else at)
@@ -134,7 +134,7 @@ def _meetings(reading: Reading, values: ThreadValues) -> dict[tuple[int, int], i
             if not following or kernel.ends(end):
                 found[stop, _END] |= here[start]
             for n, to in enumerate(following):
-                way = here[start] & (values.passed if n else values.taken).get(end, values.everybody)
+                way = here[start] & (values.passers if n else values.takers).get(end, values.everybody)
                 if way & ~here.get(to, 0):
                     here[to] = here.get(to, 0) | way
                     stack.append(to)
@@ -161,24 +161,24 @@ _NOTHING = _Language(Places(), Places(), True)
 
 
 class _Sequences:
-    """follow[at]: what an agent may come to behind an instruction. owed: what no way leaves out."""
+    """follow[at]: what an agent may come to behind an instruction. duties: what no way leaves out."""
 
     def __init__(
-        self, reading: Reading, values: ThreadValues, agent: _Agent, those: int, programs: Programs, parts: Found
+        self, reading: Reading, values: ThreadValues, agent: _Agent, those: int, programs: Programs, parts: ByPart
     ) -> None:
         self.reading, self.agent, self.schedule = reading, agent, reading.schedule
         self.values, self.those = values, those
         self.follow: dict[int, set[int]] = defaultdict(set)
-        self.owed = set[int]()
+        self.duties = set[int]()
         self.parts = iter(parts)
         whole = [self.one(_START), *self.start()]
         for number, nodes in enumerate(programs):
-            others = set(self.owed)
+            others = set(self.duties)
             program = self.sequence([self.node(node) for node in nodes])
             if number == agent.program:
                 whole.append(program)
             else:
-                self.owed = others
+                self.duties = others
         self.sequence([*whole, self.one(_END)])
 
     def start(self) -> Iterator[_Language]:
@@ -241,7 +241,7 @@ class _Sequences:
         return _Language(at, at, False)
 
     def due(self, one: Instruction) -> _Language:
-        self.owed.add(self.at(one))
+        self.duties.add(self.at(one))
         return self.one(one)
 
     def op(self, instructions: Iterable[Instruction]) -> _Language:
@@ -293,12 +293,12 @@ class _Sequences:
 def _with_neighbours(reading: Reading) -> Iterator[tuple[Part, tuple[Instruction, ...]]]:
     """The parts; ops that nothing of the schedule stands between in the text have their instructions in common."""
     common: dict[int, tuple[Instruction, ...]] = {}
-    filled = [(n, *found) for n, found in enumerate(reading.found) if found[1]]
+    filled = [(n, *found) for n, found in enumerate(reading.by_part) if found[1]]
     for of_ops, run in groupby(filled, lambda entry: _is_op(entry[1])):
         if of_ops:
             ops = list(run)
             common |= {n: tuple(one for _, _, found in ops for one in found) for n, _, _ in ops}
-    for n, (part, found) in enumerate(reading.found):
+    for n, (part, found) in enumerate(reading.by_part):
         yield part, common.get(n, found)
 
 

@@ -19,8 +19,8 @@ _TRIP = "atom.relaxed.cta.shared::cta.or.b32"
 _SIGNED = re.compile(r"setp\.(lt|le|gt|ge)\.s32")
 _LIMIT = 20_000
 _REGISTERS = re.compile(r"[%\w$#]+")
-Known = frozenset[tuple[str, bool]]
-State = tuple[int, Known, frozenset[str]]
+Predicates = frozenset[tuple[str, bool]]
+State = tuple[int, Predicates, frozenset[str]]
 """An instruction, the predicates that are known there, and the fresh registers."""
 
 
@@ -82,7 +82,7 @@ class WaitLoop:
                     stack.append((following, iter(self._steps(*following))))
         return {at for at, *_ in seen}
 
-    def _steps(self, at: int, values: Known, fresh: frozenset[str]) -> list[State]:
+    def _steps(self, at: int, values: Predicates, fresh: frozenset[str]) -> list[State]:
         one = self.kernel.code[at]
         if one.opcode == _TRIP:
             return []
@@ -125,7 +125,7 @@ class WaitLoop:
         return self.kernel.code[places[0]] if len(places) == 1 else None
 
 
-def _after(one: Code, values: Known) -> Known:
+def _after(one: Code, values: Predicates) -> Predicates:
     """Predicates whose value is known behind the instruction."""
     left = {pair for pair in values if pair[0] not in one.results}
     if one.opcode == "mov.pred" and one.operands[1] in ("0", "-1", "1"):

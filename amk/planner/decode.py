@@ -44,7 +44,7 @@ from amk.weights.weight_format import Chunk, FormatName
 
 REGISTER_UNIT, PARTS = 8, 4
 """Registers are allocated to a thread in multiples of 8, in one of the four parts of an SM (CUDA occupancy rules)."""
-Held = dict[MatrixName, int]
+Refills = dict[MatrixName, int]
 PACED: dict[MatrixName, Callable[[int], int]] = {"qkv": lambda most: most, "o": lambda most: max(1, most // 2)}
 """Refills that short products hold back where they are paced, of so many that a long one does: behind O they go out at
 two steps, behind QKV at four."""
@@ -358,7 +358,9 @@ def choose_workers(model: ModelSpec, target: Target, batch: int = 1, ctas: int =
     return min(qkv, gate_up) if batch == 1 else min(max(min(qkv, gate_up), batch * model.kv_heads), places)
 
 
-def held_back(model: ModelSpec, settings: Settings, target: Target, chunks: Chunks, tables: Shares, slots: int) -> Held:
+def held_back(
+    model: ModelSpec, settings: Settings, target: Target, chunks: Chunks, tables: Shares, slots: int
+) -> Refills:
     """Refills that the product of each matrix defers: `held_refills` of a ring, where an agent drains twice as many.
 
     Behind a full ring of requests, what a worker publishes and polls waits for microseconds. A product of few chunks
@@ -367,7 +369,7 @@ def held_back(model: ModelSpec, settings: Settings, target: Target, chunks: Chun
     most = int(slots * settings.held_refills)
     if not target.has("bulk_copy") or not settings.run_ahead or not most:
         return {}
-    found: Held = {}
+    found: Refills = {}
     for name, chunk in chunks.items():
         least = drained(model, settings, chunk, tables, name)
         if least >= 2 * most:
@@ -380,14 +382,14 @@ def held_back(model: ModelSpec, settings: Settings, target: Target, chunks: Chun
 
 
 def first_refills(
-    model: ModelSpec, settings: Settings, chunks: Chunks, tables: Shares, slots: int, counts: Held
-) -> Held:
+    model: ModelSpec, settings: Settings, chunks: Chunks, tables: Shares, slots: int, counts: Refills
+) -> Refills:
     """How many of the refills held back go out as soon as the product's result is published: half of them.
 
     The others wait for the next input, which would queue behind them. All at once where half measured worse: after long
     bf16 products in small copies (amk/lowering/LADDER.md).
     """
-    found: Held = {}
+    found: Refills = {}
     plain = all(chunk.format == "bf16" for chunk in chunks.values())
     for name, count in counts.items():
         long = drained(model, settings, chunks[name], tables, name) >= LONG_RINGS * slots

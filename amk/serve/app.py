@@ -34,7 +34,7 @@ CLOSED_REQUEST = 499
 """Nobody sees it but the metrics: the client had gone."""
 RETRY_SECONDS = "1"
 
-Asked = TypeVar("Asked", ChatRequest, CompletionRequest)
+Body = TypeVar("Body", ChatRequest, CompletionRequest)
 Handler = Callable[[HttpRequest], Awaitable[Response]]
 
 
@@ -108,7 +108,7 @@ class Server:
         ]
         return await self._answered(http, asked, prompts)
 
-    async def _body(self, http: HttpRequest, kind: type[Asked]) -> Asked:
+    async def _body(self, http: HttpRequest, kind: type[Body]) -> Body:
         if http.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             raise Refused(415, "the body's content type must be application/json")
         try:

@@ -43,7 +43,7 @@ class Supply:
         self.room, self.level, self.fetch, self.allowed, self.need, self.direct = self.left
         self.allowed[:] = NEVER
         self.capacity = np.zeros(n)
-        self.owed = np.zeros(n)
+        self.debt = np.zeros(n)
         self.ahead = np.zeros(n, bool)
         self.drain = np.zeros(n)
         self.latency = latency
@@ -78,7 +78,7 @@ class Supply:
         """
         self.need[group], self.drain[group] = amount, rate
         if owed_bytes:
-            self.owed[group] = owed_bytes
+            self.debt[group] = owed_bytes
             self.capacity[group] -= owed_bytes
             self.room[group] = max(0.0, self.capacity[group] - self.level[group])
             self.allowed[group] = NEVER
@@ -94,11 +94,11 @@ class Supply:
 
     def end_drain(self, group: int) -> None:
         """What was owed when the product began is still not asked for."""
-        if self.owed[group]:
+        if self.debt[group]:
             self.allowed[group] = self.outstanding(group)
-            self.capacity[group] += self.owed[group]
+            self.capacity[group] += self.debt[group]
             self.room[group] = self.capacity[group] - self.level[group]
-            self.owed[group] = 0.0
+            self.debt[group] = 0.0
             self.changed = True
 
     def refill(self, group: int, amount: float = NEVER) -> None:

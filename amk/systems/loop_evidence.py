@@ -67,7 +67,7 @@ def _lines(program_cut: Cut, periods: int) -> dict[Key, Line]:
         out = spelled(program_cut, number)
         run, trouble = ran(parse_system(json.dumps(out.document()).encode(), "evidence"))
         need(trouble is None, f"in a run of {number} periods: {'' if trouble is None else trouble.kind}")
-        for table, known in (("wait", run.met), ("signal", run.sent)):
+        for table, known in (("wait", run.wait_counts), ("signal", run.sent)):
             for row, event_number in enumerate(getattr(run.block, f"{table}_event").tolist()):
                 event, q = out.index[event_number]
                 if program_cut.counters[event.of][1]:

@@ -115,7 +115,7 @@ class Machine:
         for buffer, lo, hi, value in zip(*(column.tolist() for column in columns), strict=True):
             self._hold(buffer, lo, hi, value)
         self.order: list[int] = []
-        self.met: dict[int, int] = {}
+        self.wait_counts: dict[int, int] = {}
         """Per wait: how many phases were over, or stores done, when it was met."""
         self.sent: dict[int, int] = {}
         """Per signal: the same, before it."""
@@ -146,7 +146,7 @@ class Machine:
         event = self.at[agent]
         self.order.append(event)
         for row, (counter, _, rule, acquires) in enumerate(self.waits[event], self.first_row[0][event]):
-            self.met[row] = self._count(counter)
+            self.wait_counts[row] = self._count(counter)
             if acquires:
                 self._join(agent, (self.over if rule in (PARITY, NEXT_PHASE) else self.signal_clocks)[counter])
         self.clock[agent][agent] = self.index_of[event] + 1

@@ -24,7 +24,7 @@ def evidence(system: FlatSystem, block: Json, orders: Json) -> tuple[Json, Syste
     run, trouble = ran(system)
     assert trouble is None, trouble
     claims: Json = {
-        "met": [run.met[row] for row in range(len(block["wait_counter"]))],
+        "met": [run.wait_counts[row] for row in range(len(block["wait_counter"]))],
         "sent": [run.sent[row] for row in range(len(block["signal_counter"]))],
     }
     found = skeleton(block, orders, claims)

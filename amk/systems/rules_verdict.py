@@ -246,7 +246,7 @@ def _waited(run: Machine, event: int) -> list[Fact]:
     told_so = event_text(system, last)
     if run.phases[counter] is None:
         return [shown(f"{who(system, last)}: {told_so}")]
-    over = run.met[row]
+    over = run.wait_counts[row]
     return [shown(f"{who(system, last)}: {told_so}, which it found with {over} phase{'s' * (over != 1)} over")]
 
 

@@ -149,7 +149,7 @@ def test_plans_with_one_packing_share_it(stored: FormatName, monkeypatch: pytest
     for other in (schedule_of(chunk_bytes=1024), schedule_of(warps=8)):
         found = packings.of(other, weights)
         assert found is not first and torch.equal(found, device_packing.packed_weights(other, weights))
-    assert packings.of(plain, weights) is not first and len(packings.by_key) == device_packing.KEPT
+    assert packings.of(plain, weights) is not first and len(packings.by_key) == device_packing.PACKINGS
     free[0] = 0
     packings.of(plain, weights)
     assert device_packing.packing_key(plain) not in packings.by_key

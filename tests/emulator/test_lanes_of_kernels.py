@@ -137,7 +137,7 @@ def test_an_empty_step_that_counts_as_a_meeting_races(op: str, monkeypatch: pyte
 
     def once(walk: lanes._Walk, one: Step, number: int) -> None:
         if isinstance(one.op, WaitOp | SignalOp):
-            walk._met(walk.memory.warps[one.op.role])
+            walk._meet(walk.memory.warps[one.op.role])
         step(walk, one, number)
 
     monkeypatch.setattr(lanes._Walk, "step", once)

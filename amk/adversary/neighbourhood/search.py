@@ -62,7 +62,7 @@ class Search:
 
     def _pending(self, name: str) -> Iterator[Change]:
         changes = pairs(name, self.seed) if self.pairs else iter(ordered(name, self.seed))
-        return (change for change in changes if key_of(name, change) not in self.ledger.done)
+        return (change for change in changes if key_of(name, change) not in self.ledger.keys)
 
     def judged(self, name: str, survey: Survey, change: Change) -> Line:
         """What becomes of one edit, written down."""

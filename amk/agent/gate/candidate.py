@@ -120,14 +120,14 @@ class Workshop:
     ) -> None:
         self.model, self.target, self.context, self.batch = model, target, context, batch
         self.simulator = simulator
-        self.wanted = BF16 if formats is None else formats
+        self.formats = BF16 if formats is None else formats
         self._candidates: OrderedDict[Design, Candidate | Impossible] = OrderedDict()
         self._keys: OrderedDict[Settings, str | None] = OrderedDict()
 
     def __reduce__(self) -> tuple[type[Self], tuple[ModelSpec, Target, int | None, Formats, int, Simulator]]:
         """Another process makes its own programs. What it is started with must fit in a pipe: who starts a process that
         dies before it has read everything waits for ever otherwise."""
-        return type(self), (self.model, self.target, self.context, self.wanted, self.batch, self.simulator)
+        return type(self), (self.model, self.target, self.context, self.formats, self.batch, self.simulator)
 
     def make(self, design: Design | Settings) -> Candidate | Impossible:
         """Plan the settings and make the edits; a plan without edits is lowered at once. The context is the run's, so
@@ -160,7 +160,7 @@ class Workshop:
 
     def numbers(self, settings: Settings) -> Settings:
         """A preset with what is best for this model, as users get it."""
-        runs, count = layered(self.model, self.wanted), choose_workers(self.model, self.target, self.batch)
+        runs, count = layered(self.model, self.formats), choose_workers(self.model, self.target, self.batch)
         return tuned(replace(settings, batch=self.batch), self.model, self.target, runs, count, self.context)
 
     def space(self, start: str) -> Space:
@@ -184,7 +184,7 @@ class Workshop:
     def _build(self, settings: Settings) -> Candidate | Impossible:
         labelled = replace(self.numbers(settings), plan="search")
         try:
-            schedule = plan(self.model, self.target, settings=labelled, formats=self.wanted, max_context=self.context)
+            schedule = plan(self.model, self.target, settings=labelled, formats=self.formats, max_context=self.context)
         except AmkError as error:
             return Impossible(tuple(d.code for d in error.diagnostics), error.diagnostics[0].message)
         source = emit(schedule)

@@ -80,7 +80,7 @@ class Child:
     other: int | None = None
 
 
-Looked = tuple[float, Child]
+Look = tuple[float, Child]
 """Simulated log gain over the parent, or over the best where only that counts, and the child."""
 
 
@@ -89,7 +89,7 @@ class Climb:
     """Where a climb from the design that leads is. It is not written down: a resumed run climbs again."""
 
     leader: Design
-    best: Looked | None = None
+    best: Look | None = None
     visited: set[Design] = field(default_factory=set)
 
 
@@ -129,7 +129,7 @@ class Structure:
         run = context.state.run
         return not self.alone and run is not None and run.simulated and run.prior
 
-    def _climbed(self, context: Context, elites: Sequence[Elite], rng: np.random.Generator) -> Looked | None:
+    def _climbed(self, context: Context, elites: Sequence[Elite], rng: np.random.Generator) -> Look | None:
         """Changes on top of each other, each faster than all before it, and what leads. None while they do not come to
         a keep: others are asked, and the climb goes on where it was when it is asked again, unless another leads."""
         leader = self._leader(context)
@@ -194,7 +194,7 @@ class Structure:
             and candidate.key != context.start_key() and context.is_safe(candidate)
         )  # fmt: skip
 
-    def _stacked(self, context: Context, look: Looked, rng: np.random.Generator, looks: int) -> Looked:
+    def _stacked(self, context: Context, look: Look, rng: np.random.Generator, looks: int) -> Look:
         """With a further change that adds to it, if there is one."""
         gain, child = look
         further = self._best(context, [Elite(child.parent, child.design, -gain, ("", ""))], rng, looks)
@@ -202,9 +202,9 @@ class Structure:
             return look
         return further[0], _on_top(further[1], child)
 
-    def _best(self, context: Context, parents: Sequence[Elite], rng: np.random.Generator, looks: int) -> Looked | None:
+    def _best(self, context: Context, parents: Sequence[Elite], rng: np.random.Generator, looks: int) -> Look | None:
         """The best of so many; None if none is worth a proposal."""
-        found: list[Looked] = []
+        found: list[Look] = []
         for _ in range(TRIES):
             child = self._child(context, parents, rng)
             gain = None if child is None else self._gain(context, child)

@@ -39,7 +39,7 @@ FEW = 4
 CHANGES = 8
 """Changes that are combined, the most gain first."""
 AT_ONCE = (4, 3, 2, 1)
-LOOKED = 6
+PLANS = 6
 """Combinations that are planned for one proposal: a plan takes a while."""
 
 
@@ -78,7 +78,7 @@ class Together:
     def ask(self, context: Context) -> Sequence[Suggestion]:
         best = context.state.best
         new = (each for each in combined(context) if not each.proposed)
-        for each in islice(new, LOOKED):
+        for each in islice(new, PLANS):
             candidate = context.workshop.make(each.design)
             if (
                 isinstance(candidate, Candidate)

@@ -42,7 +42,7 @@ STOP_SECONDS: Final = 90.0
 EXIT_SECONDS: Final = 10.0
 """From the end of a run to that of its process."""
 STOPPED: Final = "stopped by stop_run; it can be resumed"
-SAID: Final = re.compile(r"^run (\S+) on ", re.MULTILINE)
+RUN_LINE: Final = re.compile(r"^run (\S+) on ", re.MULTILINE)
 COMMAND: Final = python_module("amk")
 
 
@@ -167,7 +167,7 @@ def _name_of(process: subprocess.Popen[bytes], log: Path) -> str:
     until = time.monotonic() + BEGIN_SECONDS
     while time.monotonic() < until:
         text = log.read_text(encoding="utf-8", errors="replace")
-        if said := SAID.search(text):
+        if said := RUN_LINE.search(text):
             return said.group(1)
         if process.poll() is not None:
             raise LimitError(f"the search ended at once: {_last_words(log)}")

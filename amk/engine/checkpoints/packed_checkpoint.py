@@ -64,7 +64,7 @@ class PackedCheckpoint(SafetensorsCheckpoint):
         assert self.path is not None
         check_shape(self.path, name, stored_as, found.shape if found else None, shape)
         assert found is not None
-        self._found.add(stored_as)
+        self._names.add(stored_as)
         kind = _KINDS[stored_as.rpartition(".")[2]]
         if found.dtype != kind:
             raise unsupported(found.file, f"tensor {stored_as!r} is stored as {found.dtype}", f"{kind} is read")

@@ -212,7 +212,7 @@ def normed_by(kind: str) -> Need:
     )
 
 
-TAKEN = Need(
+TAKING_OP = Need(
     "taken",
     Term(lambda site: site.geo.model.graph.products[site.matrix].taken_by == getattr(site.op, "op")),  # noqa: B009
     "the rows of the product are taken by the op that the model's graph names",

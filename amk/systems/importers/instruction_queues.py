@@ -107,7 +107,7 @@ class _Reader:
         layer = 0 if opcode == LM_HEAD else words[1]
         if not 0 <= layer < self.shape.num_hidden_layers:
             raise self.refuse("AMK005", f"there is no layer {layer}")
-        self.done = (counter, k)
+        self.handoff = (counter, k)
         act(words, reader, writer)
 
     def refuse(self, code: str, message: str) -> AmkError:
@@ -128,9 +128,9 @@ class _Reader:
 
     def handed_over(self, reader: Agent, writer: Agent) -> None:
         """The reading part is over, and the writing part begins."""
-        done, k = self.done
-        reader.signal(done)
-        writer.wait(done, k + 1)
+        counter, k = self.handoff
+        reader.signal(counter)
+        writer.wait(counter, k + 1)
 
     def columns(self, name: str, first: int, end: int) -> tuple[Buffer, int, int]:
         """Bytes of columns [first, end) of a buffer."""
