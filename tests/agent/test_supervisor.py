@@ -117,10 +117,10 @@ def test_two_failed_canaries_lose_the_device(bench: Bench) -> None:
     assert isinstance(result, Fault) and result.kind == "device_lost" and "canaries" in result.detail
 
 
-@pytest.mark.parametrize(("visible", "seen"), [(None, "1"), ("3,GPU-5", "GPU-5")])
+@pytest.mark.parametrize(("visible", "card"), [(None, "1"), ("3,GPU-5", "GPU-5")])
 @way("honest")
 def test_a_worker_sees_its_own_card_alone(
-    bench: Bench, visible: str | None, seen: str, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, visible: str | None, card: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else a program on the second of two cards that takes the default device has the first."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -128,7 +128,7 @@ def test_a_worker_sees_its_own_card_alone(
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     bench.backend.supervisor.device = 1
     assert bench.backend.supervisor.fresh() is None
-    assert bench.backend.supervisor.device_name == f"fake device {seen}"
+    assert bench.backend.supervisor.device_name == f"fake device {card}"
 
 
 @way("no_device")

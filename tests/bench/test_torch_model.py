@@ -113,23 +113,25 @@ def test_a_batch_of_torch_is_its_sequences(model: ModelSpec) -> None:
 
 @pytest.mark.turns(4)
 @pytest.mark.parametrize("model", VARIANTS, ids=names)
-@pytest.mark.parametrize("kept", ["bf16", "fp8"])
-def test_places_at_once_are_steps_alone(model: ModelSpec, kept: CacheDtype) -> None:
+@pytest.mark.parametrize("cache_dtype", ["bf16", "fp8"])
+def test_places_at_once_are_steps_alone(model: ModelSpec, cache_dtype: CacheDtype) -> None:
     """Each as if it alone were decoded, and the cache stays as it was."""
     weights = torch_model.TorchWeights.random(model, 8, device="cpu")
     gen = torch.Generator().manual_seed(5)
     shape = caches(model, torch.bfloat16)[0].shape
-    filled = [torch_model.as_kept(torch.randn(shape, generator=gen).bfloat16(), kept) for _ in range(2)]
+    filled = [torch_model.as_kept(torch.randn(shape, generator=gen).bfloat16(), cache_dtype) for _ in range(2)]
     before = [cache.clone() for cache in filled]
     tokens, positions = (5, 100, 7), (0, 3, CONTEXT - 1)
-    places = torch_model.Places(weights, filled[0], filled[1], torch.float64, kept, positions)
+    places = torch_model.Places(weights, filled[0], filled[1], torch.float64, cache_dtype, positions)
     found = places.logits(torch.tensor(tokens))
     assert all(torch.equal(now, then) for now, then in zip(filled, before, strict=True))
     for row, token, pos in zip(found, tokens, positions, strict=True):
-        alone = torch_model.TorchDecoder(weights, *(cache.clone() for cache in filled), torch.float64, kept)
+        alone = torch_model.TorchDecoder(weights, *(cache.clone() for cache in filled), torch.float64, cache_dtype)
         expected = alone.step(torch.tensor([token]), pos, alone.rope(pos))
         np.testing.assert_allclose(row.numpy(), expected.numpy(), rtol=1e-9, atol=1e-9)
-    (one,) = torch_model.Places(weights, filled[0], filled[1], torch.float64, kept, (3,)).logits(torch.tensor([100]))
+    (one,) = torch_model.Places(weights, filled[0], filled[1], torch.float64, cache_dtype, (3,)).logits(
+        torch.tensor([100])
+    )
     np.testing.assert_allclose(one.numpy(), found[1].numpy(), rtol=1e-9, atol=1e-9)
 
 
@@ -311,7 +313,7 @@ def test_quantised_on_the_device_as_on_the_host(form: FormatName) -> None:
 
 
 @pytest.mark.parametrize(
-    ("layers", "lm_head", "kept", "pos", "gigabytes"),
+    ("layers", "lm_head", "cache_dtype", "pos", "gigabytes"),
     [
         ("bf16", "bf16", "bf16", 0, 15.01),
         ("int8", "int8", "bf16", 0, 7.51),
@@ -322,14 +324,14 @@ def test_quantised_on_the_device_as_on_the_host(form: FormatName) -> None:
     ],
 )
 def test_the_floor_counts_the_bytes_of_the_formats(
-    layers: FormatName, lm_head: FormatName, kept: Any, pos: int, gigabytes: float
+    layers: FormatName, lm_head: FormatName, cache_dtype: Any, pos: int, gigabytes: float
 ) -> None:
     from amk.bench.table.decode_bench import needed_bytes
 
-    model, settings = load_model("llama3-8b"), Settings(kv_dtype=kept)
+    model, settings = load_model("llama3-8b"), Settings(kv_dtype=cache_dtype)
     schedule = plan(model, load_target("h200"), settings=settings, formats=formats(layers, lm_head), max_context=8192)
     assert needed_bytes(schedule, pos) / 1e9 == pytest.approx(gigabytes, abs=0.01)
-    assert ("kv-fp8" in schedule.weights_label) == (kept == "fp8") and schedule.weights_label.startswith(layers)
+    assert ("kv-fp8" in schedule.weights_label) == (cache_dtype == "fp8") and schedule.weights_label.startswith(layers)
 
 
 @pytest.mark.parametrize("model", VARIANTS, ids=names)

@@ -83,7 +83,7 @@ def test_what_has_no_pairs_is_refused(changes: dict[str, Any]) -> None:
     model = tiny_model(layers=1, vocab=changes.pop("vocab", 128))
     wanted = formats("int8" if changes.pop("wanted", None) else "bf16")
     with pytest.raises(AmkError, match="AMK016"):
-        tiny_plan(model, workers=2, wanted=wanted, **ROWS | EACH[2] | changes)
+        tiny_plan(model, workers=2, weights=wanted, **ROWS | EACH[2] | changes)
 
 
 @pytest.mark.parametrize("each", [1, 2])

@@ -69,8 +69,8 @@ def texts_per_s(live: Subject, workers: int) -> dict[str, float]:
     return {"seconds": round(seconds, 3), "tokens_per_s": round(tokens / seconds, 1)}
 
 
-def measure(wanted: str) -> None:
-    model, named, count = (*wanted.split(":"), "", "")[:3]
+def measure(case: str) -> None:
+    model, named, count = (*case.split(":"), "", "")[:3]
     form = TypeAdapter[FormatName](FormatName).validate_python(named or "bf16")
     batch = int(count or BATCH)
     weights = TorchWeights.random(load_model(model), 20)
@@ -85,9 +85,9 @@ def measure(wanted: str) -> None:
             prepare: Callable[[], None] = lambda: live.place(1, spread(batch))  # noqa: E731
             contestants.append(replace(own(live, pos, STEPS), name="live, spread", prepare=prepare))
         for name, found in take_turns(contestants, ROUNDS).items():
-            print(json.dumps({"model": wanted, "pos": pos, "batch": name, **asdict(found)}), flush=True)
+            print(json.dumps({"model": case, "pos": pos, "batch": name, **asdict(found)}), flush=True)
     for workers in (1, batch):
-        print(json.dumps({"model": wanted, "texts at once": workers, **texts_per_s(live, workers)}), flush=True)
+        print(json.dumps({"model": case, "texts at once": workers, **texts_per_s(live, workers)}), flush=True)
     one.free()
     live.free()
     torch.cuda.empty_cache()

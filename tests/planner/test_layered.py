@@ -34,8 +34,8 @@ PLAIN = formats("bf16", "int8") | {"o": "int4-g128"}
 WANTED: Layered = ((4, EIGHT), (5, FOUR))
 
 
-def plan_of(wanted: Layered = WANTED) -> Schedule:
-    return plan(MODEL, load_target("h200"), formats=wanted, max_context=64, workers=8)
+def plan_of(layers: Layered = WANTED) -> Schedule:
+    return plan(MODEL, load_target("h200"), formats=layers, max_context=64, workers=8)
 
 
 made_uniform = plan(MODEL, load_target("h200"), formats=EIGHT, max_context=64, workers=8)
@@ -76,11 +76,11 @@ def test_narrower_formats_in_some_layers_are_fewer_bytes() -> None:
 
 
 @pytest.mark.turns(12)
-@pytest.mark.parametrize("wanted", [WANTED, ((1, PLAIN), (8, EIGHT)), ((3, FOUR), (3, PLAIN), (3, EIGHT))])
-def test_such_plans_are_safe_and_checked(wanted: Layered) -> None:
-    schedule = plan_of(wanted)
+@pytest.mark.parametrize("layers", [WANTED, ((1, PLAIN), (8, EIGHT)), ((3, FOUR), (3, PLAIN), (3, EIGHT))])
+def test_such_plans_are_safe_and_checked(layers: Layered) -> None:
+    schedule = plan_of(layers)
     reduced = reduce_layers(schedule)
-    assert [loop.count for loop in loops(reduced)] == [min(KEPT, count) for count, _ in wanted]
+    assert [loop.count for loop in loops(reduced)] == [min(KEPT, count) for count, _ in layers]
     verdict = verify(schedule)
     assert verdict.safe and verdict.stats["layers checked"] == reduced.model.layers
     certificate = json.loads(json.dumps(certify_schedule(schedule, checked=False)))

@@ -22,15 +22,15 @@ H200 = load_target("h200")
 LONG, SHORT = 8192, 256
 
 
-def of(name: str, wanted: Formats = BF16, context: int | None = LONG, gpu: str = "h200", **changes: Any) -> Settings:
+def of(name: str, weights: Formats = BF16, context: int | None = LONG, gpu: str = "h200", **changes: Any) -> Settings:
     model, target = load_model(name), load_target(gpu)
     settings = replace(FAST, **changes)
     workers = choose_workers(model, target, settings.batch)
-    return tuned(settings, model, target, layered(model, wanted), workers, context)
+    return tuned(settings, model, target, layered(model, weights), workers, context)
 
 
 @pytest.mark.parametrize(
-    ("name", "wanted", "context", "expected"),
+    ("name", "weights", "context", "expected"),
     [
         ("llama3.2-1b", BF16, LONG, (8, 4096, 2, 1 / 3)),
         ("llama3.2-1b", BF16, None, (8, 4096, 2, 1 / 3)),
@@ -47,11 +47,11 @@ def of(name: str, wanted: Formats = BF16, context: int | None = LONG, gpu: str =
     ],
 )
 def test_kinds_of_models(
-    name: str, wanted: Formats, context: int | None, expected: tuple[int, int | None, int, float]
+    name: str, weights: Formats, context: int | None, expected: tuple[int, int | None, int, float]
 ) -> None:
-    found = of(name, wanted, context)
+    found = of(name, weights, context)
     assert (found.warps, found.chunk_bytes, found.hint_slack, found.held_refills) == expected
-    layers = {form for matrix, form in wanted.items() if matrix != "lm_head"}
+    layers = {form for matrix, form in weights.items() if matrix != "lm_head"}
     early = layers == {"bf16"} or any(form.startswith("int4") for form in layers)
     assert found.hint_at == ("drained" if early else "published")
     assert found.handoff == ("tagged" if name == "smollm2-135m" else None)
@@ -178,13 +178,13 @@ def test_the_plan_has_the_numbers() -> None:
     assert (schedule.launch.warps, stream.chunk_bytes, stream.slots, schedule.plan) == (8, 4096, 6, "fast")
 
 
-@pytest.mark.parametrize(("context", "asked"), [(LONG, True), (LONG + 1, False), (None, False)])
+@pytest.mark.parametrize(("context", "prefetch"), [(LONG, True), (LONG + 1, False), (None, False)])
 def test_short_products_are_refilled_early_and_the_cache_is_asked_for_in_short_contexts(
-    context: int | None, asked: bool
+    context: int | None, prefetch: bool
 ) -> None:
     found = of("llama3.2-1b", context=context)
     assert found.refill_first and found.refill_early and (found.prefetch_at, found.kv_block) == ("layer", 64)
-    assert found.prefetch_cache == asked
+    assert found.prefetch_cache == prefetch
     assert not of("llama3-8b", context=context).refill_early and of("llama3-8b", context=context).prefetch_cache
 
 

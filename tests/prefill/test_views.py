@@ -81,7 +81,7 @@ def test_every_buffer_is_its_memory_in_its_type_and_shape(name: str) -> None:
 @pytest.mark.parametrize("name", PACKED)
 def test_packed_weights_are_the_numbers_of_their_format(name: str) -> None:
     model, wanted, settings = PACKED[name]
-    source, schedule = RandomTensors(model), tiny_plan(model, wanted=wanted, **settings)
+    source, schedule = RandomTensors(model), tiny_plan(model, weights=wanted, **settings)
     seen, (stream,) = views(schedule, memory(schedule, source)), schedule.streams
     chunks = seen[stream.source].reshape(-1).view(torch.uint8).reshape(-1, stream.chunk_bytes)
     for (matrix_name, layer), places in matrix_places(schedule, stream).items():

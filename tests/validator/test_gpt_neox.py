@@ -31,7 +31,7 @@ PLANS: dict[str, Any] = {
     "batch of two, splits reduced": lambda: tiny_plan(tiny_model(**AFTER), workers=8, batch=2, reduce_from=2),
     "digits, formats by layer": lambda: tiny_plan(
         tiny_model(**NEOX, layers=3), chunk_bytes=1024,
-        wanted=((1, formats("int8", "bf16")), (2, formats("int4-g64", "bf16"))),
+        weights=((1, formats("int8", "bf16")), (2, formats("int4-g64", "bf16"))),
     ),
     "many layers": lambda: tiny_plan(tiny_model(**NEOX, layers=9)),
 }  # fmt: skip

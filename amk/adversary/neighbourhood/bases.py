@@ -74,7 +74,7 @@ def _own_counters() -> Json:
     return document | {"tables": tables, "counters": [*document["counters"], own]}
 
 
-MADE: dict[str, Callable[[], Json]] = {
+SMALL_BASES: dict[str, Callable[[], Json]] = {
     "fenced": lambda: _small(replace(PHASED, warps=2)),
     "fenced, heads apart": lambda: _small(
         replace(PHASED, warps=2, wide_epilogue=4096, head_handoff=True), heads=4, kv_heads=2, layers=1
@@ -178,4 +178,4 @@ STAND_FOR_MORE = (
 @cache
 def base(name: str) -> Json:
     """The document of that base; shared, so edit copies."""
-    return MADE[name]()
+    return SMALL_BASES[name]()

@@ -7,7 +7,7 @@ import numpy as np
 from amk.agent.journal.state import State
 from amk.simulator.agreement import RANKED, spearman
 
-TOLD = 48
+MOST_UNRANKED = 48
 """Measured designs after which the simulator is judged by its ranking of them."""
 USEFUL = 0.3
 """Rank correlation below which it is not asked: on H200s it was 0.78 for llama3-8b in int4 and 0.16 for llama3.2-1b in
@@ -26,7 +26,7 @@ def ranking(state: State) -> float | None:
 
 def misleads(state: State) -> bool:
     """Whether the simulator ranks the designs of this run so badly that its advice costs more than it brings."""
-    known = ranking(state) if len(designs(state)) >= TOLD else None
+    known = ranking(state) if len(designs(state)) >= MOST_UNRANKED else None
     return known is not None and known < USEFUL
 
 

@@ -14,7 +14,7 @@ from amk.schedule_ir.ops.attention import (
     PARTIAL_EXTRA,
     QUERIES,
     QUERY_TILE,
-    TOLD,
+    TREE_OF_ROWS,
     TREE_WORDS,
     Unit,
     agent_positions,
@@ -65,7 +65,7 @@ class AttendOp(Op):
     needs: ClassVar[tuple[Need, ...]] = (
         Need("dims", DIM.multiple_of(8), "a lane reads 8 dims"),
         QUERIES,
-        TOLD,
+        TREE_OF_ROWS,
         Need("in-place", Term(_in_place), "what is left in place of queries has one writer and their places"),
         Need("lap", SPLITS * BLOCK * DIM * 2 < INDEX, "two laps of the splits are counted in 32 bits"),
     )
