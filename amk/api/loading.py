@@ -86,32 +86,38 @@ def load(
     """A model that is ready to answer.
 
     model: a directory with config.json and safetensors, a GGUF file, a repository of the Hugging Face hub
-    ('owner/name', needs huggingface_hub), or a name of `amk models` whose weights lie where `amk generate` looks.
+        ('owner/name', needs huggingface_hub), or a name of `amk models` whose weights lie where `amk generate` looks.
     gpu: the target to plan for; default: this machine's card, or the device 'cpu' where there is none, which a note
-    says. device: 'cuda' runs a schedule on the GPU; 'cpu' computes with the weights as they are stored, in float32;
-    'interpreter' runs the schedule in numpy and 'emulator' its compiled code, both slowly.
-    dtype, lm_head_dtype, kv_dtype: formats of the planned weights and cache; formats: of every matrix, in their place.
-    max_context: positions of the cache, in tokens; default: all that the model has (cpu) or that fit (cuda). sampling:
-    what the planned schedule can draw. schedule: run this one instead of planning; it is proved SAFE before it runs.
-    progress: is told (bytes packed, bytes in all). quantise: makes codes that the checkpoint does not hold.
-    prefill: what reads prompts on the device cuda. 'kernel': the schedule, token by token; 'torch': matrix products of
-    torch, whose cache differs by the rounding of bf16; 'rows': a second schedule, of up to 64 tokens a step, which
-    needs no torch, but memory for weights of its own, and whose cache differs likewise where these are codes; 'auto':
-    torch where it can, for 6 tokens and more.
-    speculate: up to draft_tokens tokens are guessed and verified in one pass, which changes no answer. 'lookup' guesses
-    from the text; 'draft' asks the model `draft`, which is smaller, has the same tokens and runs on the same device. A
-    schedule that is planned for it has a row more than draft_tokens. draft_steps: steps of guesses a launch, where a
-    schedule runs; with more than one, which only 'lookup' knows, guesses are accepted on the device between them.
-    draft_branches: ways in which 'lookup' guesses what comes next, draft_tokens in all of them; a pass verifies all.
-    batch: texts that are computed at once, each for itself, 1 to 16; a schedule that is planned for more than one
-    verifies no guesses. A schedule that is given says itself how many.
-    states: hidden states are told and embeddings taken, as the device cpu always does. Two schedules run, all layers
-    and the output head, a launch of each for a token, and the host chooses, so answers take longer. One text at a time.
+        says.
+    dtype, lm_head_dtype, kv_dtype: formats of the planned weights and cache.
+    max_context: positions of the cache, in tokens; default: all that the model has (cpu) or that fit (cuda).
+    sampling: what the planned schedule can draw.
+    schedule: run this one instead of planning; it is proved SAFE before it runs.
+    device: 'cuda' runs a schedule on the GPU; 'cpu' computes with the weights as they are stored, in float32;
+        'interpreter' runs the schedule in numpy and 'emulator' its compiled code, both slowly.
+    formats: of every matrix, in place of `dtype` and `lm_head_dtype`.
+    progress: called with (bytes packed, bytes in all).
+    quantise: makes codes that the checkpoint does not hold.
+    prefill: what reads prompts on the device cuda. 'kernel': the schedule, token by token. 'torch': matrix products of
+        torch, whose cache differs by the rounding of bf16. 'rows': a second schedule, of up to 64 tokens a step; it
+        needs no torch, but memory for weights of its own, and its cache differs likewise where these are codes.
+        'auto': torch where it can, for 6 tokens and more.
+    speculate: up to `draft_tokens` tokens are guessed and verified in one pass, which changes no answer. 'lookup'
+        guesses from the text; 'draft' asks the model `draft`, which is smaller, has the same tokens and runs on the
+        same device. A schedule that is planned for it has a row more than `draft_tokens`.
+    draft_steps: steps of guesses a launch, where a schedule runs. With more than one, which only 'lookup' knows,
+        guesses are accepted on the device between them.
+    draft_branches: ways in which 'lookup' guesses what comes next, `draft_tokens` in all of them; a pass verifies all.
+    batch: texts that are computed at once, each for itself, 1 to 16. A schedule that is planned for more than one
+        verifies no guesses; one that is passed as `schedule` says itself how many it computes.
+    states: the model also returns hidden states and takes embeddings, as the device cpu always does. Two schedules run,
+        all layers and the output head, a launch of each for a token, and the host chooses, so answers take longer. One
+        text at a time.
 
     Raises AmkError: AMK010 for an unknown name, AMK012 for a model or tokenizer that amk does not run, AMK013 for
     weights that are missing or damaged, AMK011 for a plan that does not fit or more positions than the model has,
-    AMK005 for an argument that is not known, AMK019 where torch is to read prompts and
-    cannot, AMK602 without a usable GPU.
+    AMK005 for an argument that is not known, AMK019 where torch is to read prompts and cannot, AMK602 without a usable
+    GPU.
     """
     words = {"device": device, "prefill": prefill, "sampling": sampling, "kv_dtype": kv_dtype}
     _check_words(**words, dtype=dtype, lm_head_dtype=lm_head_dtype)
