@@ -91,7 +91,7 @@ class Constants(_Data):
     round_us: Cost
     """512 bytes through a warp's registers."""
     far_us_per_kib: Cost
-    """A KiB of cache rows in attention, beside `round_us`."""
+    """A KiB of the cache rows that attention reads."""
     sources: dict[str, str]
     """Where each number is from, by its name."""
 
