@@ -133,16 +133,16 @@ def _laid_out(
     return Sized(settings, count, runs, chunks, kv, rows, tables, shared)
 
 
-def _scheduled(model: ModelSpec, target: Target, sized: Sized) -> Schedule:
+def _scheduled(model: ModelSpec, target: Target, sizes: Sized) -> Schedule:
     """The schedule of these sizes; AMK406 where shares are no whole fetches."""
-    settings, count, kv, tables, shared = sized.settings, sized.workers, sized.kv, sized.tables, sized.shared
+    settings, count, kv, tables, shared = sizes.settings, sizes.workers, sizes.kv, sizes.tables, sizes.shared
     handoff = head_handoff(model, tables) if settings.head_handoff else None
-    acts = act_handoff(model, sized.rows, settings.act_parts) if settings.act_parts > 1 else None
-    strong = ends_fenced(settings, tables, model, len(sized.runs))
-    loops = loops_of(model, settings, target, sized.runs, sized.chunks, tables, shared.stream.slots)
+    acts = act_handoff(model, sizes.rows, settings.act_parts) if settings.act_parts > 1 else None
+    strong = ends_fenced(settings, tables, model, len(sizes.runs))
+    loops = loops_of(model, settings, target, sizes.runs, sizes.chunks, tables, shared.stream.slots)
     deltas = (handoff.delta if handoff else None), (acts.delta if acts else None)
-    author = _author(model, sized, deltas, loops[0], strong)
-    stored = label_of(sized.runs) if kv.dtype == "bf16" else f"{label_of(sized.runs)}-kv-{kv.dtype}"
+    author = _author(model, sizes, deltas, loops[0], strong)
+    stored = label_of(sizes.runs) if kv.dtype == "bf16" else f"{label_of(sizes.runs)}-kv-{kv.dtype}"
     stored = stored if settings.batch == 1 else f"{stored}-batch-{settings.batch}"
     stored = f"{stored}-live" if settings.live else stored
     stored = stored if settings.rows == 1 else f"{stored}-rows-{settings.rows}"
@@ -173,7 +173,7 @@ def _scheduled(model: ModelSpec, target: Target, sized: Sized) -> Schedule:
         kv=kv,
         roles=(Role(name="all", first=0, count=settings.warps), Role(name="w0", first=0, count=1)),
         tables=tables | (handoff.tables if handoff else {}) | (acts.tables if acts else {}),
-        buffers=(*global_buffers(model, kv, settings, count, sized.chunks), *shared.buffers),
+        buffers=(*global_buffers(model, kv, settings, count, sizes.chunks), *shared.buffers),
         counters=counters(model, settings, [run.count for run in loops], strong),
         streams=(shared.stream,),
         programs=(Program(name="decode", first=0, count=count, body=author.body(loops)),),
@@ -181,10 +181,10 @@ def _scheduled(model: ModelSpec, target: Target, sized: Sized) -> Schedule:
 
 
 def _author(
-    model: ModelSpec, sized: Sized, deltas: tuple[int | None, int | None], first: RunOfLayers, strong: frozenset[str]
+    model: ModelSpec, sizes: Sized, deltas: tuple[int | None, int | None], first: RunOfLayers, strong: frozenset[str]
 ) -> Author:
     """Who writes the steps, beginning with the run `first`; deltas: of the hand-offs by head and of the activations."""
-    settings, workers, tables = sized.settings, sized.workers, sized.tables
+    settings, workers, tables = sizes.settings, sizes.workers, sizes.tables
     rows = {n.removesuffix(".count"): 8 * max(c) for n, c in tables.items() if n.endswith(".count")}
     rows |= {"o": rows["hidden"], "down": rows["hidden"]}
     # A worker without rows of some matrix is held back by hints alone, so then they must be exact.
@@ -194,8 +194,8 @@ def _author(
         message = f"{workers} workers do not all own rows of every matrix, so fences and words do not order activations"
         raise AmkError(Diagnostic("AMK406", message, help="fence all vectors, or none"))
     slack = 0 if exact else settings.hint_slack
-    reduced = sized.kv.splits if reducible(settings, model, sized.kv.splits) else None
-    require_whole_fetches(model, settings, workers, reduced is not None, sized.runs)
+    reduced = sizes.kv.splits if reducible(settings, model, sizes.kv.splits) else None
+    require_whole_fetches(model, settings, workers, reduced is not None, sizes.runs)
     return Author(
         model,
         settings,
@@ -204,7 +204,7 @@ def _author(
         *deltas,
         slack,
         reduced,
-        head_layout(sized.runs, settings.vectors),
+        head_layout(sizes.runs, settings.vectors),
         first,
         strong,
     )

@@ -337,14 +337,14 @@ def _verified(searcher: Search, rounds: int, why_not: Callable[[Schedule], str |
     raise AmkError(Diagnostic("AMK011", message))
 
 
-def _likely_first(ranked: list[State], refused: list[str], begun: frozenset[str]) -> Iterator[State]:
+def _likely_first(states: list[State], refused: list[str], begun: frozenset[str]) -> Iterator[State]:
     """Best first; those with as many warps and as wide chunks as PATIENCE refused ones after all others.
 
     begun: keys of the plans that are never put last.
     """
     later: list[State] = []
     kinds: Counter[tuple[int, int | None]] = Counter()
-    for state in ranked:
+    for state in states:
         kind = (state.warps, state.settings.chunk_bytes)
         if kinds[kind] >= PATIENCE and state.key not in begun:
             later.append(state)

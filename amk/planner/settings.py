@@ -220,8 +220,8 @@ SMALL_COPY = 2048
 """Bytes of a copy where nothing speaks for larger ones."""
 
 
-def chunk_bytes_of(settings: Settings, model: ModelSpec, target: Target, used: set[FormatName], workers: int) -> int:
-    """The upper bound of one copy; used: the formats of the plan.
+def chunk_bytes_of(settings: Settings, model: ModelSpec, target: Target, formats: set[FormatName], workers: int) -> int:
+    """The upper bound of one copy; formats: the formats of the plan.
 
     A larger one costs an agent less time to wait for, fence and refill; a ring of few slots is coarse, which long
     products do not notice, and codes cost little to multiply beside that. Measured on an H200:
@@ -232,9 +232,9 @@ def chunk_bytes_of(settings: Settings, model: ModelSpec, target: Target, used: s
     shape = matrix(model, "gate_up")
     each = shape.rows * shape.k * 2 // (workers * settings.warps)
     long = each >= LONG_RINGS * settings.max_ring_bytes // settings.warps
-    if "bf16" not in used:
+    if "bf16" not in formats:
         return 2 * SMALL_COPY
-    large = long and used == {"bf16"} and target.has("bulk_copy")
+    large = long and formats == {"bf16"} and target.has("bulk_copy")
     return 2 * SMALL_COPY if large else SMALL_COPY
 
 

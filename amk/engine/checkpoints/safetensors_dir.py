@@ -59,11 +59,11 @@ class SafetensorsCheckpoint(Checkpoint):
         self.unread = tuple(sorted(name for name in left if not _DERIVED.search(name)))
         self._check_tied(head, stored.get(head))
 
-    def _open(self, name: str, shape: Shape, stored: dict[str, Stored]) -> None:
+    def _open(self, name: str, shape: Shape, tensors: dict[str, Stored]) -> None:
         """Find the values of one logical tensor."""
         assert self.path is not None
         described, hf_name = self.spec.graph.tensor(name)
-        tensor = stored.get(hf_name)
+        tensor = tensors.get(hf_name)
         whole = shape[0] * described.part[1], *shape[1:]
         check_shape(self.path, name, hf_name, tensor.shape if tensor else None, whole)
         if tensor is None:

@@ -54,13 +54,13 @@ class Runner:
         self.at[agent] += 1
 
 
-def check(cut: Cut, periods: int, claimed: Any) -> None:
+def check(cut: Cut, periods: int, claims: Any) -> None:
     growth = [0] * len(cut.counters)
     for event in cut.events():
         if event.does == "signal" and event.part == "lap":
             growth[event.of] += event.line[0]
-    need(isinstance(claimed, dict), "runs: malformed")
-    legs = {name: _legs(claimed.get(name), len(cut.agents)) for name in ("head", "period", "tail")}
+    need(isinstance(claims, dict), "runs: malformed")
+    legs = {name: _legs(claims.get(name), len(cut.agents)) for name in ("head", "period", "tail")}
     runner = Runner(cut, periods)
     for agent, count in legs["head"]:
         for _ in range(count):
