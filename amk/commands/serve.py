@@ -13,7 +13,7 @@ from amk.report.diagnostic import AmkError, Diagnostic, Exit
 from amk.serve.settings import KEYS_VARIABLE, Limits, keys_of
 
 PACKAGES = ("starlette", "uvicorn", "prometheus_client", "llguidance")
-PLANNED = 4096
+DEFAULT_POSITIONS = 4096
 """Positions of a plan unless told otherwise."""
 _LIMITS = {
     "waiting": "requests in the queue",
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     limits = replace(Limits(), **{name: value for name, value in values.items() if value is not None})
     listening = listen(arguments.host, arguments.port, limits)
     device = choose_device(arguments)
-    with opened(arguments, device, open_files(arguments.model), PLANNED, arguments.batch) as model:
+    with opened(arguments, device, open_files(arguments.model), DEFAULT_POSITIONS, arguments.batch) as model:
         ended = serve(Server(model, arguments.name or model.spec.name, limits, keys), listening)
     return Exit.SAFE if ended else Exit.INTERNAL
 

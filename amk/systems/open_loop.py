@@ -26,7 +26,7 @@ from amk.systems.verdict import Status, Verdict, judged
 
 PERIODS: Final = (4, 6, 10, 17)
 """Periods that are unrolled: few first, more where accesses are far apart."""
-PEELED: Final = 3
+PEEL_CHOICES: Final = 3
 NARROWER: Final = "bound the counts: a loop of few laps, or a parameter of few values, is decided one by one"
 MOST: Final = 400
 """Unrollings that are judged."""
@@ -147,7 +147,7 @@ def _proved(program: Program, laps: int, periods: int) -> tuple[Json, ...] | str
     found = []
     for rest in range(laps):
         reasons: list[str] = []
-        for peeled in range(PEELED):
+        for peeled in range(PEEL_CHOICES):
             try:
                 evidence = attempt(program, laps, peeled, rest, periods - peeled)
                 proved_from(program, laps, evidence)

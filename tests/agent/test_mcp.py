@@ -327,7 +327,7 @@ def test_a_client_stops_only_what_it_started(finished: Run, tmp_path: Path, monk
         assert "runs already" in refused(call("start_run", server, **smollm2))
         assert "not started by this client" in refused(call("stop_run", run="mine"))
         assert not call("stop_run", server, run="mine").is_error and process.poll() is not None
-        assert searches.last_words("mine") == limits.STOPPED, "not what it happened to print last"
+        assert searches.last_words("mine") == limits.STOP_REASON, "not what it happened to print last"
     finally:
         if process is not None and process.poll() is None:
             process.kill()

@@ -11,9 +11,9 @@ import pytest
 
 from amk.bench.table.ablation import (
     HEADER,
-    PAIRED,
     PAIRS,
     PARTS,
+    PARTS_OF_PAIRS,
     SYMBOL,
     WORK,
     Ablation,
@@ -168,7 +168,7 @@ def test_an_ablation_is_of_something_and_of_bulk_copies(schedule: Schedule) -> N
 
 def test_each_part_and_pair_with_and_without_waits() -> None:
     found = variants()
-    each = len(PAIRED)
+    each = len(PARTS_OF_PAIRS)
     assert len(found) == len(set(found)) == 2 * (1 + each + each * (each - 1) // 2) + 1
     assert found[0] == frozenset() and found[-1] == frozenset(WORK)
     assert all(parts_of(named(parts)) == parts for parts in found)

@@ -16,7 +16,7 @@ from amk.adversary.edits import Json
 from amk.adversary.neighbourhood.mutator import Change
 from amk.adversary.neighbourhood.survey import Outcome
 
-SHOWN = 600
+MOST_CHARACTERS = 600
 """Characters of an edit that a line repeats; a longer one is found again by its key."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from amk.agent.journal.state import State
-from amk.simulator.agreement import RANKED, spearman
+from amk.simulator.agreement import LEAST_POINTS, spearman
 
 MOST_UNRANKED = 48
 """Measured designs after which the simulator is judged by its ranking of them."""
@@ -15,10 +15,12 @@ int8."""
 
 
 def ranking(state: State) -> float | None:
-    """Rank correlation of what a device measured with what the simulator had said; None of fewer than RANKED designs.
-    Measured is the time relative to the start, so that neither drift nor another card moves it."""
+    """Rank correlation of what a device measured with what the simulator had said; None of fewer than LEAST_POINTS.
+
+    Measured is the time relative to the start, so that neither drift nor another card moves it.
+    """
     pairs = designs(state)
-    if len(pairs) < RANKED:
+    if len(pairs) < LEAST_POINTS:
         return None
     measured, predicted = (np.array(column) for column in zip(*pairs, strict=True))
     return spearman(measured, predicted)

@@ -32,7 +32,7 @@ from amk.agent.propose.combine import RIDGE, WORTH_TRYING
 from amk.planner.space import Value, moved
 from amk.report.diagnostic import AmkError
 
-GAINED = 0.001
+LEAST_GAIN = 0.001
 """Log gain of a change that is worth a try beside others."""
 FEW = 4
 """Knobs and edits of a change: many at once say little of what they do elsewhere."""
@@ -136,7 +136,7 @@ def gained(context: Context) -> list[tuple[float, Change, int]]:
     gains = fitted(len(known), rows)
     best = context.design(context.state.best)
     found = [(gain, change, index) for gain, (change, index) in zip(gains, known.items(), strict=True)]
-    worth = [each for each in found if each[0] > GAINED and each[1].on(best) is not None]
+    worth = [each for each in found if each[0] > LEAST_GAIN and each[1].on(best) is not None]
     return sorted(worth, key=lambda each: -each[0])[:CHANGES]
 
 

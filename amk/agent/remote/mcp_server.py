@@ -195,7 +195,7 @@ class Strict(MCPServer[Any]):
     written beside the templates, for clients that show a list."""
 
     async def list_resources(self) -> list[Resource]:
-        there = await anyio.to_thread.run_sync(lambda: list(written(LISTED)))
+        there = await anyio.to_thread.run_sync(lambda: list(written(MOST_LISTED)))
         return [
             Resource(uri=f"amk://runs/{run}/{name}", name=f"{run} {name}", mime_type=RESOURCES[name][0])
             for run, name in there
@@ -243,7 +243,7 @@ RESOURCES: Final = {
     "best.schedule.json": ("application/json", export.BEST),
 }
 """What a run has written, by the end of its address."""
-LISTED: Final = 20
+MOST_LISTED: Final = 20
 """Latest runs whose resources are listed; those of the others are read by their addresses."""
 
 

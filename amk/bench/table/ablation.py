@@ -43,7 +43,7 @@ PARTS = {
 """Names in the order of the bits of AMK_ABLATION."""
 
 WAITS = "waits"
-PAIRED = tuple(name for name in PARTS if name != WAITS)
+PARTS_OF_PAIRS = tuple(name for name in PARTS if name != WAITS)
 WORK = ("waits", "staging", "sums", "product", "fence", "attention", "argmax")
 """All of a worker but its copies."""
 
@@ -59,7 +59,7 @@ def mask(parts: Iterable[str]) -> int:
     return sum(1 << names.index(part) for part in parts)
 
 
-def variants(parts: Sequence[str] = PAIRED) -> list[Parts]:
+def variants(parts: Sequence[str] = PARTS_OF_PAIRS) -> list[Parts]:
     """The kernel itself, each of `parts` and each pair, with the waits and without; last the copies alone."""
     few = [frozenset(chosen) for size in (0, 1, 2) for chosen in combinations(parts, size)]
     found = [one | extra for extra in (NOTHING, frozenset({WAITS})) for one in few]
