@@ -250,7 +250,7 @@ def test_equal_logits_and_noise_are_those_of_the_interpreter() -> None:
         ("difference for sum: amk/ops/reduce_splits.cuh:72:34", "far scores", "logits"),
         ("sum for difference: amk/ops/reduce_splits.cuh:91:45", "far scores", "logits"),
         ("difference for sum: amk/ops/combine.cuh:119:52", "many splits", "race"),
-        ("loop one shorter: amk/ops/rope_append.cuh:198:9", "four rows", "deadlock"),
+        ("loop one shorter: amk/ops/rope_append.cuh:195:9", "four rows", "deadlock"),
         ("loop one shorter: amk/ops/select.cuh:128:5", "ended", "tokens"),
         ("condition negated: amk/rows.cuh:21:7", "plain rows", "logits"),
         ("loop one shorter: amk/rows.cuh:171:13", "plain rows", "undefined"),
