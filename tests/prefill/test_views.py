@@ -37,9 +37,9 @@ MORE: dict[str, tuple[ModelSpec, dict[str, Any]]] = {
     "norms of heads": (tiny_model(qk_norm=True, qkv_bias=True, layers=1), {}),
     "shifts of norms": (tiny_model(**NEOX), {}),
     "fp8 cache": (tiny_model(), {"kv_dtype": "fp8"}),
-    "codes beside bf16": (tiny_model(ffn=160), {"wanted": formats("int4-g64", "bf16"), "workers": 5, "warps": 8}),
+    "codes beside bf16": (tiny_model(ffn=160), {"weights": formats("int4-g64", "bf16"), "workers": 5, "warps": 8}),
 }
-PLANS = {name: (model, {"wanted": wanted} | settings) for name, (model, wanted, settings) in PACKED.items()} | MORE
+PLANS = {name: (model, {"weights": wanted} | settings) for name, (model, wanted, settings) in PACKED.items()} | MORE
 
 
 def memory(schedule: Schedule, source: RandomTensors) -> dict[str, NDArray[np.uint8]]:

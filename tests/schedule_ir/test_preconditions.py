@@ -54,14 +54,14 @@ BASES: dict[str, Callable[[], Schedule]] = {
     "divided": lambda: plan_of(
         settings=replace(FAST, warps=2, rows=3, handoff="mixed", chunk_bytes=512, kv_block=8, k_splits=2)
     ),
-    "int8": lambda: plan_of(settings=replace(FAST, scales_apart=True), layers=formats("int8")),
+    "int8": lambda: plan_of(settings=replace(FAST, scales_apart=True), formats=formats("int8")),
     "refilled": lambda: plan_of(tiny(hidden=512, ffn=4096, heads=8)),
-    "int4": lambda: plan_of(layers=formats("int4-g64")),
+    "int4": lambda: plan_of(formats=formats("int4-g64")),
     "LayerNorm": lambda: plan_of(CENTRED),
-    "LayerNorm, codes": lambda: plan_of(CENTRED, layers=formats("int8")),
+    "LayerNorm, codes": lambda: plan_of(CENTRED, formats=formats("int8")),
     "slice": lambda: plan_of(PLAIN.sliced(1, 2)),
     "output head": lambda: plan_of(PLAIN.sliced(2, 2, head=True)),
-    "slice, codes": lambda: plan_of(PLAIN.sliced(0, 2), layers=formats("int4-g64-zp")),
+    "slice, codes": lambda: plan_of(PLAIN.sliced(0, 2), formats=formats("int4-g64-zp")),
 }
 """Together they have every op and every operand."""
 
@@ -307,7 +307,7 @@ def test_the_longest_share_of_a_norm(
     form = formats("int8" if model is CENTRED else "bf16")
     for hidden in (most * 2, most * 2 + 128):
         longer = model.model_copy(update={"hidden": hidden})
-        found = wanted(plan_of(longer, replace(settings, warps=2), layers=form))
+        found = wanted(plan_of(longer, replace(settings, warps=2), formats=form))
         assert (need in found) == (hidden > 2 * most)
 
 

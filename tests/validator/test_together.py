@@ -182,12 +182,14 @@ PACKINGS: dict[str, tuple[ModelSpec, list[dict[str, Any]], list[dict[str, Any]]]
     ),
     "codes": (
         CODED,
-        [{"wanted": formats("int8"), "scales_apart": yes} for yes in (True, False)],
+        [{"weights": formats("int8"), "scales_apart": yes} for yes in (True, False)],
         [{"chunk_bytes": n} for n in (512, 1024, 2048)],
     ),
-    "codes with scales": (CODED, [{"wanted": formats("int4-g128", "int8")}], [{"chunk_bytes": n} for n in (512, 1024)]),
+    "codes with scales": (
+        CODED, [{"weights": formats("int4-g128", "int8")}], [{"chunk_bytes": n} for n in (512, 1024)],
+    ),
     "fp8 beside bf16": (
-        CODED, [{"wanted": formats("fp8", "bf16"), "scales_apart": True}],
+        CODED, [{"weights": formats("fp8", "bf16"), "scales_apart": True}],
         [{"chunk_bytes": n, "workers": k} for n in (512, 1024) for k in (7, 8)],
     ),
 }  # fmt: skip
