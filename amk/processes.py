@@ -14,7 +14,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Final
 
-ALLOWED = (
+ENVIRONMENT_NAMES = (
     "PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHASHSEED", "VIRTUAL_ENV",
     "XDG_CACHE_HOME", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_HOME", "CUDA_PATH", "NVIDIA_VISIBLE_DEVICES",
     "NVIDIA_DRIVER_CAPABILITIES", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "AMK_CACHE",
@@ -33,7 +33,7 @@ def python_module(name: str) -> tuple[str, ...]:
 def worker_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """The variables a child gets: no API key, no token, nothing that was not named. It imports this same package, and
     an empty part of PYTHONPATH, which means the working directory, is left out."""
-    found = {name: environment[name] for name in ALLOWED if name in environment}
+    found = {name: environment[name] for name in ENVIRONMENT_NAMES if name in environment}
     root = Path(__file__).resolve().parents[1]
     installed = root.name in ("site-packages", "dist-packages")
     parts = [each for each in found.pop("PYTHONPATH", "").split(os.pathsep) if each]

@@ -132,9 +132,9 @@ def numbers(text: str) -> set[int]:
     return {n for span in spans for n in range(int(span[0]), int(span[-1]) + 1)}
 
 
-def add(total: dict[str, Any], found: dict[str, Any]) -> None:
+def add(total: dict[str, Any], counts: dict[str, Any]) -> None:
     """Sum numbers, name by name; what is not a number is kept from the first."""
-    for key, value in found.items():
+    for key, value in counts.items():
         if isinstance(value, dict):
             add(total.setdefault(key, {}), value)
         elif isinstance(value, str):
@@ -178,9 +178,9 @@ def without(record: dict[str, Any], counted: dict[int, dict[str, Any]]) -> dict[
     return result
 
 
-def _subtract(total: dict[str, Any], found: dict[str, Any]) -> None:
+def _subtract(total: dict[str, Any], counts: dict[str, Any]) -> None:
     """Undo `add` of numbers; what becomes zero goes, words stay."""
-    for key, value in found.items():
+    for key, value in counts.items():
         if isinstance(value, dict):
             _subtract(total[key], value)
         elif not isinstance(value, str):

@@ -17,7 +17,7 @@ from amk.adversary.guess_recipes import GUESSES
 from amk.adversary.means_recipes import MEANS
 from amk.adversary.mistakes import Mistake
 from amk.adversary.order_recipes import ORDER
-from amk.adversary.outside_recipes import OUTSIDE, SAID
+from amk.adversary.outside_recipes import EXTENSIONS, OUTSIDE
 from amk.adversary.recipe import BASES, Recipe, base_schedule
 from amk.adversary.row_recipes import ROWS
 from amk.adversary.split_recipes import SPLITS
@@ -26,7 +26,7 @@ from amk.adversary.turn_recipes import TURNS
 from amk.schedule_ir.codec import CASE
 
 FORMAT = CASE
-RECIPES = [*ORDER, *MEANS, *FRAME, *FACTS, *OUTSIDE, *SAID, *LEGAL, *GUESSES, *TREES, *ROWS, *SPLITS, *TURNS]
+RECIPES = [*ORDER, *MEANS, *FRAME, *FACTS, *OUTSIDE, *EXTENSIONS, *LEGAL, *GUESSES, *TREES, *ROWS, *SPLITS, *TURNS]
 
 
 def make_case(recipe: Recipe) -> Json:

@@ -225,9 +225,9 @@ def decide(case: Mutation) -> Outcome:
     return Outcome(str(case.number), case.seed, found.status, codes, ruling, replayed, uncertified)
 
 
-def decide_all(wanted: list[tuple[int, str]]) -> Iterator[Outcome]:
+def decide_all(draws: list[tuple[int, str]]) -> Iterator[Outcome]:
     """Outcomes of (class, seed) pairs; a mutant that is drawn again, by whichever class, is not judged again."""
-    for number, seed in wanted:
+    for number, seed in draws:
         case = mutation(number, seed)
         key = case.subject.digest if isinstance(case.subject, System) else schedule_hash(case.subject)
         if key not in JUDGED:

@@ -46,10 +46,10 @@ class Victim:
     proof: Proof
     donors: list[Claims] = field(default_factory=list)
 
-    def accepts(self, forged: Claims) -> str:
+    def accepts(self, claims: Claims) -> str:
         """ "" if the checker is fooled, else its reason. Hash and obligations are right in every forgery."""
         try:
-            self.proof.check(forged.get("times"), forged.get("clocks"))
+            self.proof.check(claims.get("times"), claims.get("clocks"))
         except Rejected as reason:
             return str(reason)
         except (KeyError, IndexError, ValueError, OverflowError) as error:
@@ -106,86 +106,86 @@ def forge(rng: Random, donors: list[Claims], strangers: list[Claims]) -> Claims:
     return forged
 
 
-def _rows(rng: Random, forged: Claims) -> list[Any]:
-    rows: list[Any] = forged["clocks"][rng.choice(EDGES)]
+def _rows(rng: Random, claims: Claims) -> list[Any]:
+    rows: list[Any] = claims["clocks"][rng.choice(EDGES)]
     return rows
 
 
-def _shuffle(rng: Random, forged: Claims) -> None:
+def _shuffle(rng: Random, claims: Claims) -> None:
     """Two items change places in time, or one moves."""
-    row = rng.choice(forged["times"])[1]
+    row = rng.choice(claims["times"])[1]
     if len(row) > 1:
         i = rng.randrange(len(row) - 1)
         j = rng.choice((i + 1, rng.randrange(len(row))))
         row[i], row[j] = (row[j], row[i]) if rng.random() < 0.5 else (rng.randrange(HUGE), row[j])
 
 
-def _raise(rng: Random, forged: Claims) -> None:
+def _raise(rng: Random, claims: Claims) -> None:
     """Vectors grow a little."""
-    for entry in _rows(rng, forged):
+    for entry in _rows(rng, claims):
         for at in range(0, len(entry[2]), 2):
             entry[2][at] += rng.choice((0, 0, 1, 3))
 
 
-def _top(rng: Random, forged: Claims) -> None:
+def _top(rng: Random, claims: Claims) -> None:
     """Every worker is said to have finished everything."""
-    for entry in _rows(rng, forged):
+    for entry in _rows(rng, claims):
         entry[2] = [HUGE, sum(entry[2][1::2])]
 
 
-def _retarget(rng: Random, forged: Claims) -> None:
+def _retarget(rng: Random, claims: Claims) -> None:
     """A vector is claimed for another counter or threshold."""
-    rows = _rows(rng, forged)
+    rows = _rows(rng, claims)
     if rows:
         rng.choice(rows)[rng.randrange(2)] = rng.randrange(20)
 
 
-def _swap(rng: Random, forged: Claims) -> None:
-    rows = _rows(rng, forged)
+def _swap(rng: Random, claims: Claims) -> None:
+    rows = _rows(rng, claims)
     if len(rows) > 1:
         one, two = rng.sample(rows, 2)
         one[2], two[2] = two[2], one[2]
 
 
-def _turn(rng: Random, forged: Claims) -> None:
+def _turn(rng: Random, claims: Claims) -> None:
     """What is over on one warp group is claimed of another one, of the same worker or not."""
-    for entry in _rows(rng, forged):
+    for entry in _rows(rng, claims):
         entry[2] = [number for at in range(len(entry[2]) - 2, -1, -2) for number in entry[2][at : at + 2]]
 
 
-def _share(rng: Random, forged: Claims) -> None:
+def _share(rng: Random, claims: Claims) -> None:
     """What holds in time is claimed for what is visible, or the other way round."""
     one, two = rng.sample(EDGES, 2)
-    forged["clocks"][one] = copy.deepcopy(forged["clocks"][two])
+    claims["clocks"][one] = copy.deepcopy(claims["clocks"][two])
 
 
-def _drop(rng: Random, forged: Claims) -> None:
-    rows = _rows(rng, forged)
+def _drop(rng: Random, claims: Claims) -> None:
+    rows = _rows(rng, claims)
     if rows:
         del rows[rng.randrange(len(rows))]
 
 
-def _break(rng: Random, forged: Claims) -> None:
+def _break(rng: Random, claims: Claims) -> None:
     """Something that is not a certificate."""
-    rows = _rows(rng, forged)
+    rows = _rows(rng, claims)
     if rows:
         entry = rng.choice(rows)
         entry[2] = rng.choice(([], [1], [HUGE], [-1, 4], ["1", 4], [1.0, 4], None, [1 << 70, 4]))
     else:
-        forged["times"] = rng.choice(([], None, [[0]], [[1, [-1] * 9]], [[4, None]], "times"))
+        claims["times"] = rng.choice(([], None, [[0]], [[1, [-1] * 9]], [[4, None]], "times"))
 
 
 CHANGES = (_shuffle, _raise, _raise, _top, _retarget, _swap, _swap, _turn, _share, _drop, _drop)
 
 
-def offer(known: list[Victim], count: int, seed: str) -> tuple[Counter[str], list[str]]:
+def offer(victims: list[Victim], count: int, seed: str) -> tuple[Counter[str], list[str]]:
     """(how often each kind of reason was given, descriptions of accepted forgeries) for `count` forgeries."""
     rng = Random(seed)
     reasons: Counter[str] = Counter()
     accepted: list[str] = []
-    strangers = [donor for victim in known for donor in victim.donors]
+    strangers = [donor for victim in victims for donor in victim.donors]
     for n in range(count):
-        victim = known[n % len(known)]
+        victim = victims[n % len(victims)]
         forged = forge(rng, victim.donors, strangers)
         reason = victim.accepts(forged)
         reasons[reason.partition(":")[0] or "accepted"] += 1

@@ -59,7 +59,7 @@ def arriving(schedule: Json) -> list[Edit]:
     return [Edit("insert", (*path, "op", "kind"), "arrive")]
 
 
-SAID = [
+EXTENSIONS = [
     Recipe("bulk-store-not-awaited", Mistake.READ_WAIT, "fenced", "AMK508",
            "the signal may be seen before the results are: `.read` waits for their source only", stores("bulk")),
     Recipe("mixed-reductions", Mistake.MIXED_REDUCTIONS, "fenced", "AMK510",

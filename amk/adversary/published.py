@@ -207,20 +207,20 @@ SYSTEMS = (
 )  # fmt: skip
 
 
-def plan_case(found: InPlan) -> Json:
+def plan_case(mistake: InPlan) -> Json:
     """The case as it stands in its file."""
-    base = found.base()
-    document, repair = apply(base, found.make(base))
-    case = new_case(found.name, found.mistake, found.status, found.expect, found.because, document, repair)
-    return {"published": found.source} | case
+    base = mistake.base()
+    document, repair = apply(base, mistake.make(base))
+    case = new_case(mistake.name, mistake.mistake, mistake.status, mistake.expect, mistake.because, document, repair)
+    return {"published": mistake.source} | case
 
 
-def system_case(found: InSystem) -> Json:
+def system_case(mistake: InSystem) -> Json:
     """The case with its witness, which `replay` confirms on the stored system."""
-    bad, good = found.build(True), found.build(False)
-    case = new_case(found.name, found.mistake, "UNSAFE", "UNSAFE", found.because, None, [])
+    bad, good = mistake.build(True), mistake.build(False)
+    case = new_case(mistake.name, mistake.mistake, "UNSAFE", "UNSAFE", mistake.because, None, [])
     head = {k: v for k, v in case.items() if k not in ("repair", "schedule")}
-    return {"published": found.source} | head | {
+    return {"published": mistake.source} | head | {
         "witness": witness_of(bad), "system": bad.to_json(), "twin": good.to_json()
     }  # fmt: skip
 

@@ -107,7 +107,7 @@ def base_schedule(name: str) -> Json:
     )
     wanted = coded.get(name, BF16)
     workers = 1 if name == "single" else WORKERS
-    found = plan(MODELS.get(name, TINY), load_target("h200"), settings=settings, wanted=wanted, workers=workers)
+    found = plan(MODELS.get(name, TINY), load_target("h200"), settings=settings, formats=wanted, workers=workers)
     document = json.loads(found.model_dump_json())
     if name == "apart":
         return specialised(document)

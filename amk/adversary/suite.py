@@ -47,7 +47,7 @@ def judged(case: Json) -> Iterator[Outcome]:
     yield _schedule(kind, f"{name}, repaired", repaired(case), Ruling("SAFE"))
 
 
-def _schedule(kind: str, name: str, document: Json, stated: Ruling) -> Outcome:
+def _schedule(kind: str, name: str, document: Json, ruling: Ruling) -> Outcome:
     schedule = parse_schedule(json.dumps(document).encode(), name)[0]
     verdict = verify(schedule)
     codes = tuple(d.code for d in verdict.diagnostics)
@@ -55,9 +55,9 @@ def _schedule(kind: str, name: str, document: Json, stated: Ruling) -> Outcome:
     if verdict.evidence is not None:
         replayed = replay(verdict.evidence.system.to_json(), verdict.evidence.witness.to_json())
     uncertified = certified(schedule) if verdict.safe else ""
-    return Outcome(kind, name, verdict.status, codes, stated, replayed, uncertified)
+    return Outcome(kind, name, verdict.status, codes, ruling, replayed, uncertified)
 
 
-def _system(kind: str, name: str, columns: Json, stated: Ruling) -> Outcome:
+def _system(kind: str, name: str, columns: Json, ruling: Ruling) -> Outcome:
     verdict, uncertified = judged_system(from_json(columns))
-    return Outcome(kind, name, verdict, (), stated, None, uncertified, flat=True)
+    return Outcome(kind, name, verdict, (), ruling, None, uncertified, flat=True)

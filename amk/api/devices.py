@@ -60,7 +60,7 @@ def without_gpu(schedule: Schedule, checkpoint: TensorSource, device: Device, qu
     return CpuEngine(schedule, checkpoint, quantise=quantise)
 
 
-def planned(spec: ModelSpec, device: Device, gpu: str | None, wanted: Planned) -> Schedule:
+def planned(spec: ModelSpec, device: Device, gpu: str | None, options: Planned) -> Schedule:
     """A plan for the model; AMK602 where no GPU is named and there is none, AMK010 where it is no known target."""
     from amk.engine.load import CPU_WARPS, EMULATED_WARPS, plan_for_cpu
     from amk.planner.decode import plan
@@ -68,33 +68,33 @@ def planned(spec: ModelSpec, device: Device, gpu: str | None, wanted: Planned) -
     from amk.targets.target import load_target
 
     if device in WITHOUT_GPU and gpu is None:
-        positions = wanted.max_context or min(MOST_INTERPRETED, spec.max_context)
+        positions = options.max_context or min(MOST_INTERPRETED, spec.max_context)
         warps = EMULATED_WARPS if device == "emulator" else CPU_WARPS
         return plan_for_cpu(
             spec,
             positions,
-            wanted.sampling,
-            wanted.formats,
-            wanted.kv_dtype,
-            wanted.batch,
+            options.sampling,
+            options.formats,
+            options.kv_dtype,
+            options.batch,
             warps,
-            wanted.rows,
-            wanted.live,
-            wanted.accepts,
-            wanted.tree,
+            options.rows,
+            options.live,
+            options.accepts,
+            options.tree,
         )
     settings = replace(
         PRESETS["fast"],
-        sampling=wanted.sampling,
-        kv_dtype=wanted.kv_dtype,
-        batch=wanted.batch,
-        rows=wanted.rows,
-        live=wanted.live,
-        accepts=wanted.accepts,
-        tree=wanted.tree,
+        sampling=options.sampling,
+        kv_dtype=options.kv_dtype,
+        batch=options.batch,
+        rows=options.rows,
+        live=options.live,
+        accepts=options.accepts,
+        tree=options.tree,
     )
     target = load_target(gpu or target_here())
-    return plan(spec, target, settings=settings, wanted=wanted.formats, max_context=wanted.max_context)
+    return plan(spec, target, settings=settings, formats=options.formats, max_context=options.max_context)
 
 
 def target_here() -> str:

@@ -99,7 +99,7 @@ def _called(
     if schedule is None:
         target = load_target(gpu or target_here())
         wanted = formats(dtype or "bf16") if weights is not None else stored_formats(Path(str(model)), dtype)
-        schedule = plan(part, target, settings=Settings(kv_dtype=kv_dtype), wanted=wanted, max_context=max_context)
+        schedule = plan(part, target, settings=Settings(kv_dtype=kv_dtype), formats=wanted, max_context=max_context)
     elif schedule.model != part:
         message = f"the schedule {schedule.name} is not of this part of {spec.name}"
         raise AmkError(Diagnostic("AMK005", message))

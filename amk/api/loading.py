@@ -37,7 +37,7 @@ if TYPE_CHECKING:  # the rest is imported where it is used: the device cpu needs
 
 MOST_TEXTS = 16
 """Computed at once."""
-_KNOWN: dict[str, tuple[str, ...]] = {
+_VALUES: dict[str, tuple[str, ...]] = {
     "device": get_args(Device), "prefill": get_args(Prefill), "sampling": MODES, "kv_dtype": ("bf16", "fp8"),
     "dtype": get_args(FormatName), "lm_head_dtype": get_args(FormatName),
 }  # fmt: skip
@@ -86,32 +86,38 @@ def load(
     """A model that is ready to answer.
 
     model: a directory with config.json and safetensors, a GGUF file, a repository of the Hugging Face hub
-    ('owner/name', needs huggingface_hub), or a name of `amk models` whose weights lie where `amk generate` looks.
+        ('owner/name', needs huggingface_hub), or a name of `amk models` whose weights lie where `amk generate` looks.
     gpu: the target to plan for; default: this machine's card, or the device 'cpu' where there is none, which a note
-    says. device: 'cuda' runs a schedule on the GPU; 'cpu' computes with the weights as they are stored, in float32;
-    'interpreter' runs the schedule in numpy and 'emulator' its compiled code, both slowly.
-    dtype, lm_head_dtype, kv_dtype: formats of the planned weights and cache; formats: of every matrix, in their place.
-    max_context: positions of the cache, in tokens; default: all that the model has (cpu) or that fit (cuda). sampling:
-    what the planned schedule can draw. schedule: run this one instead of planning; it is proved SAFE before it runs.
-    progress: is told (bytes packed, bytes in all). quantise: makes codes that the checkpoint does not hold.
-    prefill: what reads prompts on the device cuda. 'kernel': the schedule, token by token; 'torch': matrix products of
-    torch, whose cache differs by the rounding of bf16; 'rows': a second schedule, of up to 64 tokens a step, which
-    needs no torch, but memory for weights of its own, and whose cache differs likewise where these are codes; 'auto':
-    torch where it can, for 6 tokens and more.
-    speculate: up to draft_tokens tokens are guessed and verified in one pass, which changes no answer. 'lookup' guesses
-    from the text; 'draft' asks the model `draft`, which is smaller, has the same tokens and runs on the same device. A
-    schedule that is planned for it has a row more than draft_tokens. draft_steps: steps of guesses a launch, where a
-    schedule runs; with more than one, which only 'lookup' knows, guesses are accepted on the device between them.
-    draft_branches: ways in which 'lookup' guesses what comes next, draft_tokens in all of them; a pass verifies all.
-    batch: texts that are computed at once, each for itself, 1 to 16; a schedule that is planned for more than one
-    verifies no guesses. A schedule that is given says itself how many.
-    states: hidden states are told and embeddings taken, as the device cpu always does. Two schedules run, all layers
-    and the output head, a launch of each for a token, and the host chooses, so answers take longer. One text at a time.
+        says.
+    dtype, lm_head_dtype, kv_dtype: formats of the planned weights and cache.
+    max_context: positions of the cache, in tokens; default: all that the model has (cpu) or that fit (cuda).
+    sampling: what the planned schedule can draw.
+    schedule: run this one instead of planning; it is proved SAFE before it runs.
+    device: 'cuda' runs a schedule on the GPU; 'cpu' computes with the weights as they are stored, in float32;
+        'interpreter' runs the schedule in numpy and 'emulator' its compiled code, both slowly.
+    formats: of every matrix, in place of `dtype` and `lm_head_dtype`.
+    progress: called with (bytes packed, bytes in all).
+    quantise: makes codes that the checkpoint does not hold.
+    prefill: what reads prompts on the device cuda. 'kernel': the schedule, token by token. 'torch': matrix products of
+        torch, whose cache differs by the rounding of bf16. 'rows': a second schedule, of up to 64 tokens a step; it
+        needs no torch, but memory for weights of its own, and its cache differs likewise where these are codes.
+        'auto': torch where it can, for 6 tokens and more.
+    speculate: up to `draft_tokens` tokens are guessed and verified in one pass, which changes no answer. 'lookup'
+        guesses from the text; 'draft' asks the model `draft`, which is smaller, has the same tokens and runs on the
+        same device. A schedule that is planned for it has a row more than `draft_tokens`.
+    draft_steps: steps of guesses a launch, where a schedule runs. With more than one, which only 'lookup' knows,
+        guesses are accepted on the device between them.
+    draft_branches: ways in which 'lookup' guesses what comes next, `draft_tokens` in all of them; a pass verifies all.
+    batch: texts that are computed at once, each for itself, 1 to 16. A schedule that is planned for more than one
+        verifies no guesses; one that is passed as `schedule` says itself how many it computes.
+    states: the model also returns hidden states and takes embeddings, as the device cpu always does. Two schedules run,
+        all layers and the output head, a launch of each for a token, and the host chooses, so answers take longer. One
+        text at a time.
 
     Raises AmkError: AMK010 for an unknown name, AMK012 for a model or tokenizer that amk does not run, AMK013 for
     weights that are missing or damaged, AMK011 for a plan that does not fit or more positions than the model has,
-    AMK005 for an argument that is not known, AMK019 where torch is to read prompts and
-    cannot, AMK602 without a usable GPU.
+    AMK005 for an argument that is not known, AMK019 where torch is to read prompts and cannot, AMK602 without a usable
+    GPU.
     """
     words = {"device": device, "prefill": prefill, "sampling": sampling, "kv_dtype": kv_dtype}
     _check_words(**words, dtype=dtype, lm_head_dtype=lm_head_dtype)
@@ -168,9 +174,9 @@ def load(
 def _check_words(**options: str | None) -> None:
     """AMK005 for one that is not known."""
     for name, word in options.items():
-        if word is not None and word not in _KNOWN[name]:
+        if word is not None and word not in _VALUES[name]:
             message = f"{name}={word!r} is not known"
-            raise AmkError(Diagnostic("AMK005", message, help=f"one of {', '.join(_KNOWN[name])}"))
+            raise AmkError(Diagnostic("AMK005", message, help=f"one of {', '.join(_VALUES[name])}"))
 
 
 def _check_whole(**options: int | None) -> None:
@@ -215,15 +221,15 @@ def _runs(
     models: Sequence[Files],
     device: Device,
     gpu: str | None,
-    wanted: Planned,
+    options: Planned,
     schedule: Schedule | str | Path | None,
     guesses: int,
 ) -> list[Schedule]:
     """What runs a model, which verifies so many guesses, and its draft if there is one."""
     from amk.api.schedules import read_schedule
 
-    choice = wanted.sampling if wanted.accepts else "greedy"  # else the host chooses
-    verifying = wanted._replace(sampling=choice, rows=1 + guesses) if guesses else wanted
+    choice = options.sampling if options.accepts else "greedy"  # else the host chooses
+    verifying = options._replace(sampling=choice, rows=1 + guesses) if guesses else options
     run = planned(models[0].checkpoint.spec, device, gpu, verifying) if schedule is None else read_schedule(schedule)
     return [run, *(_draft_plan(draft, run, device, gpu) for draft in models[1:])]
 

@@ -58,9 +58,9 @@ def plan(
         raise AmkError(Diagnostic("AMK005", f"preset {preset!r} is not known", help=f"one of {', '.join(PRESETS)}"))
     step: dict[str, Any] = {"live": live, "rows": rows, "accepts": accepts, "tree": tree, "headless": headless}
     settings = replace(PRESETS[preset], sampling=sampling, kv_dtype=kv_dtype, batch=batch, **step)
-    wanted = stored_formats(Path(model), dtype, lm_head_dtype)
+    formats = stored_formats(Path(model), dtype, lm_head_dtype)
     spec = load_model(str(model))
-    return planned(spec, load_target(gpu), settings=settings, wanted=wanted, max_context=max_context)
+    return planned(spec, load_target(gpu), settings=settings, formats=formats, max_context=max_context)
 
 
 @overload

@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 
 def planned_parts(
-    checkpoint: Checkpoint, device: Device, gpu: str | None, wanted: Planned
+    checkpoint: Checkpoint, device: Device, gpu: str | None, options: Planned
 ) -> tuple[Schedule, Schedule]:
     """Plans of all layers and of the output head. AMK016 for a model without slices (LayerNorm), AMK011 unless the
     device's memory holds both."""
     spec = checkpoint.spec
-    wanted = wanted._replace(sampling="greedy")  # the host chooses
-    layers = planned(spec.sliced(0, spec.layers), device, gpu, wanted)
-    forms = wanted.formats[0][1] if isinstance(wanted.formats, tuple) else wanted.formats
-    head = planned(spec.sliced(spec.layers, spec.layers, head=True), device, gpu, wanted._replace(formats=forms))
+    options = options._replace(sampling="greedy")  # the host chooses
+    layers = planned(spec.sliced(0, spec.layers), device, gpu, options)
+    forms = options.formats[0][1] if isinstance(options.formats, tuple) else options.formats
+    head = planned(spec.sliced(spec.layers, spec.layers, head=True), device, gpu, options._replace(formats=forms))
     needed = sum(b.bytes for schedule in (layers, head) for b in schedule.buffers if b.space == "global")
     if needed > layers.target.hbm_bytes:
         message = f"layers and output head need {needed:,} bytes, {layers.target.name} has {layers.target.hbm_bytes:,}"

@@ -224,7 +224,7 @@ def measured(arguments: argparse.Namespace) -> list[Timed]:
 
     model, length = load_model(arguments.model), max(arguments.prompt) + arguments.new
     schedule = plan(
-        model, load_target(arguments.gpu), settings=FAST, wanted=formats(arguments.dtype), max_context=length
+        model, load_target(arguments.gpu), settings=FAST, formats=formats(arguments.dtype), max_context=length
     )
     if "rows" in arguments.prefill:
         steps = in_steps(schedule)

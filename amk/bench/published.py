@@ -77,7 +77,7 @@ def table() -> str:
     lines, data = [head, "|---|---|---|---|---|---|---|"], published()
     for row in data.ratios:
         model, target = model_of(row.shape, data.shapes[row.shape]), load_target(row.target)
-        plans = [plan(model, target, wanted=formats(form), max_context=CONTEXT) for form in ("bf16", "int8")]
+        plans = [plan(model, target, formats=formats(form), max_context=CONTEXT) for form in ("bf16", "int8")]
         wide, narrow = (step_ms(schedule, POS) for schedule in plans)
         bound = at_least_ms(model, target, row.ratio)
         times = f"{wide:.2f} | {narrow:.2f} | {simulated_floor_ms(plans[1], POS):.2f}"

@@ -133,9 +133,9 @@ def summary(plans: tuple[Decisions, ...]) -> str:
     )  # fmt: skip
 
 
-def _gain(found: Decisions, other: tuple[float, ...]) -> float:
+def _gain(decisions: Decisions, other: tuple[float, ...]) -> float:
     """Geometric mean over the positions; 1 where there is no other plan."""
-    return 1.0 if not other else float((prod(other) / prod(found.ms)) ** (1 / len(other)))
+    return 1.0 if not other else float((prod(other) / prod(decisions.ms)) ** (1 / len(other)))
 
 
 def write(path: Path, plans: dict[tuple[str, str, str], Decisions]) -> None:

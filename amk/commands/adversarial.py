@@ -76,8 +76,8 @@ def _mutants(arguments: argparse.Namespace) -> Table:
     return table
 
 
-def _outcomes(wanted: list[tuple[int, str]], jobs: int) -> Iterator[Outcome]:
-    classes = {number: [w for w in wanted if w[0] == number] for number, _ in wanted}
+def _outcomes(draws: list[tuple[int, str]], jobs: int) -> Iterator[Outcome]:
+    classes = {number: [w for w in draws if w[0] == number] for number, _ in draws}
     batches = [mine[i : i + BATCH] for mine in classes.values() for i in range(0, len(mine), BATCH)]
     if jobs == 1:
         for batch in batches:
@@ -88,12 +88,12 @@ def _outcomes(wanted: list[tuple[int, str]], jobs: int) -> Iterator[Outcome]:
             yield from outcomes
 
 
-def _batch(wanted: list[tuple[int, str]]) -> list[Outcome]:
+def _batch(draws: list[tuple[int, str]]) -> list[Outcome]:
     """Judged without the cyclic collector, which takes a seventh of the time and finds little."""
     collecting = gc.isenabled()
     gc.disable()
     try:
-        return list(decide_all(wanted))
+        return list(decide_all(draws))
     finally:
         if collecting:
             gc.enable()

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 PROPOSERS = (
     "portfolio", "knobs", "structure", "random", "local", "evolution", "beam", "surrogate", "llm", "replay"
 )  # fmt: skip
-SHOWN = 5
+MOST_SHOWN = 5
 PROGRAM, PROGRAM_BYTES = "program.md", 16_384
 
 
@@ -371,7 +371,7 @@ def _say_best(journal: Journal) -> None:
         print(printable(f"{label}ended: {state.finished}"))
     if state.references:
         print(printable(f"{label}{compared(state.references[-1])}"))
-    for worth in candidates(state)[:SHOWN] if state.run is not None and state.run.simulated else ():
+    for worth in candidates(state)[:MOST_SHOWN] if state.run is not None and state.run.simulated else ():
         outcome = fate(state, worth.trial)
         gain, value = 100 * math.expm1(worth.gain), 100 * worth.value
         print(printable(f"to measure: {gain:+.2f}% simulated, worth {value:.2f}%: {outcome.text}", 200))

@@ -134,8 +134,8 @@ def _newest(arguments: argparse.Namespace) -> Path:
         return every[0][0]  # how it differs is said where it is opened
     measured = arguments.ray is not None or session.is_here(target)
 
-    def rank(found: tuple[Path, State]) -> tuple[bool, int]:
-        folder, state = found
+    def rank(run: tuple[Path, State]) -> tuple[bool, int]:
+        folder, state = run
         assert state.run is not None
         if state.run.simulated is not measured:
             return is_busy(folder), int(state.finished is not None)

@@ -167,17 +167,17 @@ def _command() -> str:
 
 
 def _measured(
-    arguments: argparse.Namespace, cases: Sequence[Measurement], device: Device, kept: Any, began: float
+    arguments: argparse.Namespace, cases: Sequence[Measurement], device: Device, record_file: Any, began: float
 ) -> list[Any]:
     """The rows, recorded one by one as they are there."""
     provenance = importlib.import_module("amk.bench.tools.hardware").provenance
     deadline = began + (arguments.time_limit or float("inf"))
     suite = importlib.import_module("amk.bench.table.suite").Suite(tuple(cases), arguments.seed, deadline)
     rows: list[Any] = []
-    for row, measured in suite.rows(kept.find if kept and arguments.resume else lambda key: None):
+    for row, measured in suite.rows(record_file.find if record_file and arguments.resume else lambda key: None):
         rows.append(row)
-        if kept and measured:
-            kept.add(row, provenance(_command(), device))
+        if record_file and measured:
+            record_file.add(row, provenance(_command(), device))
         key = row.key
         name = f"{key.model} {key.dtype} {key.plan}, batch {key.batch}, at {key.pos}"
         print(f"{name}: {row.times.ms:.4f} ms", file=sys.stderr, flush=True)

@@ -13,7 +13,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from amk.bench.table.ablation import HEADER, PAIRED, PAIRS, PARTS, WAITS, Ablation, cells, pairs, summary, variants
+from amk.bench.table.ablation import (
+    HEADER,
+    PAIRS,
+    PARTS,
+    PARTS_OF_PAIRS,
+    WAITS,
+    Ablation,
+    cells,
+    pairs,
+    summary,
+    variants,
+)
 from amk.bench.table.measurement import Measurement
 from amk.bench.table.record import ABLATIONS, Record
 from amk.commands.output import print_json, print_table
@@ -24,10 +35,10 @@ Provenance = Callable[[], dict[str, object]]
 
 def parts(text: str) -> tuple[str, ...]:
     """`staging,sums`, in the order of PARTS; `all`. The waits are always left out too, beside the others."""
-    names = PAIRED if text == "all" else tuple(text.split(","))
+    names = PARTS_OF_PAIRS if text == "all" else tuple(text.split(","))
     for name in names:
-        if name not in PAIRED:
-            raise argparse.ArgumentTypeError(f"'{name}' is not one of {', '.join(PAIRED)}, all")
+        if name not in PARTS_OF_PAIRS:
+            raise argparse.ArgumentTypeError(f"'{name}' is not one of {', '.join(PARTS_OF_PAIRS)}, all")
     return tuple(name for name in PARTS if name in names)
 
 

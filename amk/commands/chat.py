@@ -13,7 +13,7 @@ from amk.commands.sampling import sampling_of
 from amk.engine.generation.conversation import Chat
 from amk.report.diagnostic import AmkError, Exit
 
-PLANNED = 2048
+DEFAULT_POSITIONS = 2048
 """Positions of a plan unless told otherwise: a conversation of some pages."""
 
 
@@ -28,7 +28,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Reads what the user says line by line from standard input until its end."""
     sampling = dataclasses.asdict(sampling_of(arguments))
     device = choose_device(arguments)
-    with opened(arguments, device, open_files(arguments.model), PLANNED) as model:
+    with opened(arguments, device, open_files(arguments.model), DEFAULT_POSITIONS) as model:
         chat = model.chat(arguments.system)
         while (line := _line()) is not None:
             if line.strip():

@@ -50,13 +50,13 @@ def _write(path: str | None, content: bytes) -> None:
     print(f"wrote {path} ({len(content):,} bytes)", file=sys.stderr)
 
 
-def summary(built: BuiltKernel) -> dict[str, object]:
+def summary(kernel: BuiltKernel) -> dict[str, object]:
     """What was compiled and what it uses."""
-    launch, used = built.schedule.launch, built.resources
+    launch, used = kernel.schedule.launch, kernel.resources
     return {
-        "schedule": built.schedule.name,
-        "schedule_sha256": schedule_hash(built.schedule),
-        "arch": built.compiled.arch,
+        "schedule": kernel.schedule.name,
+        "schedule_sha256": schedule_hash(kernel.schedule),
+        "arch": kernel.compiled.arch,
         "workers": launch.workers,
         "threads": launch.warps * 32,
         "registers": {"used": used.registers, "budget": launch.registers},
@@ -64,21 +64,21 @@ def summary(built: BuiltKernel) -> dict[str, object]:
         "shared_bytes": {
             "static": used.static_smem,
             "dynamic": launch.shared_bytes,
-            "budget": built.schedule.target.smem_per_block,
+            "budget": kernel.schedule.target.smem_per_block,
         },
-        "cubin_bytes": len(built.compiled.cubin),
-        "synchronisation": {str(kind): n for kind, n in count_kinds(list(built.synchronisation)).items()},
+        "cubin_bytes": len(kernel.compiled.cubin),
+        "synchronisation": {str(kind): n for kind, n in count_kinds(list(kernel.synchronisation)).items()},
     }
 
 
-def _rows(built: BuiltKernel) -> list[tuple[str, str, str]]:
-    launch, target, used = built.schedule.launch, built.schedule.target, built.resources
+def _rows(kernel: BuiltKernel) -> list[tuple[str, str, str]]:
+    launch, target, used = kernel.schedule.launch, kernel.schedule.target, kernel.resources
     shared = f"{used.static_smem} + {launch.shared_bytes}"
     return [
-        ("schedule", built.schedule.name, ""),
-        ("architecture", built.compiled.arch, ""),
+        ("schedule", kernel.schedule.name, ""),
+        ("architecture", kernel.compiled.arch, ""),
         ("workers x threads", f"{launch.workers} x {launch.warps * 32}", f"{target.sms * launch.ctas_per_sm} workers"),
         ("registers a thread", str(used.registers), str(launch.registers)),
         ("spilled bytes", str(used.spill_stores + used.spill_loads), "0"),
-        ("shared bytes a worker", f"{shared} = {built.shared_bytes}", str(target.smem_per_block)),
+        ("shared bytes a worker", f"{shared} = {kernel.shared_bytes}", str(target.smem_per_block)),
     ]

@@ -59,19 +59,19 @@ def run(arguments: argparse.Namespace) -> int:
     return Exit.UNSAFE if refused else Exit.SAFE
 
 
-Wanted = tuple[str, str, FormatName, Cell | None]
+Request = tuple[str, str, FormatName, Cell | None]
 
 
-def _examined(wanted: list[Wanted], jobs: int, deadline: float) -> Iterator[tuple[Cell | None, Cell]]:
+def _examined(cells: list[Request], jobs: int, deadline: float) -> Iterator[tuple[Cell | None, Cell]]:
     """What was known of each and what is now, as they come; none is begun after `deadline` (time.monotonic())."""
     if jobs == 1:
-        for one in wanted:
+        for one in cells:
             if time.monotonic() > deadline:
                 return
             yield one[-1], examine(*one)
         return
     with process_pool(jobs) as pool:
-        futures = {pool.submit(examine, *one): one for one in wanted}
+        futures = {pool.submit(examine, *one): one for one in cells}
         for future in as_completed(futures):
             if future.cancelled():
                 continue

@@ -97,7 +97,7 @@ def _planned(model: str, gpu: str, settings: Settings, context: int, dtype: str)
     weights, _, kept = dtype.partition("-kv-")
     wanted = {label(forms): forms for one in FORMATS for head in FORMATS if (forms := formats(one, head))}[weights]
     settings = replace(settings, kv_dtype=kept) if kept else settings  # type: ignore[arg-type]
-    return plan(load_model(model), load_target(gpu), settings=settings, wanted=wanted, max_context=context)
+    return plan(load_model(model), load_target(gpu), settings=settings, formats=wanted, max_context=context)
 
 
 def _of_search(name: str) -> Iterator[Run]:

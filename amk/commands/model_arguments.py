@@ -169,4 +169,4 @@ def packing_bar() -> Iterator[Progress | None]:
     columns = (TextColumn("packing weights"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("packing weights")
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+        yield lambda count, total: bar.update(task, completed=count, total=total)

@@ -5,7 +5,7 @@ import sys
 import time
 
 from amk.adversary.neighbourhood.account import account
-from amk.adversary.neighbourhood.bases import MADE
+from amk.adversary.neighbourhood.bases import SMALL_BASES
 from amk.adversary.neighbourhood.ledger import Ledger, counts
 from amk.adversary.neighbourhood.search import Search, commit
 from amk.adversary.neighbourhood.survey import bounded_memory
@@ -25,15 +25,15 @@ MORE = (
 def search(arguments: argparse.Namespace) -> int:
     """Goes on with the file; exit 1 if it holds a schedule that was wrongly passed."""
     for name in arguments.base or ():
-        if name not in MADE:
-            help_ = closest(name, MADE) or f"there are {', '.join(MADE)}"
+        if name not in SMALL_BASES:
+            help_ = closest(name, SMALL_BASES) or f"there are {', '.join(SMALL_BASES)}"
             raise AmkError(Diagnostic("AMK005", f"no base is called '{name}'", help=help_))
     try:
         ledger = Ledger(arguments.neighbourhood)
     except OSError as error:
         where = Where(file=str(arguments.neighbourhood))
         raise AmkError(Diagnostic("AMK001", f"cannot be read or written: {error.strerror}", where=where)) from error
-    bases = tuple(arguments.base or MADE)
+    bases = tuple(arguments.base or SMALL_BASES)
     task = Search(bases, ledger, arguments.pairs, arguments.seed, arguments.holes, commit())
     with bounded_memory():
         _go(task, arguments)

@@ -122,7 +122,7 @@ def planned(arguments: argparse.Namespace, settings: Settings, max_context: int 
         load_model(arguments.model),
         load_target(arguments.gpu),
         settings=replace(settings, kv_dtype=arguments.kv_dtype),
-        wanted=chosen_formats(arguments),
+        formats=chosen_formats(arguments),
         max_context=max_context or arguments.max_context,
     )
 

@@ -12,8 +12,8 @@ from amk.commands.model_arguments import add_model_arguments, add_texts, choose_
 from amk.report.diagnostic import AmkError, Diagnostic, Exit
 from amk.serve.settings import KEYS_VARIABLE, Limits, keys_of
 
-NEEDED = ("starlette", "uvicorn", "prometheus_client", "llguidance")
-PLANNED = 4096
+PACKAGES = ("starlette", "uvicorn", "prometheus_client", "llguidance")
+DEFAULT_POSITIONS = 4096
 """Positions of a plan unless told otherwise."""
 _LIMITS = {
     "waiting": "requests in the queue",
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         message = f"serving needs {', '.join(missing)}, which are not installed"
         raise AmkError(Diagnostic("AMK019", message, help="pip install 'amk[serve]'"))
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     limits = replace(Limits(), **{name: value for name, value in values.items() if value is not None})
     listening = listen(arguments.host, arguments.port, limits)
     device = choose_device(arguments)
-    with opened(arguments, device, open_files(arguments.model), PLANNED, arguments.batch) as model:
+    with opened(arguments, device, open_files(arguments.model), DEFAULT_POSITIONS, arguments.batch) as model:
         ended = serve(Server(model, arguments.name or model.spec.name, limits, keys), listening)
     return Exit.SAFE if ended else Exit.INTERNAL
 

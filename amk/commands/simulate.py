@@ -206,7 +206,7 @@ def _compare(arguments: argparse.Namespace) -> int:
         header = ("model", "kernels", "Spearman", "median error", "worst", "top-5 recall", "within 15% of the best")
         print_table(header, [(name, *_cells(a)) for name, a in agreements.items()])
         print()
-        if sum(len(a.pairs) for a in agreements.values()) <= LISTED:
+        if sum(len(a.pairs) for a in agreements.values()) <= MOST_LISTED:
             each = [
                 (n, f"{m:.4f}", f"{p:.4f}", f"{100 * (p / m - 1):+.1f}%")
                 for a in agreements.values()
@@ -229,7 +229,7 @@ def _kinds(models: Mapping[str, list[Run]], pairs: Mapping[str, Sequence[Pair]])
 
 
 Pair = tuple[str, float, float]
-LISTED = 20
+MOST_LISTED = 20
 """Runs that `--against` prints one by one."""
 
 

@@ -281,13 +281,13 @@ class _Comparison:
             declared[access.kind == "write", buffer].append(span)
         return declared
 
-    def _step(self, worker: int, visit: Visit, declared: Touched, found: Touched) -> Iterator[Mismatch]:
+    def _step(self, worker: int, visit: Visit, declared: Touched, actual: Touched) -> Iterator[Mismatch]:
         beside: dict[str, Spans] = {}
         if isinstance(visit.op, GemvOp | RefillOp):
             beside = {SHARED: self.ring} | {name: [(0, 1 << 62)] for name in self.weights}
-        for buffer in sorted({name for _, name in (*declared, *found)}):
+        for buffer in sorted({name for _, name in (*declared, *actual)}):
             more = beside.get(buffer, [])
-            read, written = found.get((False, buffer), []), found.get((True, buffer), [])
+            read, written = actual.get((False, buffer), []), actual.get((True, buffer), [])
             reads, writes = declared.get((False, buffer), []), declared.get((True, buffer), [])
             kinds: tuple[tuple[Kind, Spans], ...] = (
                 ("undeclared read", without(read, _allowed(declared, False, buffer) + more)),

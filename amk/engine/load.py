@@ -93,7 +93,7 @@ def plan_for_cpu(
     model: ModelSpec,
     positions: int,
     sampling: Mode = "greedy",
-    wanted: Formats | Layered = BF16,
+    formats: Formats | Layered = BF16,
     kv_dtype: CacheDtype = "bf16",
     batch: int = 1,
     warps: int = CPU_WARPS,
@@ -110,7 +110,7 @@ def plan_for_cpu(
     settings = Settings(
         warps=warps, sampling=sampling, kv_dtype=kv_dtype, batch=batch, rows=rows, live=live, accepts=accepts, tree=tree
     )
-    return plan(model, load_target("h200"), settings=settings, wanted=wanted, max_context=positions, workers=workers)
+    return plan(model, load_target("h200"), settings=settings, formats=formats, max_context=positions, workers=workers)
 
 
 def gpu_engine(

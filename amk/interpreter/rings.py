@@ -48,7 +48,7 @@ class Ring:
         self._content = np.zeros((slots, self.slot_bytes // 2), np.uint16)
         self.tags = [NOTHING] * slots
         self._landed = [0] * slots
-        self.issued = self.drained = self.owed = self.limit = 0
+        self.issued = self.drained = self.debt = self.limit = 0
         self.waiter: Any = None
 
     def _drain_starts(self, layout: StreamLayout) -> dict[DrainKey, int]:
@@ -63,25 +63,25 @@ class Ring:
         """A launch of `tokens` tokens: rings start empty, and nothing is fetched that the launch does not drain."""
         slots = self.stream.slots
         self.tags, self._landed = [NOTHING] * slots, [0] * slots
-        self.issued = self.drained = self.owed = 0
+        self.issued = self.drained = self.debt = 0
         self.limit = self._per_token * tokens
         self.waiter = None
 
     def issue(self, until: int) -> list[Copy]:
         """Start the copies of chunks up to `until`, as far as slots are free and not held back."""
-        until = min(until, self.drained + self.stream.slots - self.owed, self.limit)
+        until = min(until, self.drained + self.stream.slots - self.debt, self.limit)
         out = [Copy(self, j) for j in range(self.issued, until)]
         self.issued = max(self.issued, until)
         return out
 
     def hold(self, most: int) -> None:
         """The refill of the slot that was drained last is held back, if at most so many are owed then."""
-        self.owed += self.owed < most
+        self.debt += self.debt < most
 
     def refill(self, most: int) -> list[Copy]:
         """Start copies that are owed, at most so many."""
-        count = min(self.owed, most)
-        self.owed -= count
+        count = min(self.debt, most)
+        self.debt -= count
         return self.issue(self.issued + count)
 
     def land(self, number: int) -> int:

@@ -38,13 +38,13 @@ class LogicalWeights:
         self._model, self._source, self._stream, self._quantise = model, source, stream, quantise
         per_layer = sum(matrix(model, n).rows * matrix(model, n).k for n in ("qkv", "o", "gate_up", "down"))
         self._wide = per_layer * model.layers + model.vocab * model.hidden <= WIDE_ELEMENTS
-        self._kept: dict[tuple[MatrixName, int], NDArray[Any]] = {}
+        self._matrices: dict[tuple[MatrixName, int], NDArray[Any]] = {}
 
     def rows(self, name: MatrixName, layer: int, first: int, last: int) -> F32:
         """Row groups [first, last): f32 [(last - first) * 8, k]."""
-        kept = self._kept.get((name, layer))
+        kept = self._matrices.get((name, layer))
         if kept is None:
-            kept = self._kept[name, layer] = self._load(name, layer)
+            kept = self._matrices[name, layer] = self._load(name, layer)
         part = kept[first * ROWS_PER_GROUP : last * ROWS_PER_GROUP]
         return from_bf16_bits(part) if part.dtype == np.uint16 else part
 

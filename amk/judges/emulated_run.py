@@ -35,12 +35,12 @@ Printed = Callable[[Schedule], str]
 class EmulatedKernel:
     """A `judge.Machine`. orders: `random:SEED`, `priorities:SEED` are drawn, `early-copies` lands copies at once; in
     `delay:WORKER` the worker, in `favour:WORKER` all others run only where nothing else can happen; in any other warps
-    take turns and copies land late. known: what runs have shown, for several to share. runs, shared:
+    take turns and copies land late. results: what runs have shown, for several to share. runs, shared:
     how many it made, and how many it found there."""
 
-    def __init__(self, printed: Printed, known: MutableMapping[str, Shown | Broken] | None = None) -> None:
+    def __init__(self, printed: Printed, results: MutableMapping[str, Shown | Broken] | None = None) -> None:
         self._printed = printed
-        self._known: MutableMapping[str, Shown | Broken] = {} if known is None else known
+        self._known: MutableMapping[str, Shown | Broken] = {} if results is None else results
         self.runs = self.shared = 0
 
     def __call__(

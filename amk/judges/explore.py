@@ -198,14 +198,14 @@ def explore(system: System, limit: int = 200_000) -> Exploration:
     return Exploration(len(seen), frozenset(maximal), earliest, together, races, sums, deadlock)
 
 
-def cut_without(code: Programs, held: frozenset[int]) -> tuple[Cut, list[int]]:
+def cut_without(code: Programs, stops: frozenset[int]) -> tuple[Cut, list[int]]:
     """The maximal cut (and its counter values) reachable without executing any held event."""
     cut, value = [0] * len(code.first), code.init.copy()
     moved = True
     while moved:
         moved = False
         for w, first in enumerate(code.first):
-            while cut[w] < code.size[w] and first + cut[w] not in held and code.enabled(first + cut[w], value):
+            while cut[w] < code.size[w] and first + cut[w] not in stops and code.enabled(first + cut[w], value):
                 for counter, amount in code.signals[first + cut[w]]:
                     value[counter] += amount
                 cut[w] += 1
@@ -213,9 +213,9 @@ def cut_without(code: Programs, held: frozenset[int]) -> tuple[Cut, list[int]]:
     return tuple(cut), value
 
 
-def enabled_without(code: Programs, event: int, held: frozenset[int]) -> bool:
-    """The event is enabled in the maximal cut that excludes ``held`` (itself included, so that it is still pending)."""
-    cut, value = cut_without(code, held | {event})
+def enabled_without(code: Programs, event: int, stops: frozenset[int]) -> bool:
+    """The event is enabled in the maximal cut that excludes `stops` and itself, so that it is still pending."""
+    cut, value = cut_without(code, stops | {event})
     agent = code.agent(event)
     return code.first[agent] + cut[agent] == event and code.enabled(event, value)
 
@@ -240,10 +240,10 @@ Cell = tuple[int, int]
 Memory = dict[Cell, tuple[int, int, bool]]
 
 
-def _compare(fault: Fault, found: tuple[int, int, bool] | None, expected: tuple[int, int], faults: set[Fault]) -> None:
-    if found is None:
+def _compare(fault: Fault, actual: tuple[int, int, bool] | None, expected: tuple[int, int], faults: set[Fault]) -> None:
+    if actual is None:
         faults.add(("uninitialised", *fault[1:]))
-    elif found[:2] != expected:
+    elif actual[:2] != expected:
         faults.add(fault)
 
 

@@ -323,12 +323,12 @@ class _Follower:
         return None if found == wanted else f"token, position, epoch, done are {found}, not {wanted}"
 
 
-def _differs(found: Floats, wanted: Floats, tolerance: float) -> str | None:
-    if found.shape != wanted.shape:
-        return f"shape {found.shape}, not {wanted.shape}"
-    largest = max(float(np.abs(wanted).max()), 1e-3)
-    error = np.abs(found - wanted)
-    if np.isfinite(found).all() and float(error.max()) <= tolerance * largest:
+def _differs(actual: Floats, expected: Floats, tolerance: float) -> str | None:
+    if actual.shape != expected.shape:
+        return f"shape {actual.shape}, not {expected.shape}"
+    largest = max(float(np.abs(expected).max()), 1e-3)
+    error = np.abs(actual - expected)
+    if np.isfinite(actual).all() and float(error.max()) <= tolerance * largest:
         return None
     return f"off by {float(error.max()):.3g} where the largest magnitude is {largest:.3g}"
 

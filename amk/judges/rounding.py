@@ -40,11 +40,11 @@ class Rounded:
     """passes: the forward pass, then those that are off; without a `unit` it stands alone."""
 
     def __init__(
-        self, model: ModelSpec, tensors: Mapping[str, NDArray[Any]], kept: Callable[[Floats], Floats], unit: float
+        self, model: ModelSpec, tensors: Mapping[str, NDArray[Any]], keep: Callable[[Floats], Floats], unit: float
     ) -> None:
-        self.passes = [ForwardPass(model, tensors, kept)]
+        self.passes = [ForwardPass(model, tensors, keep)]
         self._noise = [_Noise(unit) for _ in range(PASSES if unit else 0)]
-        self.passes += [ForwardPass(model, tensors, _both(noise, kept), noise) for noise in self._noise]
+        self.passes += [ForwardPass(model, tensors, _both(noise, keep), noise) for noise in self._noise]
         self.draw()
 
     def draw(self, *names: int) -> None:

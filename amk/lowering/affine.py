@@ -57,7 +57,7 @@ class Values:
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
-        self.known: dict[tuple[int, str], Form] = {}
+        self.forms: dict[tuple[int, str], Form] = {}
         self.numbers: dict[str, str] = {}
         self.meaning: dict[str, Code] = {}
         self.joined: dict[str, tuple[str, tuple[int, ...]]] = {}
@@ -138,15 +138,15 @@ class Values:
 
     def result(self, place: int, register: str) -> Form:
         """What the instruction at a place leaves in one of the registers that it writes."""
-        if (place, register) not in self.known:
+        if (place, register) not in self.forms:
             code = self.kernel.code[place]
             if self.depth > _DEPTH:
                 return {self._leaf(f"place {place} {register}", "value"): 1}
             self.depth += 1
             form = self._linear(code) if not code.guard and code.operands[0] == register else None
-            self.known[place, register] = self._opaque(code, register) if form is None else form
+            self.forms[place, register] = self._opaque(code, register) if form is None else form
             self.depth -= 1
-        return self.known[place, register]
+        return self.forms[place, register]
 
     def _linear(self, code: Code) -> Form | None:
         if code.opcode == "and.b32" and (warps := self._warp_bits(code)) is not None:

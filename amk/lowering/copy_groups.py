@@ -22,7 +22,7 @@ from amk.schedule_ir.memory import Stream
 def check_groups(reading: Reading, stream: Stream) -> None:
     """Raise AMK609 for the first copy or wait that is not as above."""
     groups = _Groups(reading)
-    for part, instructions in reading.found:
+    for part, instructions in reading.by_part:
         for one in instructions:
             if one.kind is Kind.COPY and not groups.closed(one):
                 raise reading.refused(part.label, one, "waits for the copy while its group is open")
@@ -39,7 +39,7 @@ class _Groups:
     def __init__(self, reading: Reading) -> None:
         self.kernel, self.stops = reading.kernel, reading.stops
         self.commits, self.waits = (
-            {self.kernel.by_line[one.line] for _, found in reading.found for one in found if one.kind is kind}
+            {self.kernel.by_line[one.line] for _, found in reading.by_part for one in found if one.kind is kind}
             for kind in (Kind.COPY_COMMIT, Kind.COPY_WAIT)
         )
 

@@ -176,22 +176,23 @@ class Budget:
     spill_bytes: int = 0
 
 
-def check_budget(kernel: str, used: Resources, dynamic_smem: int, budget: Budget) -> None:
+def check_budget(kernel: str, resources: Resources, dynamic_smem: int, budget: Budget) -> None:
     """Raise AMK403 if registers, spills or block size exceed the budget, AMK401 if shared memory does."""
-    if used.registers > budget.registers:
-        raise _over(kernel, "AMK403", "registers a thread", used.registers, budget.registers)
-    spilled = used.spill_stores + used.spill_loads
+    if resources.registers > budget.registers:
+        raise _over(kernel, "AMK403", "registers a thread", resources.registers, budget.registers)
+    spilled = resources.spill_stores + resources.spill_loads
     if spilled > budget.spill_bytes:
         raise _over(kernel, "AMK403", "bytes of register spills", spilled, budget.spill_bytes)
-    if used.max_threads and budget.threads > used.max_threads:
+    if resources.max_threads and budget.threads > resources.max_threads:
         raise refusal.unsafe(
             "AMK403",
-            f"{kernel} is compiled for at most {used.max_threads} threads a block, it is to run with {budget.threads}",
+            f"{kernel} is compiled for at most {resources.max_threads} threads a block, "
+            f"it is to run with {budget.threads}",
         )
-    shared = used.static_smem + dynamic_smem
+    shared = resources.static_smem + dynamic_smem
     if shared > budget.shared_bytes:
         raise _over(kernel, "AMK401", "bytes of shared memory a block", shared, budget.shared_bytes)
 
 
-def _over(kernel: str, code: str, what: str, used: int, allowed: int) -> AmkError:
-    return refusal.unsafe(code, f"{kernel} uses {used} {what}, the budget is {allowed}")
+def _over(kernel: str, code: str, what: str, amount: int, limit: int) -> AmkError:
+    return refusal.unsafe(code, f"{kernel} uses {amount} {what}, the budget is {limit}")

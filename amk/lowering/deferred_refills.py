@@ -12,17 +12,17 @@ def carries(schedule: Schedule) -> bool:
     return any(_walk(program.body, 0)[1] for program in schedule.programs)
 
 
-def _walk(body: tuple[Node, ...], owed: int) -> tuple[int, bool]:
+def _walk(body: tuple[Node, ...], debt: int) -> tuple[int, bool]:
     """(owed behind the steps, whether a product began with any). A loop's second turn is like all that follow."""
     found = False
     for node in body:
         if not isinstance(node, Step):
             for _ in range(2):
-                owed, inside = _walk(node.body, owed)
+                debt, inside = _walk(node.body, debt)
                 found |= inside
         elif isinstance(node.op, RefillOp):
-            owed = max(0, owed - node.op.most)
+            debt = max(0, debt - node.op.most)
         elif isinstance(node.op, GemvOp):
-            found |= owed > 0
-            owed = max(owed, node.op.deferred)
-    return owed, found
+            found |= debt > 0
+            debt = max(debt, node.op.deferred)
+    return debt, found

@@ -185,7 +185,7 @@ class _Printer:
         if isinstance(op, WaitOp | SignalOp):
             return []
         name = f"S{len(self.structs)}"
-        self.structs.append(step_struct(name, op, self.schedule, met=node.met, in_loop=in_loop))
+        self.structs.append(step_struct(name, op, self.schedule, warps_met=node.warps_met, in_loop=in_loop))
         self.ops.add(op.op)
         return ["c.enter_step();", f"amk::ops::{op.op}<{name}>(c);"]
 

@@ -114,19 +114,19 @@ class _Kernel:
     """Prints one kernel."""
 
     def __init__(
-        self, schedule: Schedule, found: Phases, number: int, blocks: int, buffers: tuple[Buffer, ...]
+        self, schedule: Schedule, phases: Phases, number: int, blocks: int, buffers: tuple[Buffer, ...]
     ) -> None:
-        phase = found.kernels[number]
+        phase = phases.kernels[number]
         self.schedule, self.number, self.blocks = schedule, number, blocks
         self.symbol = f"amk_phase_{number}"
-        self.chunks = chunks_of(schedule, found, number)
+        self.chunks = chunks_of(schedule, phases, number)
         self.roles = {role.name: role for role in schedule.roles}
         self.stream = schedule.streams[0]
         self.agents = self.roles[self.stream.role]
-        self.carried = found.carried
+        self.carried = phases.carried
         self.headers: set[str] = set()
         self.structs: list[str] = []
-        arrays, self.ring_at = _arrays(schedule, phase, found.carried)
+        arrays, self.ring_at = _arrays(schedule, phase, phases.carried)
         self.slots, self.bytes = self._ring(self.ring_at)
         while self.slots < self._fewest() and self.blocks > 1:
             self.blocks -= 1

@@ -149,8 +149,8 @@ def why_not_built(schedule: Schedule) -> str | None:
     return None
 
 
-def check_compiled(built: BuiltKernel) -> None:
+def check_compiled(kernel: BuiltKernel) -> None:
     """AMK401, 402 or 403 if the workers, with what the code really uses, are not all resident at once."""
-    compiled = CompiledResources(built.resources.registers, built.resources.static_smem)
-    if found := check_resources(built.schedule, compiled):
+    compiled = CompiledResources(kernel.resources.registers, kernel.resources.static_smem)
+    if found := check_resources(kernel.schedule, compiled):
         raise AmkError(found, Exit.UNSAFE)

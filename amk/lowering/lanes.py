@@ -26,7 +26,7 @@ def lane_barriers(schedule: Schedule) -> list[bool]:
     for program in schedule.programs:
         walk = _Walk(memory)
         walk.body(program.body)
-        found += [walk.needed[n] for n in range(len(walk.needed))]
+        found += [walk.meets[n] for n in range(len(walk.meets))]
     return found
 
 
@@ -46,19 +46,19 @@ def met_before(schedule: Schedule) -> list[bool]:
 
 
 def _blocks(
-    body: tuple[Node, ...], number: int, used: set[str], found: dict[int, bool], memory: _Memory, shared: set[str],
+    body: tuple[Node, ...], number: int, used: set[str], fresh: dict[int, bool], memory: _Memory, shared: set[str],
     warps: int,
 ) -> int:  # fmt: skip
     """The number of the first step behind; used: since the barrier. A loop is walked twice, as in `_Walk`."""
     for node in body:
         if isinstance(node, Loop):
-            _blocks(node.body, number, used, found, memory, shared, warps)
-            number = _blocks(node.body, number, used, found, memory, shared, warps)
+            _blocks(node.body, number, used, fresh, memory, shared, warps)
+            number = _blocks(node.body, number, used, fresh, memory, shared, warps)
             continue
         if isinstance(node.op, BarrierOp) and node.op.agents == warps == len(memory.warps[node.op.role]):
             used.clear()
         own = memory.named(node.op) & shared
-        found[number] = found.get(number, True) and used.isdisjoint(memory.touched(own))
+        fresh[number] = fresh.get(number, True) and used.isdisjoint(memory.touched(own))
         used |= own
         number += 1
     return number
@@ -96,7 +96,7 @@ class _Walk:
 
     def __init__(self, memory: _Memory) -> None:
         self.memory = memory
-        self.needed: dict[int, bool] = {}
+        self.meets: dict[int, bool] = {}
         self.uses: dict[int, tuple[set[str], set[str]]] = {}
         self.since: dict[int, set[str]] = {w: set() for warps in memory.warps.values() for w in warps}
 
@@ -114,12 +114,12 @@ class _Walk:
     def step(self, step: Step, number: int) -> None:
         warps = self.memory.warps[step.op.role]
         if step.waits or isinstance(step.op, BarrierOp):
-            self._met(warps)
+            self._meet(warps)
         named, touched = self._uses(step, number)
         meets = any(not touched.isdisjoint(self.since[w]) or self._words_between(named, w) for w in warps)
-        self.needed[number] = self.needed.get(number, False) or meets
+        self.meets[number] = self.meets.get(number, False) or meets
         if step.signals or meets:
-            self._met(warps)
+            self._meet(warps)
         for w in warps if not step.signals else ():
             self.since[w] |= named
 
@@ -134,6 +134,6 @@ class _Walk:
             self.uses[number] = named, self.memory.touched(named)
         return self.uses[number]
 
-    def _met(self, warps: range) -> None:
+    def _meet(self, warps: range) -> None:
         for w in warps:
             self.since[w] = set()

@@ -39,14 +39,14 @@ class _Span:
 
 def check_loop_ends(reading: Reading) -> None:
     """AMK609 for the first loop that goes on for another number of passes than the schedule's."""
-    for number, var, count in sorted({loop for part, _ in reading.found for loop in part.loops}):
+    for number, var, count in sorted({loop for part, _ in reading.by_part for loop in part.loops}):
         span = _span(reading, number)
         if span is not None and not _ends(reading, span, var, count):
             first = reading.kernel.code[span.first]
             words = f"is not in a loop of {count} passes" if var == "l" else "is not in a loop over the launch's tokens"
             raise reading.refused(f"the loop over {'layers' if var == 'l' else 'tokens'}", first, words)
     _without_tokens(reading)
-    for part, found in reading.found:
+    for part, found in reading.by_part:
         for wait, barrier in ((one, found[n + 1 :]) for n, one in enumerate(found) if one.kind in _WAITS):
             last = next(one for one in barrier if one.kind is Kind.WARP_BARRIER)
             if not _drains(reading, wait, last):
@@ -56,7 +56,7 @@ def check_loop_ends(reading: Reading) -> None:
 def _span(reading: Reading, number: int) -> _Span | None:
     places = [
         (any(loop.number == number for loop in part.loops), reading.kernel.by_line[one.line])
-        for part, found in reading.found
+        for part, found in reading.by_part
         for one in found
     ]
     inside = [at for here, at in places if here]
@@ -126,7 +126,7 @@ def _without_tokens(reading: Reading) -> None:
     """AMK609 for a branch on which a launch of no tokens comes to a program. One that goes on behind its own program,
     where workers are asked for the next one, is asked for tokens there again."""
     kernel = reading.kernel
-    programs = {kernel.by_line[one.line] for part, found in reading.found for one in found if part.loops}
+    programs = {kernel.by_line[one.line] for part, found in reading.by_part for one in found if part.loops}
     ways: dict[int, tuple[Code, int]] = {}
     for branch in kernel.code:
         for condition in compared_taken(reading, branch) if branch.opcode.startswith("bra") else ():

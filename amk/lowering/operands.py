@@ -37,7 +37,7 @@ from amk.lowering.part_loops import check_part_loops
 from amk.lowering.ptx_code import read_kernel
 from amk.lowering.readback import Instruction, Kind, read_ptx
 from amk.lowering.ring_operands import check_ring
-from amk.lowering.skeleton import Found, Part
+from amk.lowering.skeleton import ByPart, Part
 from amk.lowering.symbolic import DOG, Reading
 from amk.lowering.tag_operands import check_tags
 from amk.lowering.threads import check_threads
@@ -51,13 +51,13 @@ _OWN = frozenset({"trace", "loaded"})
 """What a kernel may access everywhere: the marks of a traced one, the watchdog's log by the address that it keeps."""
 
 
-def check_operands(schedule: Schedule, ptx: str, found: Found) -> None:
-    """Raise AMK609 if operands of the kernel are not those of the schedule; `found` is of `check_synchronisation`."""
-    reading = Reading(schedule, read_kernel(ptx, KERNEL), found)
+def check_operands(schedule: Schedule, ptx: str, by_part: ByPart) -> None:
+    """Raise AMK609 if operands of the kernel are not those of the schedule; by_part: from `check_synchronisation`."""
+    reading = Reading(schedule, read_kernel(ptx, KERNEL), by_part)
     _masks(reading)
     _constants(reading)
     _watchdog(reading, ptx)
-    for part, instructions in found:
+    for part, instructions in by_part:
         if isinstance(part.item, Wait):
             _wait(reading, part, part.item, instructions[0])
         elif isinstance(part.item, Step) and part.signals:
@@ -111,10 +111,10 @@ def _wait(reading: Reading, part: Part, wait: Wait, poll: Instruction) -> None:
     reading.same(part, poll, "waits for another threshold", target, reading.expected(part, wait.at_least))
 
 
-def _signals(reading: Reading, part: Part, signals: tuple[Signal, ...], found: tuple[Instruction, ...]) -> None:
+def _signals(reading: Reading, part: Part, signals: tuple[Signal, ...], instructions: tuple[Instruction, ...]) -> None:
     """The compiler may put signals of different lanes into any order; those of one lane keep theirs."""
     left = list(enumerate(signals))
-    for one in (i for i in found if i.kind in _SIGNALS):
+    for one in (i for i in instructions if i.kind in _SIGNALS):
         deciding = list(conditions(reading, reading.kernel.by_line[one.line]))
         lanes = lanes_of(deciding)
         mine = next((each for each in left if {each[0] % 32} == lanes), None)
@@ -167,7 +167,7 @@ def _named_between(reading: Reading) -> list[set[str]]:
     gaps: list[set[str]] = [set() for _ in range(len(reading.stops) + 1)]
     at = 0
     open_from: int | None = None  # where tagged loads began whose step the text does not tell from the next
-    for part, instructions in reading.found:
+    for part, instructions in reading.by_part:
         loads = [one.kind is Kind.TAGGED_LOAD for one in instructions]
         start = at if open_from is None or (loads and not loads[0]) else open_from
         for gap in range(start, at + len(instructions) + 1):

@@ -30,7 +30,7 @@ def check_part_loops(reading: Reading) -> None:
     """Raise AMK609 for a loop over parts that is not there or has another number of passes."""
     before = 0  # behind the last synchronising instruction so far
     for at, (loop, group) in enumerate(
-        groups := [(loop, list(group)) for loop, group in groupby(reading.found, lambda found: found[0].part_loop)]
+        groups := [(loop, list(group)) for loop, group in groupby(reading.by_part, lambda entry: entry[0].part_loop)]
     ):
         places = [reading.kernel.by_line[one.line] for _, found in group for one in found]
         if loop is not None and places:

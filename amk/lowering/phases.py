@@ -158,10 +158,10 @@ def _defers(op: AnyOp) -> bool:
 
 
 def _without(
-    kernels: tuple[Phase, ...], launches: list[tuple[int, int]], gone: int
+    kernels: tuple[Phase, ...], launches: list[tuple[int, int]], index: int
 ) -> tuple[tuple[Phase, ...], list[tuple[int, int]]]:
-    left = tuple(kernel for i, kernel in enumerate(kernels) if i != gone)
-    return left, [(kernel - (kernel > gone), layer) for kernel, layer in launches]
+    left = tuple(kernel for i, kernel in enumerate(kernels) if i != index)
+    return left, [(kernel - (kernel > index), layer) for kernel, layer in launches]
 
 
 class _Touched:
@@ -222,26 +222,26 @@ class Chunks:
     count: tuple[int, ...]
 
 
-def chunks_of(schedule: Schedule, found: Phases, number: int) -> Chunks | None:
+def chunks_of(schedule: Schedule, phases: Phases, number: int) -> Chunks | None:
     """The weights of kernel `number`; None if it has no products.
 
     AMK901 if they are not one run of chunks that moves by layers.
     """
-    gemvs = found.kernels[number].gemvs()
+    gemvs = phases.kernels[number].gemvs()
     if not gemvs:
         return None
     layout = stream_layout(schedule, schedule.streams[0])
     step = per_layer(schedule, layout)
     offsets = set()
-    for layer in (layer for kernel, layer in found.launches if kernel == number):
+    for layer in (layer for kernel, layer in phases.launches if kernel == number):
         drains = [(op.matrix, _layer(op, layer + ahead), op.k_part) for ahead, op in gemvs]
         first = layout.drains.index(drains[0])
         if layout.drains[first : first + len(drains)] != tuple(drains):
-            raise refusal.internal(f"kernel {found.kernels[number].name} does not drain a run of chunks")
+            raise refusal.internal(f"kernel {phases.kernels[number].name} does not drain a run of chunks")
         before = _sum(layout, layout.drains[:first])
         offsets.add(tuple((before - layer * step).tolist()))
     if len(offsets) != 1:
-        raise refusal.internal(f"the chunks of kernel {found.kernels[number].name} do not move by layers")
+        raise refusal.internal(f"the chunks of kernel {phases.kernels[number].name} do not move by layers")
     count = _sum(layout, tuple((op.matrix, 0, op.k_part) for _, op in gemvs))
     return Chunks(offsets.pop(), tuple(count.tolist()))
 

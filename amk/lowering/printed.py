@@ -23,12 +23,12 @@ LONGEST = 6
 
 @dataclass(frozen=True)
 class PrintedStep:
-    """path: of the step in the schedule, of the first of those that a loop stands for. lanes_meet, met: see `lanes`."""
+    """path: in the schedule, of the first step of those that a loop stands for. lanes_meet, warps_met: see `lanes`."""
 
     step: Step
     path: str
     lanes_meet: bool
-    met: bool
+    warps_met: bool
 
     def later(self, parts: int) -> PrintedStep | None:
         """The step of a later part; None for one that cannot be in a loop."""
@@ -86,7 +86,7 @@ def written_out(nodes: Sequence[Printed]) -> Iterator[PrintedStep | PrintedLoop]
 def _rolled(nodes: Sequence[PrintedStep | PrintedLoop]) -> Iterator[Printed]:
     at = 0
     while at < len(nodes):
-        length, count = max(((n, _parts(nodes, at, n)) for n in range(1, LONGEST + 1)), key=lambda found: found[1])
+        length, count = max(((n, _parts(nodes, at, n)) for n in range(1, LONGEST + 1)), key=lambda run: run[1])
         if count < 2:
             yield nodes[at]
             at += 1

@@ -35,7 +35,7 @@ def check_ring(reading: Reading) -> None:
     """AMK609 for the first instruction of the ring that is not as above."""
     stream = reading.schedule.streams[0]
     ring = _BulkRing(reading, stream) if stream.engine == "bulk" else _CopyRing(reading, stream)
-    for part, instructions in reading.found:
+    for part, instructions in reading.by_part:
         ring.check(part, instructions)
     if stream.engine != "bulk":
         check_groups(reading, stream)
@@ -114,7 +114,7 @@ class _Ring:
 class _BulkRing(_Ring):
     def __init__(self, reading: Reading, stream: Stream) -> None:
         super().__init__(reading, stream)
-        inits = [i for _, found in reading.found for i in found if i.kind is Kind.MBARRIER_INIT]
+        inits = [i for _, found in reading.by_part for i in found if i.kind is Kind.MBARRIER_INIT]
         self.inits = inits
         self.first = self.memory(inits[0], 0)
         full = self.offsets[stream.full or ""]

@@ -62,20 +62,20 @@ class Roots:
         found = self.fields_of(*one.address)
         return found.pop() if len(found) == 1 else "unknown"
 
-    def fields_of(self, base: str, offset: int, passed: frozenset[str] = frozenset()) -> set[str]:
+    def fields_of(self, base: str, offset: int, bases: frozenset[str] = frozenset()) -> set[str]:
         """The fields that an address within the argument may be of, chosen between by earlier branches."""
         places = self.kernel.definitions.get(base)
         if places is None:
             return {self.fields.get(offset, "unknown")}
-        if base in passed:
+        if base in bases:
             return {"unknown"}  # an address that a loop moves on
         found: set[str] = set()
         for at in places:
             one = self.kernel.code[at]
             if one.opcode.startswith("mov"):
-                found |= self.fields_of(one.operands[1], offset, passed | {base})
+                found |= self.fields_of(one.operands[1], offset, bases | {base})
             elif one.opcode == "add.s64" and one.operands[2].isdigit():
-                found |= self.fields_of(one.operands[1], offset + int(one.operands[2]), passed | {base})
+                found |= self.fields_of(one.operands[1], offset + int(one.operands[2]), bases | {base})
             else:
                 found.add("unknown")
         return found

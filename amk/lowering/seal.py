@@ -33,9 +33,9 @@ def seal(text: str) -> str:
     return hmac.new(_key(key_file()), text.encode(), hashlib.sha256).hexdigest()
 
 
-def is_sealed(text: str, found: object) -> bool:
-    """Whether `found` is the seal of this text."""
-    return isinstance(found, str) and found.isascii() and hmac.compare_digest(seal(text), found)
+def is_sealed(text: str, signature: object) -> bool:
+    """Whether `signature` is the seal of this text."""
+    return isinstance(signature, str) and signature.isascii() and hmac.compare_digest(seal(text), signature)
 
 
 @functools.cache

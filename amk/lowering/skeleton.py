@@ -91,11 +91,11 @@ class Part:
     loops: tuple[LoopAt, ...] = ()
 
 
-Found = list[tuple[Part, tuple[Instruction, ...]]]
+ByPart = list[tuple[Part, tuple[Instruction, ...]]]
 """The parts in order, each with the instructions that it matched."""
 
 
-def check_synchronisation(schedule: Schedule, instructions: tuple[Instruction, ...]) -> Found:
+def check_synchronisation(schedule: Schedule, instructions: tuple[Instruction, ...]) -> ByPart:
     """The parts found. Raises AMK607 if the kernel's synchronisation is not the schedule's."""
     kept = [i for i in instructions if i.kind not in IGNORED]
     parts = [*_start(schedule), *_programs(schedule)]
@@ -116,7 +116,7 @@ def _word(instruction: Instruction) -> str:
     return LETTERS.get(instruction.kind, UNEXPECTED)
 
 
-def _mismatch(parts: list[Part], kept: list[Instruction], words: list[str]) -> AmkError:
+def _mismatch(parts: list[Part], instructions: list[Instruction], words: list[str]) -> AmkError:
     """The first step after which no reading of the text fits, and the instruction reached there."""
     text = "".join(words)
     good, reached = 0, 0
@@ -126,7 +126,11 @@ def _mismatch(parts: list[Part], kept: list[Instruction], words: list[str]) -> A
             break
         good, reached = number, found.end()
     place = next((n for n in range(len(words)) if len("".join(words[:n])) >= reached), len(words))
-    there = f"line {kept[place].line}: {kept[place].opcode}" if place < len(kept) else "the end of the kernel"
+    there = (
+        f"line {instructions[place].line}: {instructions[place].opcode}"
+        if place < len(instructions)
+        else "the end of the kernel"
+    )
     label = parts[good].label if good < len(parts) else "nothing more"
     return refusal.unsafe(
         "AMK607", f"expected the synchronisation of {label}", shown(f"the PTX has, from there on, {there}"),

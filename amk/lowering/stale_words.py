@@ -34,7 +34,7 @@ _LIMIT = 4_000
 _WORD, _UPPER, _ZERO, _OTHER = "word", "upper", "zero", "not zero"
 _COMPARED = ""
 """Stands for a register: the word was compared on the path."""
-Known = frozenset[tuple[str, str]]
+Contents = frozenset[tuple[str, str]]
 
 
 class StaleWords:
@@ -84,11 +84,11 @@ class StaleWords:
         before = self.reading.kernel.blocks_before
         return [block for block in self.ways.order if any(self._passes(block, last) for last in before[block])]
 
-    def _following(self, one: Code, held: dict[str, str]) -> list[int]:
+    def _following(self, one: Code, contents: dict[str, str]) -> list[int]:
         if self.reading.kernel.ends(one.at):
             return []
         following = self.reading.kernel.successors(one.at)
-        holds = held.get(one.guard.lstrip("!")) if one.opcode.startswith("bra") and one.guard else None
+        holds = contents.get(one.guard.lstrip("!")) if one.opcode.startswith("bra") and one.guard else None
         if holds in (_ZERO, _OTHER):
             return following[:1] if (holds == _OTHER) != one.guard.startswith("!") else following[1:]
         return following
@@ -114,24 +114,24 @@ class StaleWords:
         return seen & self.loads
 
 
-def _after(reading: Reading, one: Code, held: dict[str, str], tag: Callable[[Form], bool]) -> dict[str, str]:
+def _after(reading: Reading, one: Code, contents: dict[str, str], tag: Callable[[Form], bool]) -> dict[str, str]:
     if not one.results:
-        return held
-    left = {register: value for register, value in held.items() if register not in one.results}
-    found = _result(reading, one, held, tag)
-    if found in (_ZERO, _OTHER) and _UPPER in (held.get(source) for source in one.sources):
+        return contents
+    left = {register: value for register, value in contents.items() if register not in one.results}
+    found = _result(reading, one, contents, tag)
+    if found in (_ZERO, _OTHER) and _UPPER in (contents.get(source) for source in one.sources):
         left[_COMPARED] = _OTHER
     if found is not None and not one.guard:
         left[one.results[-1] if one.opcode == "mov.b64" and len(one.results) == 2 else one.results[0]] = found
     return left
 
 
-def _result(reading: Reading, one: Code, held: dict[str, str], tag: Callable[[Form], bool]) -> str | None:
+def _result(reading: Reading, one: Code, contents: dict[str, str], tag: Callable[[Form], bool]) -> str | None:
     """What is known of the instruction's result."""
     if one.opcode == "mov.b64" and len(one.results) == 2:
-        return _UPPER if held.get(one.operands[1]) == _WORD else None
-    values = [held.get(source) or _literal(source) for source in one.sources]
-    if not values or not (one.opcode.startswith("mov") or any(source in held for source in one.sources)):
+        return _UPPER if contents.get(one.operands[1]) == _WORD else None
+    values = [contents.get(source) or _literal(source) for source in one.sources]
+    if not values or not (one.opcode.startswith("mov") or any(source in contents for source in one.sources)):
         return None
     name = one.opcode.split(".")[0]
     if _MOVES.fullmatch(one.opcode):
@@ -143,7 +143,7 @@ def _result(reading: Reading, one: Code, held: dict[str, str], tag: Callable[[Fo
     if name == "xor" and _UPPER in values:
         return _OTHER if tag(_beside(reading, one, values)) else None
     if name in ("and", "or", "not", "selp"):
-        return _logic(name, one.opcode.endswith("pred"), values, [source in held for source in one.sources])
+        return _logic(name, one.opcode.endswith("pred"), values, [source in contents for source in one.sources])
     return None
 
 

@@ -23,14 +23,14 @@ from amk.schedule_ir.schedule import Schedule
 
 
 def step_struct(
-    name: str, op: Op, schedule: Schedule, slices: frozenset[str] = frozenset(), *, met: bool = False,
+    name: str, op: Op, schedule: Schedule, slices: frozenset[str] = frozenset(), *, warps_met: bool = False,
     in_loop: bool = False,
 ) -> str:  # fmt: skip
     """Fields of `op` by kind: role, matrix, buffer, optional buffer, expression, integer. Streams have no accessor.
 
     slices: global buffers [workers, n] that the op takes for shared memory of the worker, beside partial sums. In a
-    step of several tokens, k<Field>Row counts the elements from one row of a buffer to the next. met: see `lanes`.
-    in_loop: `op` is the first of the parts that a loop over parts runs.
+    step of several tokens, k<Field>Row counts the elements from one row of a buffer to the next.
+    warps_met: see `lanes`. in_loop: `op` is the first of the parts that a loop over parts runs.
     """
     buffers = {b.name: b for b in schedule.buffers}
     role = next(r for r in schedule.roles if r.name == op.role)
@@ -38,7 +38,7 @@ def step_struct(
     if isinstance(op, AttendOp):
         share = sharing(schedule.geometry(), role.count)
         lines.append(f"  static constexpr int kTogether = {blocks_together(schedule, share)};")
-    lines += _of_vector(op, met, in_loop)
+    lines += _of_vector(op, warps_met, in_loop)
     if (name_of := multiplied(op)) is not None:
         lines.append(f"  using Matrix = Plan::{_matrix(op, name_of, schedule)};")
     for field, info in type(op).model_fields.items():
@@ -64,10 +64,10 @@ def step_struct(
     return f"struct {name} {{\n" + "\n".join(lines) + "\n};\n"
 
 
-def _of_vector(op: Op, met: bool, in_loop: bool) -> list[str]:
+def _of_vector(op: Op, warps_met: bool, in_loop: bool) -> list[str]:
     """What steps have that stage a vector or multiply it. adds: whether earlier parts left sums that the step adds to.
     k_part: the part that it stages. kCut: parts of all columns, whichever worker has them."""
-    lines = [f"  static constexpr bool kMet = {str(met).lower()};"] if isinstance(op, Staging) else []
+    lines = [f"  static constexpr bool kMet = {str(warps_met).lower()};"] if isinstance(op, Staging) else []
     first = getattr(op, "k_part", None)
     if "k_splits" in type(op).model_fields:
         cut = getattr(op, "k_splits") * getattr(op, "k_parts", 1)  # noqa: B009

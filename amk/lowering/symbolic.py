@@ -10,7 +10,7 @@ from amk.lowering.plan_constants import identifier
 from amk.lowering.ptx_code import Code, Kernel
 from amk.lowering.readback import Instruction
 from amk.lowering.roots import Roots
-from amk.lowering.skeleton import Found, Part
+from amk.lowering.skeleton import ByPart, Part
 from amk.lowering.wait_loops import WaitLoop
 from amk.report.diagnostic import AmkError, shown
 from amk.schedule_ir.expr import Expr
@@ -28,11 +28,11 @@ class Reading:
     field.
     """
 
-    def __init__(self, schedule: Schedule, kernel: Kernel, found: Found) -> None:
-        self.schedule, self.kernel, self.found = schedule, kernel, found
+    def __init__(self, schedule: Schedule, kernel: Kernel, by_part: ByPart) -> None:
+        self.schedule, self.kernel, self.by_part = schedule, kernel, by_part
         self.values, self.abi = Values(kernel), abi(schedule)
         self.roots = Roots(kernel, self.abi)
-        self.stops = {kernel.by_line[i.line] for _, each in found for i in each}
+        self.stops = {kernel.by_line[i.line] for _, each in by_part for i in each}
         self.counters = {c.name: c for c in schedule.counters}
         self.buffers = {b.name: b for b in schedule.buffers}
         self.buffer_names = {member(b.name): b.name for b in schedule.buffers}
@@ -54,10 +54,10 @@ class Reading:
         places = self.kernel.definitions.get(register, [])
         return self.kernel.code[places[0]] if len(places) == 1 else None
 
-    def same(self, part: Part, one: Instruction, why: str, found: Form, expected: Form) -> None:
+    def same(self, part: Part, one: Instruction, why: str, actual: Form, expected: Form) -> None:
         """AMK609 unless the form found is the one expected, in names."""
-        if self.named(found) != expected:
-            words = f"{why}: {_words(self.named(found))}, not {_words(expected)}"
+        if self.named(actual) != expected:
+            words = f"{why}: {_words(self.named(actual))}, not {_words(expected)}"
             raise self.refused(part.label, one, words)
 
     def named_by(self, part: Part) -> set[str]:
@@ -143,7 +143,7 @@ class Reading:
         if len(starts) != 1 or constant(starts[0]) != 0:
             return None
         compared = self._comparisons(leaf)
-        counts = {self._passes(leaf, one) for one in compared} & {part.layers for part, _ in self.found}
+        counts = {self._passes(leaf, one) for one in compared} & {part.layers for part, _ in self.by_part}
         if len(counts) == 1:
             return f"l of {counts.pop()}"
         ends = [self.named(self.values.operand(one, 2)) for one in compared]

@@ -13,7 +13,7 @@ from amk.lowering.abi import member
 from amk.lowering.affine import Form, constant
 from amk.lowering.ptx_code import Code
 from amk.lowering.readback import Instruction, Kind
-from amk.lowering.skeleton import Found, Part
+from amk.lowering.skeleton import ByPart, Part
 from amk.lowering.stale_words import StaleWords
 from amk.lowering.symbolic import Reading
 
@@ -25,9 +25,9 @@ _COMPARES = re.compile(r"(?:setp\.(?:eq|ne)|xor)\.[sub]32")
 def check_tags(reading: Reading) -> None:
     """AMK609 for the first tagged word that is not as above."""
     consumers = _consumers(reading)
-    loads = {reading.kernel.by_line[i.line] for _, each in reading.found for i in each if i.kind is Kind.TAGGED_LOAD}
+    loads = {reading.kernel.by_line[i.line] for _, each in reading.by_part for i in each if i.kind is Kind.TAGGED_LOAD}
     stale = StaleWords(reading, loads, consumers)
-    filled = [(part, instructions) for part, instructions in reading.found if instructions]
+    filled = [(part, instructions) for part, instructions in reading.by_part if instructions]
     for number, (part, instructions) in enumerate(filled):
         loading = [part, *_next_that_loads(filled[number + 1 :])]
         for one in instructions:
@@ -37,7 +37,7 @@ def check_tags(reading: Reading) -> None:
                 _load(reading, loading, one, consumers, stale)
 
 
-def _next_that_loads(rest: Found) -> list[Part]:
+def _next_that_loads(rest: ByPart) -> list[Part]:
     """The part behind, if it begins with tagged loads: the text does not tell where those of the part before end."""
     return [part for part, instructions in rest[:1] if instructions[0].kind is Kind.TAGGED_LOAD]
 
@@ -125,7 +125,7 @@ def _compared(reading: Reading, word: str, consumers: dict[str, list[Code]]) -> 
 def _attempted_again(reading: Reading, one: Instruction) -> bool:
     """A way from the load to a look at the number of attempts, and from there back, past nothing that synchronises."""
     start = reading.kernel.by_line[one.line]
-    loads = {reading.kernel.by_line[i.line] for _, each in reading.found for i in each if i.kind is Kind.TAGGED_LOAD}
+    loads = {reading.kernel.by_line[i.line] for _, each in reading.by_part for i in each if i.kind is Kind.TAGGED_LOAD}
     seen, stack = {(start, False)}, [(start, False)]
     while stack:
         at, looked = stack.pop()

@@ -69,8 +69,8 @@ class ThreadValues:
             block: [one for one in kernel.code[block:end] if one.at in self._decides]
             for block, end in self._ends.items()
         }
-        self.taken: dict[int, int] = {}
-        self.passed: dict[int, int] = {}
+        self.takers: dict[int, int] = {}
+        self.passers: dict[int, int] = {}
         self._sweep()
         self.reached = {block: _bits(here) for block, here in self._here.items()}
 
@@ -87,7 +87,7 @@ class ThreadValues:
                     stack += [*code[place].sources, code[place].guard.lstrip("!")]
         while open_ := {place for place in found if not self._may_be_known(code[place], found)}:
             found -= open_
-        self._held = dict.fromkeys(found, self._unset)
+        self._values = dict.fromkeys(found, self._unset)
         return found
 
     def _may_be_known(self, one: Code, deciding: set[int]) -> bool:
@@ -109,7 +109,7 @@ class ThreadValues:
         here, end = self._here[block], self._ends[block]
         new = False
         for one in self._within[block]:
-            if self._held[one.at] is not self._open:
+            if self._values[one.at] is not self._open:
                 new |= self._joined(one.at, here, self._result(one))
         last = self.kernel.code[end - 1]
         following = self.kernel.successors(last.at)
@@ -118,7 +118,7 @@ class ThreadValues:
             holds = self._column(last.guard.lstrip("!"), last.at)
             true = (holds == 0) if last.guard.startswith("!") else (holds == 1)
             ways = [here & (true | (holds < 0)), here & ~true][: len(following)]
-            self.taken[last.at], self.passed[last.at] = _bits(ways[0]), _bits(ways[-1])
+            self.takers[last.at], self.passers[last.at] = _bits(ways[0]), _bits(ways[-1])
         for to, way in zip(following, ways, strict=True):
             before = self._here.get(to)
             after = way if before is None else before | way
@@ -127,9 +127,9 @@ class ThreadValues:
         return new
 
     def _joined(self, place: int, here: NDArray[np.bool_], value: Column) -> bool:
-        held = self._held[place]
+        held = self._values[place]
         after = value if value is self._open else _joined(held, np.where(here, value, _UNSET))
-        self._held[place] = self._open if (after == _OPEN).all() else after
+        self._values[place] = self._open if (after == _OPEN).all() else after
         return not np.array_equal(after, held)
 
     def _column(self, operand: str, at: int) -> Column:
@@ -138,7 +138,7 @@ class ThreadValues:
             places = self.kernel.definitions[operand]
             if self._decides.isdisjoint(places) or (len(places) == 1 and not self._ways.passes(places[0], at)):
                 return self._open
-            held = [self._held.get(place, self._open) for place in self.kernel.reaching(operand, at)]
+            held = [self._values.get(place, self._open) for place in self.kernel.reaching(operand, at)]
             return self._open if any(each is self._open for each in held) else reduce(_joined, held, self._unset)
         if operand not in self._constant:
             try:
@@ -182,11 +182,11 @@ def _computing(opcode: str) -> Callable[..., Column] | None:
     if compute is None:
         return None
 
-    def found(*columns: Column) -> Column:
+    def column_of(*columns: Column) -> Column:
         least = np.minimum.reduce(columns)
         return np.where(least >= 0, np.asarray(compute(*columns), np.int64) & _WORD, least)
 
-    return found
+    return column_of
 
 
 def _both(left: Column, right: Column) -> Column:

@@ -32,7 +32,7 @@ from itertools import groupby
 
 from amk.lowering.printed import PartLoop, Printed, PrintedLoop, PrintedStep, printed
 from amk.lowering.readback import Instruction, Kind
-from amk.lowering.skeleton import Found, Part
+from amk.lowering.skeleton import ByPart, Part
 from amk.lowering.symbolic import DOG, Reading
 from amk.lowering.thread_values import ThreadValues
 from amk.schedule_ir.ops import BarrierOp
@@ -82,7 +82,7 @@ def check_threads(reading: Reading) -> None:
     ]  # fmt: skip
     programs, parts = printed(schedule), list(_with_neighbours(reading))
     values = ThreadValues(reading.kernel, threads)
-    met = _met(reading, values)
+    met = _meetings(reading, values)
     lanes = max(len(step.signals) for step in _steps(programs)) or 1
     agents: dict[_Agent, int] = defaultdict(int)
     for n, (worker, thread, elected) in enumerate(threads):
@@ -92,10 +92,10 @@ def check_threads(reading: Reading) -> None:
     arrived: dict[int, int] = defaultdict(int)
     for (_, to), who in met.items():
         arrived[to] |= who
-    labels = {reading.kernel.by_line[one.line]: (part, one) for part, found in reading.found for one in found}
+    labels = {reading.kernel.by_line[one.line]: (part, one) for part, found in reading.by_part for one in found}
     for agent, those in agents.items():
         sequences = _Sequences(reading, values, agent, those, programs, parts)
-        wrong = [at for at in sequences.owed if those & ~arrived[at]]
+        wrong = [at for at in sequences.duties if those & ~arrived[at]]
         for (at, to), who in met.items():
             if who & those and to not in sequences.follow[at]:
                 wrong.append(to if to in labels else at)
@@ -114,7 +114,7 @@ def _watchdog(reading: Reading, values: ThreadValues, first: int) -> None:
             raise reading.refused("the watchdog", one, "is executed by other threads than the first of a worker")
 
 
-def _met(reading: Reading, values: ThreadValues) -> dict[tuple[int, int], int]:
+def _meetings(reading: Reading, values: ThreadValues) -> dict[tuple[int, int], int]:
     """For every synchronising instruction, and the start of the kernel, those that are met next, with the threads that
     may go there."""
     kernel, stops = reading.kernel, reading.stops
@@ -134,7 +134,7 @@ def _met(reading: Reading, values: ThreadValues) -> dict[tuple[int, int], int]:
             if not following or kernel.ends(end):
                 found[stop, _END] |= here[start]
             for n, to in enumerate(following):
-                way = here[start] & (values.passed if n else values.taken).get(end, values.everybody)
+                way = here[start] & (values.passers if n else values.takers).get(end, values.everybody)
                 if way & ~here.get(to, 0):
                     here[to] = here.get(to, 0) | way
                     stack.append(to)
@@ -161,24 +161,24 @@ _NOTHING = _Language(Places(), Places(), True)
 
 
 class _Sequences:
-    """follow[at]: what an agent may come to behind an instruction. owed: what no way leaves out."""
+    """follow[at]: what an agent may come to behind an instruction. duties: what no way leaves out."""
 
     def __init__(
-        self, reading: Reading, values: ThreadValues, agent: _Agent, those: int, programs: Programs, parts: Found
+        self, reading: Reading, values: ThreadValues, agent: _Agent, those: int, programs: Programs, parts: ByPart
     ) -> None:
         self.reading, self.agent, self.schedule = reading, agent, reading.schedule
         self.values, self.those = values, those
         self.follow: dict[int, set[int]] = defaultdict(set)
-        self.owed = set[int]()
+        self.duties = set[int]()
         self.parts = iter(parts)
         whole = [self.one(_START), *self.start()]
         for number, nodes in enumerate(programs):
-            others = set(self.owed)
+            others = set(self.duties)
             program = self.sequence([self.node(node) for node in nodes])
             if number == agent.program:
                 whole.append(program)
             else:
-                self.owed = others
+                self.duties = others
         self.sequence([*whole, self.one(_END)])
 
     def start(self) -> Iterator[_Language]:
@@ -190,13 +190,13 @@ class _Sequences:
             if stream.role in self.agent.roles:
                 yield from self.ring(found)
 
-    def ring(self, found: tuple[Instruction, ...]) -> Iterator[_Language]:
-        for one in found:
+    def ring(self, instructions: tuple[Instruction, ...]) -> Iterator[_Language]:
+        for one in instructions:
             if one.kind in (Kind.MBARRIER_INIT, Kind.MBARRIER_INIT_FENCE):
                 yield self.due(one) if self.agent.lane == 0 else _NOTHING
             elif one.kind is Kind.WARP_BARRIER:
                 yield self.due(one)
-        yield self.op(one for one in found if one.kind in (*_BY_ELECTED, Kind.COPY, Kind.COPY_COMMIT))
+        yield self.op(one for one in instructions if one.kind in (*_BY_ELECTED, Kind.COPY, Kind.COPY_COMMIT))
 
     def node(self, node: Printed) -> _Language:
         if isinstance(node, PrintedLoop):
@@ -209,23 +209,23 @@ class _Sequences:
             return _NOTHING
         return self.sequence([each for part, found in parts for each in self.part(part, found)])
 
-    def part(self, part: Part, found: tuple[Instruction, ...]) -> Iterator[_Language]:
+    def part(self, part: Part, instructions: tuple[Instruction, ...]) -> Iterator[_Language]:
         if isinstance(part.item, Wait):
-            poll, barrier = found
+            poll, barrier = instructions
             yield self.loop([self.due(poll)], 2) if self.agent.lane == 0 else _NOTHING
             yield self.due(barrier)
         elif isinstance(part.item, Step) and part.signals:
-            yield self.due(found[0])
-            yield from self.signals(part.item.signals, found[1:])
+            yield self.due(instructions[0])
+            yield from self.signals(part.item.signals, instructions[1:])
         elif part.item is None or isinstance(part.item.op, BarrierOp):
-            yield self.due(found[0])
+            yield self.due(instructions[0])
         else:
-            yield self.op(found)
+            yield self.op(instructions)
 
-    def signals(self, signals: tuple[Signal, ...], found: tuple[Instruction, ...]) -> Iterator[_Language]:
+    def signals(self, signals: tuple[Signal, ...], instructions: tuple[Instruction, ...]) -> Iterator[_Language]:
         """Those of one lane keep their order; the compiler may put them anywhere among those of others."""
         own = [signal for lane, signal in enumerate(signals) if lane % 32 == self.agent.lane]
-        places = [self.at(one) for one in found]
+        places = [self.at(one) for one in instructions]
         mine = [at for at in places if self.values.reached.get(self.reading.kernel.block(at), 0) & self.those]
         for number, signal in enumerate(own):
             if number < len(mine):
@@ -241,23 +241,25 @@ class _Sequences:
         return _Language(at, at, False)
 
     def due(self, one: Instruction) -> _Language:
-        self.owed.add(self.at(one))
+        self.duties.add(self.at(one))
         return self.one(one)
 
-    def op(self, found: Iterable[Instruction]) -> _Language:
+    def op(self, instructions: Iterable[Instruction]) -> _Language:
         """Its instructions in any order, but for those of the ring."""
-        return self.any_of([self.group(group) for group in _groups(found)])
+        return self.any_of([self.group(group) for group in _groups(instructions)])
 
-    def group(self, found: list[Instruction]) -> _Language:
+    def group(self, instructions: list[Instruction]) -> _Language:
         """The wait for a slot, again and again, the warp's barrier, and perhaps the refill; the fence, and copies; a
         copy with what it expects; any other instruction."""
-        first = found[0]
+        first = instructions[0]
         if first.kind is Kind.PROXY_FENCE_SHARED:
-            return self.sequence([self.chosen(first), self.any_of([self.group(pair) for pair in _groups(found[1:])])])
+            return self.sequence(
+                [self.chosen(first), self.any_of([self.group(pair) for pair in _groups(instructions[1:])])]
+            )
         if first.kind not in _DRAINS:
-            return self.sequence(self.chosen(one) if one.kind in _BY_ELECTED else self.one(one) for one in found)
-        barriers = [one for one in found[1:] if one.kind is Kind.WARP_BARRIER]
-        refill = [self.group(group) for group in _groups(found[1 + len(barriers) :])]
+            return self.sequence(self.chosen(one) if one.kind in _BY_ELECTED else self.one(one) for one in instructions)
+        barriers = [one for one in instructions[1:] if one.kind is Kind.WARP_BARRIER]
+        refill = [self.group(group) for group in _groups(instructions[1 + len(barriers) :])]
         last = replace(refill[0], empty=True) if len(refill) == 1 else self.any_of(refill)
         return self.sequence([self.loop([self.one(first)], 2), *map(self.one, barriers), last])
 
@@ -291,19 +293,19 @@ class _Sequences:
 def _with_neighbours(reading: Reading) -> Iterator[tuple[Part, tuple[Instruction, ...]]]:
     """The parts; ops that nothing of the schedule stands between in the text have their instructions in common."""
     common: dict[int, tuple[Instruction, ...]] = {}
-    filled = [(n, *found) for n, found in enumerate(reading.found) if found[1]]
-    for of_ops, run in groupby(filled, lambda found: _is_op(found[1])):
+    filled = [(n, *found) for n, found in enumerate(reading.by_part) if found[1]]
+    for of_ops, run in groupby(filled, lambda entry: _is_op(entry[1])):
         if of_ops:
             ops = list(run)
             common |= {n: tuple(one for _, _, found in ops for one in found) for n, _, _ in ops}
-    for n, (part, found) in enumerate(reading.found):
+    for n, (part, found) in enumerate(reading.by_part):
         yield part, common.get(n, found)
 
 
-def _groups(found: Iterable[Instruction]) -> Iterator[list[Instruction]]:
+def _groups(instructions: Iterable[Instruction]) -> Iterator[list[Instruction]]:
     """What belongs together of an op's instructions, in the order of the text."""
     group: list[Instruction] = []
-    for one in found:
+    for one in instructions:
         if group and one.kind in _BEHIND.get((group[0].kind, group[-1].kind), ()):
             group.append(one)
         else:

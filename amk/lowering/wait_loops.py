@@ -19,8 +19,8 @@ _TRIP = "atom.relaxed.cta.shared::cta.or.b32"
 _SIGNED = re.compile(r"setp\.(lt|le|gt|ge)\.s32")
 _LIMIT = 20_000
 _REGISTERS = re.compile(r"[%\w$#]+")
-Known = frozenset[tuple[str, bool]]
-State = tuple[int, Known, frozenset[str]]
+Predicates = frozenset[tuple[str, bool]]
+State = tuple[int, Predicates, frozenset[str]]
 """An instruction, the predicates that are known there, and the fresh registers."""
 
 
@@ -82,21 +82,21 @@ class WaitLoop:
                     stack.append((following, iter(self._steps(*following))))
         return {at for at, *_ in seen}
 
-    def _steps(self, at: int, known: Known, fresh: frozenset[str]) -> list[State]:
+    def _steps(self, at: int, values: Predicates, fresh: frozenset[str]) -> list[State]:
         one = self.kernel.code[at]
         if one.opcode == _TRIP:
             return []
-        known, fresh = _after(one, known), _fresh(one, fresh)
+        values, fresh = _after(one, values), _fresh(one, fresh)
         following = self.kernel.successors(at)
         if one.opcode.split(".")[0] == "bra" and one.guard:
-            following = self._branch(one, dict(known), fresh, following)
-        return [(to, known, fresh) for to in following]
+            following = self._branch(one, dict(values), fresh, following)
+        return [(to, values, fresh) for to in following]
 
-    def _branch(self, one: Code, known: dict[str, bool], fresh: frozenset[str], following: list[int]) -> list[int]:
+    def _branch(self, one: Code, values: dict[str, bool], fresh: frozenset[str], following: list[int]) -> list[int]:
         """Of (target, next) those that may be taken without the wait being satisfied."""
         register, negated = one.guard.lstrip("!"), one.guard.startswith("!")
-        if register in known:
-            return following[:1] if known[register] != negated else following[1:]
+        if register in values:
+            return following[:1] if values[register] != negated else following[1:]
         satisfied = self._satisfied(register) if register in fresh else None
         if satisfied is None:
             return following
@@ -125,9 +125,9 @@ class WaitLoop:
         return self.kernel.code[places[0]] if len(places) == 1 else None
 
 
-def _after(one: Code, known: Known) -> Known:
+def _after(one: Code, values: Predicates) -> Predicates:
     """Predicates whose value is known behind the instruction."""
-    left = {pair for pair in known if pair[0] not in one.results}
+    left = {pair for pair in values if pair[0] not in one.results}
     if one.opcode == "mov.pred" and one.operands[1] in ("0", "-1", "1"):
         left.add((one.results[0], one.operands[1] != "0"))
     return frozenset(left)

@@ -120,10 +120,10 @@ LAYERED = "layered"
 """In place of a label where formats differ between layers."""
 
 
-def label(wanted: Mapping[MatrixName, FormatName]) -> str:
+def label(formats: Mapping[MatrixName, FormatName]) -> str:
     """A short name of a choice of formats: the one, the layers' and lm_head's, or 'mixed'."""
-    layers = {form for name, form in wanted.items() if name != "lm_head"}
+    layers = {form for name, form in formats.items() if name != "lm_head"}
     if len(layers) > 1:
         return "mixed"
     (one,) = layers
-    return one if wanted["lm_head"] == one else f"{one}-head-{wanted['lm_head']}"
+    return one if formats["lm_head"] == one else f"{one}-head-{formats['lm_head']}"

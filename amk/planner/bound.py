@@ -27,24 +27,29 @@ MOST_WARPS = max(v for v in ALLOWED["warps"] if isinstance(v, int))
 
 
 def drain_ms(
-    model: ModelSpec, target: Target, wanted: Layered, constants: Constants, known: Mapping[str, Any], batch: int = 1
+    model: ModelSpec,
+    target: Target,
+    formats: Layered,
+    constants: Constants,
+    settings: Mapping[str, Any],
+    batch: int = 1,
 ) -> float:
-    """Lower bound in ms; `known` are the decided knobs, batch the sequences that are decoded together."""
-    ctas = known.get("ctas_per_sm", MOST_CTAS)
-    workers = known.get("workers") or choose_workers(model, target, batch, ctas)
-    if "workers" not in known:
+    """Lower bound in ms; `settings` are the decided knobs, batch the sequences that are decoded together."""
+    ctas = settings.get("ctas_per_sm", MOST_CTAS)
+    workers = settings.get("workers") or choose_workers(model, target, batch, ctas)
+    if "workers" not in settings:
         workers = target.sms * ctas
-    warps = known.get("warps", MOST_WARPS)
-    fence = constants.refill_fence_us if known.get("refill_fence") and target.has("bulk_copy") else 0.0
+    warps = settings.get("warps", MOST_WARPS)
+    fence = constants.refill_fence_us if settings.get("refill_fence") and target.has("bulk_copy") else 0.0
     total = 0.0
     for name in MATRICES:
         shape = matrix(model, name)
         groups = -(-shape.groups // workers)
         handled = groups * ROWS_PER_GROUP * shape.k * 2 / warps
         us = handled / (constants.chunk_gbps * 1e3)
-        if known.get("chunk_bytes"):
-            bits = min(weight_format(forms[name]).bits for _, forms in wanted)
-            limit = known["chunk_bytes"] or 2 * SMALL_COPY
+        if settings.get("chunk_bytes"):
+            bits = min(weight_format(forms[name]).bits for _, forms in formats)
+            limit = settings["chunk_bytes"] or 2 * SMALL_COPY
             columns = max(limit * 8 // (ROWS_PER_GROUP * bits), 1)
             us += groups * shape.k / columns / warps * (constants.chunk_us + fence)
         total += us * (model.layers if shape.per_layer else 1)

@@ -76,16 +76,16 @@ def state(model: ModelSpec, kv: KvLayout, settings: Settings) -> list[Buffer]:
     cache = (max(model.layers, 1), settings.batch * model.kv_heads, kv.context, model.head_dim)
     each, unused = per_vector(settings), lacking(model, settings.headless)
 
-    def kept(name: str, dtype: Dtype, *shape: int) -> Buffer:
+    def in_state(name: str, dtype: Dtype, *shape: int) -> Buffer:
         return Buffer(name=name, space="global", dtype=dtype, shape=shape, role="state")
 
     known = [
-        kept("state", "i32", len(state_words(settings.batch, settings.live))),
-        kept("output", "i32", settings.max_tokens, *each),
-        kept("k_cache", kv.dtype, *cache),
-        kept("v_cache", kv.dtype, *cache),
-        kept("hidden_out", "f32", model.hidden),
-        kept("logits", "f32", *each, model.vocab),
+        in_state("state", "i32", len(state_words(settings.batch, settings.live))),
+        in_state("output", "i32", settings.max_tokens, *each),
+        in_state("k_cache", kv.dtype, *cache),
+        in_state("v_cache", kv.dtype, *cache),
+        in_state("hidden_out", "f32", model.hidden),
+        in_state("logits", "f32", *each, model.vocab),
     ]
     return [buffer for buffer in known if buffer.name not in unused]
 

@@ -87,14 +87,14 @@ class Decisions(BaseModel):
             raise AmkError(Diagnostic("AMK005", f"decisions of another version: {error}")) from error
 
 
-def decisions_of(problem: Problem, found: SearchResult, seed: int) -> Decisions:
+def decisions_of(problem: Problem, result: SearchResult, seed: int) -> Decisions:
     space = Space.around(FAST)
-    best, default, naive = found.best, found.default, found.naive
+    best, default, naive = result.best, result.default, result.naive
     return Decisions(
         model=problem.model.name, target=problem.target.name, dtype=label_of(problem.runs),
-        context=found.schedule.kv.context, changes=space.changes(best.settings, space.start),
+        context=result.schedule.kv.context, changes=space.changes(best.settings, space.start),
         positions=problem.positions, ms=_rounded(best), default_ms=_rounded(default), naive_ms=_rounded(naive),
-        expansions=found.expansions, seed=seed, schedule=best.key,
+        expansions=result.expansions, seed=seed, schedule=best.key,
         key=ready_key(problem.model, problem.target, label_of(problem.runs)),
     )  # fmt: skip
 
@@ -133,8 +133,8 @@ def cache_directory() -> Path:
     return (Path(folder) if folder else Path(platformdirs.user_cache_dir("amk", appauthor=False))) / "plans"
 
 
-def cache_key(problem: Problem, asked: dict[str, Any], start: Settings = FAST) -> str:
-    """sha256 of everything that the result depends on; `asked`: seed, expansions, budget; start: where it begins."""
+def cache_key(problem: Problem, request: dict[str, Any], start: Settings = FAST) -> str:
+    """sha256 of everything that the result depends on; `request`: seed, expansions, budget; start: where it begins."""
     constants = problem.constants or constants_for(problem.target)
     space = Space.around(start)
     stored = [[count, dict(forms)] for count, forms in problem.runs]
@@ -142,7 +142,7 @@ def cache_key(problem: Problem, asked: dict[str, Any], start: Settings = FAST) -
         "model": problem.model.model_dump(mode="json"), "target": problem.target.model_dump(mode="json"),
         "constants": constants.model_dump(mode="json"), "dtype": stored, "context": problem.context,
         "positions": problem.positions, "knobs": {k.name: k.values for k in space.knobs},
-        "default": asdict(space.start), "asked": asked,
+        "default": asdict(space.start), "asked": request,
         "version": (__version__, PLANNER_VERSION, SIMULATOR_VERSION, SEARCH_VERSION),
     }  # fmt: skip
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

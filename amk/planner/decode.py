@@ -46,7 +46,7 @@ from amk.weights.weight_format import Chunk, FormatName
 
 REGISTER_UNIT, PARTS = 8, 4
 """Registers are allocated to a thread in multiples of 8, in one of the four parts of an SM (CUDA occupancy rules)."""
-Held = dict[MatrixName, int]
+Refills = dict[MatrixName, int]
 PACED: dict[MatrixName, Callable[[int], int]] = {"qkv": lambda most: most, "o": lambda most: max(1, most // 2)}
 """Refills that short products hold back where they are paced, of so many that a long one does: behind O they go out at
 two steps, behind QKV at four."""
@@ -76,24 +76,24 @@ def plan(
     target: Target,
     *,
     settings: Settings = FAST,
-    wanted: Formats | Layered = BF16,
+    formats: Formats | Layered = BF16,
     max_context: int | None = None,
     workers: int | None = None,
 ) -> Schedule:
     """The decode schedule of `model` on `target`.
 
     max_context: cache positions; default min(the model's, 32,768, what fits). workers: default `choose_workers`.
-    wanted: the format of every matrix, or that by runs of layers. The numbers of the fast plan are those of `tuned`.
+    formats: the format of every matrix, or that by runs of layers. The numbers of the fast plan are those of `tuned`.
     Raises AmkError AMK011 (exit 2) with the sum and the shortfall when the model does not fit or has more KV heads than
     there are workers, AMK401 when shared memory does not hold it. Where a search on this GPU found a faster plan than
     those numbers give, it is that one (champions.py).
     """
-    runs = layered(model, wanted)
+    runs = layered(model, formats)
     champion = champion_of(model, target, runs, settings) if workers is None else None
     if champion is not None:
         sized = _sized(model, target, settings, runs, max_context, workers, champion.settings)
-        if (found := champion.edited(_scheduled(model, target, sized))) is not None:
-            return found
+        if (edited := champion.edited(_scheduled(model, target, sized))) is not None:
+            return edited
     return _scheduled(model, target, _sized(model, target, settings, runs, max_context, workers))
 
 
@@ -143,16 +143,16 @@ def _laid_out(
     return Sized(settings, count, runs, chunks, kv, rows, tables, shared)
 
 
-def _scheduled(model: ModelSpec, target: Target, sized: Sized) -> Schedule:
+def _scheduled(model: ModelSpec, target: Target, sizes: Sized) -> Schedule:
     """The schedule of these sizes; AMK406 where shares are no whole fetches."""
-    settings, count, kv, tables, shared = sized.settings, sized.workers, sized.kv, sized.tables, sized.shared
+    settings, count, kv, tables, shared = sizes.settings, sizes.workers, sizes.kv, sizes.tables, sizes.shared
     handoff = head_handoff(model, tables) if settings.head_handoff else None
-    acts = act_handoff(model, sized.rows, settings.act_parts) if settings.act_parts > 1 else None
-    strong = ends_fenced(settings, tables, model, len(sized.runs))
-    loops = loops_of(model, settings, target, sized.runs, sized.chunks, tables, shared.stream.slots)
+    acts = act_handoff(model, sizes.rows, settings.act_parts) if settings.act_parts > 1 else None
+    strong = ends_fenced(settings, tables, model, len(sizes.runs))
+    loops = loops_of(model, settings, target, sizes.runs, sizes.chunks, tables, shared.stream.slots)
     deltas = (handoff.delta if handoff else None), (acts.delta if acts else None)
-    author = _author(model, sized, deltas, loops[0], strong)
-    stored = label_of(sized.runs) if kv.dtype == "bf16" else f"{label_of(sized.runs)}-kv-{kv.dtype}"
+    author = _author(model, sizes, deltas, loops[0], strong)
+    stored = label_of(sizes.runs) if kv.dtype == "bf16" else f"{label_of(sizes.runs)}-kv-{kv.dtype}"
     stored = stored if settings.batch == 1 else f"{stored}-batch-{settings.batch}"
     stored = f"{stored}-live" if settings.live else stored
     stored = stored if settings.rows == 1 else f"{stored}-rows-{settings.rows}"
@@ -183,7 +183,7 @@ def _scheduled(model: ModelSpec, target: Target, sized: Sized) -> Schedule:
         kv=kv,
         roles=(Role(name="all", first=0, count=settings.warps), Role(name="w0", first=0, count=1)),
         tables=tables | (handoff.tables if handoff else {}) | (acts.tables if acts else {}),
-        buffers=(*global_buffers(model, kv, settings, count, sized.chunks), *shared.buffers),
+        buffers=(*global_buffers(model, kv, settings, count, sizes.chunks), *shared.buffers),
         counters=counters(model, settings, [run.count for run in loops], strong),
         streams=(shared.stream,),
         programs=(Program(name="decode", first=0, count=count, body=author.body(loops)),),
@@ -191,10 +191,10 @@ def _scheduled(model: ModelSpec, target: Target, sized: Sized) -> Schedule:
 
 
 def _author(
-    model: ModelSpec, sized: Sized, deltas: tuple[int | None, int | None], first: RunOfLayers, strong: frozenset[str]
+    model: ModelSpec, sizes: Sized, deltas: tuple[int | None, int | None], first: RunOfLayers, strong: frozenset[str]
 ) -> Author:
     """Who writes the steps, beginning with the run `first`; deltas: of the hand-offs by head and of the activations."""
-    settings, workers, tables = sized.settings, sized.workers, sized.tables
+    settings, workers, tables = sizes.settings, sizes.workers, sizes.tables
     rows = {n.removesuffix(".count"): 8 * max(c) for n, c in tables.items() if n.endswith(".count")}
     rows |= {"o": rows["hidden"], "down": rows["hidden"]}
     # A worker without rows of some matrix is held back by hints alone, so then they must be exact.
@@ -204,8 +204,8 @@ def _author(
         message = f"{workers} workers do not all own rows of every matrix, so fences and words do not order activations"
         raise AmkError(Diagnostic("AMK406", message, help="fence all vectors, or none"))
     slack = 0 if exact else settings.hint_slack
-    reduced = sized.kv.splits if reducible(settings, model, sized.kv.splits) else None
-    require_whole_fetches(model, settings, workers, reduced is not None, sized.runs)
+    reduced = sizes.kv.splits if reducible(settings, model, sizes.kv.splits) else None
+    require_whole_fetches(model, settings, workers, reduced is not None, sizes.runs)
     return Author(
         model,
         settings,
@@ -214,22 +214,22 @@ def _author(
         *deltas,
         slack,
         reduced,
-        head_layout(sized.runs, settings.vectors),
+        head_layout(sizes.runs, settings.vectors),
         first,
         strong,
     )
 
 
 def loops_of(
-    model: ModelSpec, settings: Settings, target: Target, wanted: Layered, chunks: Runs, tables: Shares, slots: int
+    model: ModelSpec, settings: Settings, target: Target, formats: Layered, chunks: Runs, tables: Shares, slots: int
 ) -> list[RunOfLayers]:
     """What each layer loop is about."""
     found: list[RunOfLayers] = []
-    for number, ((count, forms), (_, each)) in enumerate(zip(wanted, chunks, strict=True)):
+    for number, ((count, forms), (_, each)) in enumerate(zip(formats, chunks, strict=True)):
         held = held_back(model, settings, target, each, tables, slots)
         first = first_refills(model, settings, each, tables, slots, held)
         start = sum(run.count for run in found)
-        after = wanted[number + 1][1] if number + 1 < len(wanted) else None
+        after = formats[number + 1][1] if number + 1 < len(formats) else None
         found.append(RunOfLayers(number, start, count, forms, held, first, after))
     return found
 
@@ -328,13 +328,13 @@ def _require_parts(model: ModelSpec, settings: Settings, runs: Runs) -> None:
             raise AmkError(Diagnostic("AMK406", message))
 
 
-def _require_pairs(model: ModelSpec, settings: Settings, wanted: Layered) -> None:
+def _require_pairs(model: ModelSpec, settings: Settings, formats: Layered) -> None:
     """AMK016 unless chunks can have so many row groups."""
     if settings.row_groups == 1:
         return
     reasons = {
         f"a step reads {settings.vectors} tokens": settings.vectors <= NARROW_STEP,
-        "weights are codes": any(form != "bf16" for _, forms in wanted for form in forms.values()),
+        "weights are codes": any(form != "bf16" for _, forms in formats for form in forms.values()),
         "a matrix has an odd number of them": not even_groups(model),
     }
     if found := [reason for reason, holds in reasons.items() if holds]:
@@ -368,7 +368,9 @@ def choose_workers(model: ModelSpec, target: Target, batch: int = 1, ctas: int =
     return min(qkv, gate_up) if batch == 1 else min(max(min(qkv, gate_up), batch * model.kv_heads), places)
 
 
-def held_back(model: ModelSpec, settings: Settings, target: Target, chunks: Chunks, tables: Shares, slots: int) -> Held:
+def held_back(
+    model: ModelSpec, settings: Settings, target: Target, chunks: Chunks, tables: Shares, slots: int
+) -> Refills:
     """Refills that the product of each matrix defers: `held_refills` of a ring, where an agent drains twice as many.
 
     Behind a full ring of requests, what a worker publishes and polls waits for microseconds. A product of few chunks
@@ -377,7 +379,7 @@ def held_back(model: ModelSpec, settings: Settings, target: Target, chunks: Chun
     most = int(slots * settings.held_refills)
     if not target.has("bulk_copy") or not settings.run_ahead or not most:
         return {}
-    found: Held = {}
+    found: Refills = {}
     for name, chunk in chunks.items():
         least = drained(model, settings, chunk, tables, name)
         if least >= 2 * most:
@@ -389,15 +391,17 @@ def held_back(model: ModelSpec, settings: Settings, target: Target, chunks: Chun
     return found
 
 
-def first_refills(model: ModelSpec, settings: Settings, chunks: Chunks, tables: Shares, slots: int, held: Held) -> Held:
+def first_refills(
+    model: ModelSpec, settings: Settings, chunks: Chunks, tables: Shares, slots: int, counts: Refills
+) -> Refills:
     """How many of the refills held back go out as soon as the product's result is published: half of them.
 
     The others wait for the next input, which would queue behind them. All at once where half measured worse: after long
     bf16 products in small copies (amk/lowering/LADDER.md).
     """
-    found: Held = {}
+    found: Refills = {}
     plain = all(chunk.format == "bf16" for chunk in chunks.values())
-    for name, count in held.items():
+    for name, count in counts.items():
         long = drained(model, settings, chunks[name], tables, name) >= LONG_RINGS * slots
         share = 1.0 if plain and long and copied(settings, ((model.layers, chunks),)) < 2 * SMALL_COPY else 0.5
         found[name] = round(count * (share if settings.first_refills is None else settings.first_refills))

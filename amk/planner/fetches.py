@@ -19,7 +19,7 @@ def fetched(settings: Settings) -> int:
     return 2 if settings.handoff != "fenced" and crossing_dtype(settings) == "f32" else 4
 
 
-def require_whole_fetches(model: ModelSpec, settings: Settings, workers: int, reduced: bool, wanted: Layered) -> None:
+def require_whole_fetches(model: ModelSpec, settings: Settings, workers: int, reduced: bool, formats: Layered) -> None:
     """AMK406 unless `warps` agents share the vectors that cross SMs in whole fetches; `handoff` is decided.
 
     Vectors staged in blocks are shared in blocks, whatever the number of warps. reduced: attention's splits are
@@ -27,7 +27,9 @@ def require_whole_fetches(model: ModelSpec, settings: Settings, workers: int, re
     """
     wide = fetched(settings)
     vectors = settings.vectors
-    blocks = [all(layout(name, forms, vectors) != "bf16" for name in names for _, forms in wanted) for names in READERS]
+    blocks = [
+        all(layout(name, forms, vectors) != "bf16" for name in names for _, forms in formats) for names in READERS
+    ]
     shares = (("hidden", model.hidden, wide), ("q_dim", model.q_dim, wide), ("ffn", model.ffn, 4))
     for (name, count, width), whole in zip(shares, blocks, strict=True):
         if count % (width if whole else width * settings.warps):

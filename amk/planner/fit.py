@@ -72,15 +72,15 @@ def choose_context(
     settings: Settings,
     workers: int,
     chunks: Runs,
-    wanted: int | None,
+    positions: int | None,
     others: Callable[[], Iterable[Runs]] = tuple,
 ) -> int:
-    """The context of the plan; AMK011 if `wanted` (or any) does not fit or exceeds what the model was trained for.
+    """The context of the plan; AMK011 if `positions` (or any) does not fit or exceeds what the model was trained for.
 
     others: chunks in other formats, whose largest contexts the refusal names too.
     """
     most = largest_context(model, target, settings, workers, chunks)
-    context = wanted or min(DEFAULT_CONTEXT, most)
+    context = positions or min(DEFAULT_CONTEXT, most)
     if 1 <= context <= most:
         return context
     if context > model.max_context:

@@ -32,16 +32,16 @@ def formats(layers: FormatName = "bf16", lm_head: FormatName | None = None) -> d
 BF16 = formats()
 
 
-def layered(model: ModelSpec, wanted: Formats | Layered) -> Layered:
-    """`wanted` by runs of layers; ValueError unless these are all layers of the model, with one format of lm_head."""
-    if not isinstance(wanted, tuple):
-        return ((model.layers, wanted),)
-    counts = [count for count, _ in wanted]
+def layered(model: ModelSpec, formats: Formats | Layered) -> Layered:
+    """`formats` by runs of layers; ValueError unless these are all layers of the model, with one format of lm_head."""
+    if not isinstance(formats, tuple):
+        return ((model.layers, formats),)
+    counts = [count for count, _ in formats]
     if sum(counts) != model.layers or min(counts) < min(model.layers, 1):
         raise ValueError(f"the runs have {counts} layers, {model.name} has {model.layers}")
-    if len({forms["lm_head"] for _, forms in wanted}) != 1:
+    if len({forms["lm_head"] for _, forms in formats}) != 1:
         raise ValueError("lm_head belongs to no layer and has one format")
-    return wanted
+    return formats
 
 
 def runs_of(layers: Sequence[Formats]) -> Layered:
@@ -49,9 +49,9 @@ def runs_of(layers: Sequence[Formats]) -> Layered:
     return tuple((len(list(alike)), formats) for formats, alike in groupby(layers))
 
 
-def label_of(wanted: Layered) -> str:
+def label_of(formats: Layered) -> str:
     """A short name of the formats."""
-    return label(wanted[0][1]) if len(wanted) == 1 else LAYERED
+    return label(formats[0][1]) if len(formats) == 1 else LAYERED
 
 
 def chunk_widths(model: ModelSpec, chunk_bytes: int, names: tuple[MatrixName, ...] = MATRICES) -> list[int]:
@@ -69,12 +69,12 @@ def chunk_widths(model: ModelSpec, chunk_bytes: int, names: tuple[MatrixName, ..
 
 
 def chunk_choices(
-    model: ModelSpec, chunk_bytes: int, wanted: Formats | Layered, scales_apart: bool = False, parts: int = 1
+    model: ModelSpec, chunk_bytes: int, formats: Formats | Layered, scales_apart: bool = False, parts: int = 1
 ) -> list[Runs]:
     """Chunks of every matrix with at most `chunk_bytes` of codes each, largest first; parts: of the columns of `down`,
     each of whole chunks where that is possible.
     """
-    runs = layered(model, wanted)
+    runs = layered(model, formats)
     plain = tuple(name for name in MATRICES if any(forms[name] == "bf16" for _, forms in runs))
     if plain:
         limits = [(2 * ROWS_PER_GROUP * w, w) for w in chunk_widths(model, chunk_bytes, plain)]

@@ -127,10 +127,10 @@ def equal_table(models: list[ModelSpec], targets: list[Target]) -> str:
     return "\n".join(lines)
 
 
-def table(found: list[Row]) -> str:
+def table(rows: list[Row]) -> str:
     head = "| model, target | K-split | chunk | slots a warp | peak | arrays overlaid | simulated ms |"
     lines = [head, "|---|---|---|---|---|---|---|"]
-    for r in found:
+    for r in rows:
         ms = "does not fit" if r.ms is None else f"{r.ms:.2f}"
         lines.append(
             f"| {r.model}, {r.target} | {r.k_split} | {r.chunk:,} | {r.slots} | {r.peak:,} | {r.overlaid:,} | {ms} |"

@@ -55,10 +55,10 @@ class SplitBuffers(TypedDict):
 class Author(Writer):
     """Writes the phases of a program. held: the product before a phase, whose last refills have not gone out yet."""
 
-    def product(self, node: Product, held: MatrixName | None) -> list[Step]:
+    def product(self, node: Product, ring: MatrixName | None) -> list[Step]:
         """Stage what the product reads, multiply, and hand on what becomes of the rows."""
         first = node.then == "rows"
-        multiplied = [step for part in range(self.parts(node.matrix)) for step in self.multiplied(node, held, part)]
+        multiplied = [step for part in range(self.parts(node.matrix)) for step in self.multiplied(node, ring, part)]
         return [
             *(self.asked_at("layer") if first else ()),
             *multiplied,
@@ -68,13 +68,13 @@ class Author(Writer):
             *(self.asked_at("published") if first else ()),
         ]
 
-    def multiplied(self, node: Product, held: MatrixName | None, part: int) -> list[Step]:
+    def multiplied(self, node: Product, ring: MatrixName | None, part: int) -> list[Step]:
         """The product with one part of its columns."""
-        held, parts = None if part else held, self.parts(node.matrix)
+        ring, parts = None if part else ring, self.parts(node.matrix)
         if isinstance(node.reads, Norm):
-            return [*self.norm(node.reads, held, part), *self.gemv(node.matrix, part)]
+            return [*self.norm(node.reads, ring, part), *self.gemv(node.matrix, part)]
         if node.reads == "attn":
-            return [*self.attended(node.matrix, held, part), *self.gemv(node.matrix, part)]
+            return [*self.attended(node.matrix, ring, part), *self.gemv(node.matrix, part)]
         act, fields = self.own("act"), self.written_for(node.matrix)
         whole = self.act_delta is None
         ready = self.wait(act, (LAYER,)) if whole else self.wait(act, (LAYER, part), self.act_delta)
@@ -85,11 +85,11 @@ class Author(Writer):
         stage = Step(op=op)
         return [
             *(() if whole and part else ready),
-            *self.staged(held, stage),
+            *self.staged(ring, stage),
             *self.gemv(node.matrix, part),
         ]
 
-    def norm(self, norm: Norm, held: MatrixName | None, part: int) -> list[Step]:
+    def norm(self, norm: Norm, ring: MatrixName | None, part: int) -> list[Step]:
         """Stage a part of a norm. An RMSNorm of the state that a layer is given was staged at the end of the layer
         before, unless it is in parts; of LayerNorm the state itself is there, once for all norms that read it."""
         at = self.graph.norms.index(norm)
@@ -98,17 +98,17 @@ class Author(Writer):
             h = self.handed_state(norm.reads)
             stage = self.normed(self.norm_index(at), h, fields, part)
             ready = self.wait(h, (LAYER,)) if at and not part else ()
-            return [*ready, *self.staged(held, stage)] if at or self.rereads else []
+            return [*ready, *self.staged(ring, stage)] if at or self.rereads else []
         step = self.layer_normed(self.graph.reader(norm), self.layer, fields)
         if at and norm.reads == self.graph.norms[at - 1].reads:
-            return self.staged(held, step)
-        return [*(self.hidden(norm.reads, held) if at else ()), self.barrier(), step]
+            return self.staged(ring, step)
+        return [*(self.hidden(norm.reads, ring) if at else ()), self.barrier(), step]
 
-    def hidden(self, number: int, held: MatrixName | None) -> list[Step]:
+    def hidden(self, number: int, ring: MatrixName | None) -> list[Step]:
         """Stage the hidden state behind `number` additions of the layer as it is, with its moments."""
         h, added = self.own(self.state(number)), self.graph.additions[number - 1]
         stage = StageHiddenOp(role="all", matrix=added, layer=self.layer, h=h, hidden="hidden", moments="moments")
-        return [*self.wait(h, (LAYER,)), *self.staged(held, Step(op=stage))]
+        return [*self.wait(h, (LAYER,)), *self.staged(ring, Step(op=stage))]
 
     def layer_normed(self, matrix: MatrixName, layer: Expr, fields: Written) -> Step:
         op = LayerNormOp(
@@ -159,7 +159,7 @@ class Author(Writer):
             return tuple(self.signal(counter, (LAYER, part), {f"act.to.{part}": 1}) for part in parts)
         return (self.signal(counter, (LAYER, 0) if node.then == "rows" else (LAYER,)),)
 
-    def attention(self, node: Attention, held: MatrixName | None) -> list[Step]:
+    def attention(self, node: Attention, ring: MatrixName | None) -> list[Step]:
         """Rotate, append to the cache and attend; publish the split's partials."""
         gate: Expr = {"attn.gate": 1} if self.head_delta else 0
         tree = "tree" if self.settings.tree else None
@@ -175,38 +175,38 @@ class Author(Writer):
         merge = MergeOp(
             role="all", layer=self.layer, partial=partial, attend_agents=self.settings.warps, **self.splits_at(),
         )  # fmt: skip
-        rotated = [Step(op=rope)] if self.spreads else self.staged(held, Step(op=rope))
+        rotated = [Step(op=rope)] if self.spreads else self.staged(ring, Step(op=rope))
         attended = [Step(op=attend)]
         if self.settings.refill_late:
-            attended = self.paced(held, 0, *attended)
+            attended = self.paced(ring, 0, *attended)
         else:
-            rotated = self.paced(held, 0, *rotated)
+            rotated = self.paced(ring, 0, *rotated)
         return [
             *self.wait(self.own("qkv"), (LAYER, gate), self.head_delta),
             *rotated,
             self.barrier(),
             *attended,
             self.barrier(),
-            *self.reduced(merge, held),
+            *self.reduced(merge, ring),
         ]
 
     def splits_at(self) -> SplitBuffers:
         return SplitBuffers(split_partial=self.own("split_partial"), split_scale=self.own("split_scale"))
 
-    def reduced(self, merge: MergeOp, held: MatrixName | None) -> list[Step]:
+    def reduced(self, merge: MergeOp, ring: MatrixName | None) -> list[Step]:
         """Publish the split's partials; where there are many splits, reduce them among the workers of the kv head."""
         if self.splits is None:
-            return self.paced(held, 1, *self.publish(merge, (self.signal(self.own("attn"), (LAYER,)),)))
+            return self.paced(ring, 1, *self.publish(merge, (self.signal(self.own("attn"), (LAYER,)),)))
         own: tuple[Expr, ...] = (LAYER, {"attn.gate": 1})
         role = "all" if self.settings.rows > 1 or self.settings.vectors > NARROW_STEP else "w0"
         reduce = ReduceSplitsOp(role=role, layer=self.layer, attn=self.own("attn"), **self.splits_at())
         return [
-            *self.paced(held, 1, *self.publish(merge, (self.signal(self.own("split"), own, {"attn.serves": 1}),))),
+            *self.paced(ring, 1, *self.publish(merge, (self.signal(self.own("split"), own, {"attn.serves": 1}),))),
             *self.wait(self.own("split"), own, self.splits),
             *self.publish(reduce, (self.signal(self.own("attn"), (LAYER,)),)),
         ]
 
-    def attended(self, name: MatrixName, held: MatrixName | None, part: int) -> list[Step]:
+    def attended(self, name: MatrixName, ring: MatrixName | None, part: int) -> list[Step]:
         """Stage a part of the output of attention, adding up its splits unless their workers did."""
         fields = self.written_for(name)
         heads = share_heads(
@@ -223,7 +223,7 @@ class Author(Writer):
         stage = Step(op=combine if self.splits is None else staged)
         if part:
             return [stage]
-        return [*self.paced("qkv", 2, *self.wait(self.own("attn"), (LAYER,))), *self.staged(held, stage)]
+        return [*self.paced("qkv", 2, *self.wait(self.own("attn"), (LAYER,))), *self.staged(ring, stage)]
 
     def norm_index(self, number: int) -> Expr:
         """The number of norm `number` of the layer, those of the next one counted on."""
@@ -238,16 +238,16 @@ class Author(Writer):
         )
         return Step(op=op)
 
-    def end(self, held: MatrixName | None) -> list[Step]:
+    def end(self, ring: MatrixName | None) -> list[Step]:
         """Stage what the next layer reads first, or lm_head; where they do so themselves, wait for it."""
         if self.whole_norms:
-            return self.hidden(len(self.graph.additions), held)
+            return self.hidden(len(self.graph.additions), ring)
         last = self.handed_state(len(self.graph.additions))
         ready = self.wait(last, (LAYER,))
         if self.rereads:
             return ready
         stage = self.normed(self.norm_index(len(self.graph.norms)), last, self.next_input())
-        return [*ready, *self.staged(held, stage)]
+        return [*ready, *self.staged(ring, stage)]
 
     @property
     def rereads(self) -> bool:

@@ -35,7 +35,7 @@ def replanned(schedule: Schedule, knobs: Knobs) -> Schedule:
     except OutsideSpaceError as error:
         raise AmkError(Diagnostic("AMK018", str(error)[:500])) from error
     same = None if {"workers", "ctas_per_sm"} & knobs.settings.keys() else workers
-    return plan(schedule.model, schedule.target, settings=settings, wanted=wanted, max_context=context, workers=same)
+    return plan(schedule.model, schedule.target, settings=settings, formats=wanted, max_context=context, workers=same)
 
 
 def tuned_changes(schedule: Schedule) -> dict[str, Value]:

@@ -72,20 +72,20 @@ class Problem:
     def runs(self) -> Layered:
         return layered(self.model, self.formats)
 
-    def preset(self, settings: Settings, asked: Settings) -> Settings:
+    def preset(self, settings: Settings, request: Settings) -> Settings:
         """A preset as a point of the search: the plan that it makes, with its numbers for the model.
 
-        asked: says what is no choice of the search (batch, sampling, cache).
+        request: says what is no choice of the search (batch, sampling, cache).
         """
-        wanted = replace(settings, **{name: getattr(asked, name) for name in FIXED if name != "plan"})
-        count = choose_workers(self.model, self.target, asked.batch)
+        wanted = replace(settings, **{name: getattr(request, name) for name in FIXED if name != "plan"})
+        count = choose_workers(self.model, self.target, request.batch)
         numbers = tuned(wanted, self.model, self.target, self.runs, count, self.context)
         return replace(numbers, plan="search")
 
     def schedule(self, settings: Settings) -> Schedule:
         """AmkError where there is none."""
         labelled = replace(settings, plan="search")
-        return plan(self.model, self.target, settings=labelled, wanted=self.formats, max_context=self.context)
+        return plan(self.model, self.target, settings=labelled, formats=self.formats, max_context=self.context)
 
     def races(self, settings: Settings) -> bool:
         """Whether no plan with these settings is SAFE: bulk copies overwrite what was read, with no fence between."""
@@ -143,20 +143,20 @@ class SearchResult:
 
 
 class Search:
-    """One search. `rounds()` does the work; `known` holds every state that was simulated."""
+    """One search. `rounds()` does the work; `states` holds every state that was simulated."""
 
     def __init__(
         self, problem: Problem, start: Settings = FAST, seed: int = 0, width: int = WIDTH,
-        known: tuple[Settings, ...] = (FAST, PHASED, NAIVE), space: Space | None = None, tight_first: bool = True,
+        presets: tuple[Settings, ...] = (FAST, PHASED, NAIVE), space: Space | None = None, tight_first: bool = True,
     ) -> None:  # fmt: skip
-        """`known`: plans to begin with beside `start`. space: the one around `start` unless given.
+        """presets: plans to begin with beside `start`. space: the one around `start` unless given.
         tight_first: a short search begins with the knobs of fewest values instead, so that it gets to all switches.
         """
         self.tight_first = tight_first
-        self.problem, self.seed, self.width, self.begin = problem, seed, width, known
+        self.problem, self.seed, self.width, self.begin = problem, seed, width, presets
         self.space = replace(space, start=start) if space is not None else Space.around(start)
         self.rng = np.random.default_rng(seed)
-        self.known: dict[Settings, State | None] = {}
+        self.states: dict[Settings, State | None] = {}
         self.keys: dict[str, State] = {}
         self.expansions = self.pruned = 0
         self.limit: int | None = None
@@ -178,11 +178,11 @@ class Search:
 
     def look(self, settings: Settings) -> State | None:
         """The state of `settings`, simulated unless it is known; None if there is no such plan or nothing is left."""
-        if settings in self.known:
-            return self.known[settings]
+        if settings in self.states:
+            return self.states[settings]
         if self.spent:
             return None
-        self.known[settings] = None
+        self.states[settings] = None
         if self.avoid(settings) or self.problem.races(settings):
             return None
         try:
@@ -194,8 +194,8 @@ class Search:
         if times is not None:
             self.expansions += 1
             self.keys[key] = State(settings, key, times, schedule.launch.shared_bytes, schedule.launch.warps)
-        self.known[settings] = self.keys[key]
-        return self.known[settings]
+        self.states[settings] = self.keys[key]
+        return self.states[settings]
 
     def hopeless(self, settings: Settings, names: Sequence[str]) -> bool:
         """Whether no completion of the prefix can beat the best."""
@@ -321,7 +321,7 @@ def search(
 def _verified(searcher: Search, rounds: int, why_not: Callable[[Schedule], str | None]) -> SearchResult:
     refused: list[str] = []
     begun = frozenset(s.key for s in (searcher.look(searcher.space.start), *searcher.presets()) if s is not None)
-    default, naive = (searcher.known.get(searcher.problem.preset(s, searcher.space.start)) for s in (FAST, NAIVE))
+    default, naive = (searcher.states.get(searcher.problem.preset(s, searcher.space.start)) for s in (FAST, NAIVE))
     ranked = sorted(searcher.ranked(), key=lambda state: default is not None and state.slower_somewhere(default))
     for state in _likely_first(ranked, refused, begun):
         schedule = searcher.problem.schedule(state.settings)
@@ -337,14 +337,14 @@ def _verified(searcher: Search, rounds: int, why_not: Callable[[Schedule], str |
     raise AmkError(Diagnostic("AMK011", message))
 
 
-def _likely_first(ranked: list[State], refused: list[str], begun: frozenset[str]) -> Iterator[State]:
+def _likely_first(states: list[State], refused: list[str], begun: frozenset[str]) -> Iterator[State]:
     """Best first; those with as many warps and as wide chunks as PATIENCE refused ones after all others.
 
     begun: keys of the plans that are never put last.
     """
     later: list[State] = []
     kinds: Counter[tuple[int, int | None]] = Counter()
-    for state in ranked:
+    for state in states:
         kind = (state.warps, state.settings.chunk_bytes)
         if kinds[kind] >= PATIENCE and state.key not in begun:
             later.append(state)

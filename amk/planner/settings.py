@@ -37,109 +37,111 @@ WITHOUT_RELAXED_WAIT: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """One point of the plan space.
-
-    warps: agents per worker. slots: ring depth per warp, None = as much as shared memory holds, at most max_ring_bytes.
-    chunk_bytes: upper bound of one copy's codes, None = chunk_bytes_of. kv_block: positions per attention block, None =
-    128, or 64 where rows are wide. handoff: None = handoff_of. head_handoff: attention waits for its head's rows only.
-    wide_epilogue: sum partials in all warps when a worker has more output rows than this. sampling: how a token is
-    chosen; what the other modes do beyond greedy is steps of the schedule, their parameters are run-time values.
-    workers: None = ctas_per_sm per SM, fewer for small models. ctas_per_sm: workers that share an SM, its shared memory
-    and its registers. kv_splits: most splits of a head's cache, None = one for every worker that there is. kv_dtype:
-    what the KV cache holds. overlay: arrays that are never live together share bytes. hint_slack: a hint says that
-    looking is worth while when all producers but one in so many have signalled; 0: when all have. act_slack: the same
-    for the activations, None: alike. hints: which tagged words have hints, all, or those that everybody reads ("many"),
-    or of these all but hidden states ("few"), or activations and candidates ("act"). Others are looked for at once.
-    prefetch_cache: ask
-    for earlier keys and values before the query is there. held_refills: share of a ring that a long product refills
-    only after its result is published, first_refills: share of these that go out then, the others once the next input
-    is there; None: as decode.first_refills says. paced: the products of QKV and O hold refills back as well, which go
-    out one by one between the steps that follow. carried: share of a ring that a layer's last product holds back and
-    owes through QKV; it goes out one by one between the steps of attention. reduce_from: with this many splits the
-    workers of a kv head reduce them, a slice each, before everybody reads the result; None: everybody reads all splits.
-    handoff_dtype: of hidden states and attention outputs that cross SMs, None = bf16 in tagged words, f32 elsewhere.
-    batch: sequences that are decoded together; splits are then always reduced. live: each at a position of its own.
-    rows: consecutive tokens of a sequence that a step reads, reduced likewise. accepts: those behind the first are
-    guesses, and the next step goes on behind the last right one. tree: rows are nodes of a tree. headless: all rows are
-    given, and no step has an output head or chooses a token.
-    k_parts: steps that the product of `down` is done in, so that its input fits; None: as few as leave comfortable
-    rings. x_parts: the same of all other products; with several, the embedding is handed over like a hidden state, so
-    that every norm is staged where it is read. act_parts: parts that the product of `down` is done in, each of which
-    waits for the activations of its own columns only. k_splits: workers that the columns of o and `down` are divided
-    among; k_parts then counts the steps of a worker's share. scales_apart: chunks hold no scales where a row has one.
-
-    Order of steps that do not need each other: refill_first: the refills that a product held back go out before its
-    result is published, not after it. refill_early: the rest of them before the next input is staged, not after it.
-    refill_late: those of short products that are paced begin behind what reads the result, not behind its publication.
-    prefetch_at: earlier keys and values are asked for before the first product of a layer, between that and its
-    publication, or behind both.
-
-    hint_at: where a worker says that looking for its tagged words is worth while: behind what writes them, before that
-    ("summed"), or, after a product, before its warps have met ("drained"). A hint orders nothing, so it may come early.
-
-    attends: the workers that serve a KV head are neighbours, from the first worker on ("first"), or as far apart as can
-    be ("spread"), or neighbours of those that stream the fewest bytes ("light").
-
-    pollers: one warp of a worker looks whether tagged words are worth looking for, and the others meet it at a barrier;
-    or all warps look for hidden states and activations, and none waits for another.
-
-    scale_blocks: neighbouring blocks of a staged vector, in a warp's share, that have one scale.
-
-    row_groups: of a chunk; what is read of x is multiplied with all of them. Two take bf16 and more than 8 vectors.
-
-    head_sums: where the partial sums of lm_head lie. In shared memory they take several times what those of a layer do,
-    for each sequence, bytes that rings lack in all layers; in global memory they stay in L2.
-    """
+    """One point of the plan space."""
 
     plan: Literal["fast", "naive", "search", "custom"] = "fast"
     warps: int = 8
+    """Agents per worker."""
     slots: int | None = None
+    """Ring depth per warp; None: as much as shared memory holds, at most `max_ring_bytes`."""
     max_ring_bytes: int = 216 * 1024
     chunk_bytes: int | None = None
+    """Upper bound of one copy's codes; None: `chunk_bytes_of`."""
     kv_block: int | None = None
+    """Positions per attention block; None: 128, or 64 where rows are wide."""
     handoff: Handoff | None = None
+    """None: `handoff_of`."""
     head_handoff: bool = False
+    """Attention waits for its head's rows only."""
     wide_epilogue: int = 64
+    """All warps add up partial sums where a worker has more output rows than this."""
     run_ahead: bool = True
     refill_fence: bool = True
     max_tokens: int = 1024
     sampling: Mode = "greedy"
+    """How a token is chosen. Other modes than greedy add steps; their parameters are run-time values."""
     kv_dtype: CacheDtype = "bf16"
+    """What the KV cache holds."""
     workers: int | None = None
+    """None: `ctas_per_sm` for each SM, fewer for small models."""
     ctas_per_sm: int = 1
+    """Workers that share an SM, its shared memory and its registers."""
     kv_splits: int | None = None
+    """Most splits of a head's cache; None: one for every worker."""
     hint_slack: int = 8
+    """A hint says that looking is worth while when all producers but one in so many have signalled; 0: all."""
     act_slack: int | None = None
+    """The same for the activations; None: `hint_slack`."""
     hints: Literal["all", "many", "few", "act"] = "all"
+    """Which tagged words have hints. "many": those that everybody reads; "few": of these all but hidden states; "act":
+    activations and candidates. Others are looked for at once."""
     prefetch_cache: bool = True
+    """Ask for earlier keys and values before the query is there."""
     held_refills: float = 2 / 3
+    """Share of a ring that a long product refills only after its result is published."""
     first_refills: float | None = None
+    """Share of the refills held back that go out right after publication, the others once the next input is there;
+    None: as `decode.first_refills` says."""
     paced: bool = False
+    """The products of QKV and O hold refills back as well, which go out one by one between the steps that follow."""
     carried: float | None = None
+    """Share of a ring that a layer's last product holds back and owes through QKV; it goes out one by one between the
+    steps of attention."""
     reduce_from: int | None = 8
+    """From this many splits on, the workers of a kv head reduce them, a slice each, before everybody reads the result;
+    None: everybody reads all splits."""
     overlay: bool = True
+    """Arrays that are never live together share bytes."""
     handoff_dtype: Literal["bf16", "f32"] | None = None
+    """Of hidden states and attention outputs that cross SMs; None: bf16 in tagged words, f32 elsewhere."""
     batch: int = 1
+    """Sequences that are decoded together; with several, splits are always reduced."""
     live: bool = False
+    """Each sequence has a position of its own."""
     rows: int = 1
+    """Consecutive tokens of a sequence that a step reads; with several, splits are always reduced."""
     accepts: bool = False
+    """Rows behind the first are guesses, and the next step goes on behind the last right one."""
     tree: bool = False
+    """Rows are nodes of a tree."""
     headless: bool = False
+    """All rows are given, and no step has an output head or chooses a token."""
     k_parts: int | None = None
+    """Steps that the product of `down` is done in, so that its input fits; None: as few as leave comfortable rings."""
     x_parts: int = 1
+    """The same of all other products. With several, the embedding is handed over like a hidden state, so that every
+    norm is staged where it is read."""
     act_parts: int = 1
+    """Parts that the product of `down` is done in, each of which waits for the activations of its own columns only."""
     k_splits: int = 1
+    """Workers that the columns of o and `down` are divided among; `k_parts` counts the steps of a worker's share."""
     scales_apart: bool = False
+    """Chunks hold no scales where a row has one."""
     refill_first: bool = False
+    """The refills that a product held back go out before its result is published, not after it."""
     refill_early: bool = False
+    """The rest of them go out before the next input is staged, not after it."""
     refill_late: bool = False
+    """Those of short products that are paced begin behind what reads the result, not behind its publication."""
     prefetch_at: Literal["layer", "product", "published"] = "layer"
+    """Earlier keys and values are asked for before the first product of a layer, between that and its publication, or
+    behind both."""
     attends: Literal["first", "spread", "light"] = "first"
+    """The workers that serve a KV head are neighbours from the first worker on, or as far apart as can be, or
+    neighbours of those that stream the fewest bytes."""
     pollers: Literal["one", "all"] = "one"
+    """One warp of a worker looks whether tagged words are worth looking for, and the others meet it at a barrier; or
+    all warps look for hidden states and activations, and none waits for another."""
     hint_at: Literal["published", "summed", "drained"] = "published"
+    """Where a worker signals a hint: behind what writes its tagged words, before that, or, after a product, before its
+    warps have met. A hint orders nothing, so it may come early."""
     head_sums: Literal["shared", "global"] = "shared"
+    """Where the partial sums of lm_head lie. In shared memory they take several times what those of a layer do, for
+    each sequence, bytes that rings lack in all layers; in global memory they stay in L2."""
     scale_blocks: ScaleBlocks = 1
+    """Neighbouring blocks of a staged vector, in a warp's share, that have one scale."""
     row_groups: Literal[1, 2] = 1
+    """Of a chunk; what is read of x is multiplied with all of them. Two take bf16 and more than 8 vectors."""
 
     @property
     def vectors(self) -> int:
@@ -218,8 +220,8 @@ SMALL_COPY = 2048
 """Bytes of a copy where nothing speaks for larger ones."""
 
 
-def chunk_bytes_of(settings: Settings, model: ModelSpec, target: Target, used: set[FormatName], workers: int) -> int:
-    """The upper bound of one copy; used: the formats of the plan.
+def chunk_bytes_of(settings: Settings, model: ModelSpec, target: Target, formats: set[FormatName], workers: int) -> int:
+    """The upper bound of one copy; formats: the formats of the plan.
 
     A larger one costs an agent less time to wait for, fence and refill; a ring of few slots is coarse, which long
     products do not notice, and codes cost little to multiply beside that. Measured on an H200:
@@ -230,9 +232,9 @@ def chunk_bytes_of(settings: Settings, model: ModelSpec, target: Target, used: s
     shape = matrix(model, "gate_up")
     each = shape.rows * shape.k * 2 // (workers * settings.warps)
     long = each >= LONG_RINGS * settings.max_ring_bytes // settings.warps
-    if "bf16" not in used:
+    if "bf16" not in formats:
         return 2 * SMALL_COPY
-    large = long and used == {"bf16"} and target.has("bulk_copy")
+    large = long and formats == {"bf16"} and target.has("bulk_copy")
     return 2 * SMALL_COPY if large else SMALL_COPY
 
 

@@ -22,7 +22,7 @@ OWNED: dict[str, MatrixName] = {
 def row_tables(
     model: ModelSpec,
     workers: int,
-    wanted: Formats | Layered = BF16,
+    formats: Formats | Layered = BF16,
     together: int = 1,
     k_splits: int = 1,
 ) -> dict[str, Table]:
@@ -35,7 +35,7 @@ def row_tables(
     """
     load = [0] * workers
     tables: dict[str, Table] = {}
-    for key, bits_per_row in sorted(streamed_bits(model, wanted, k_splits).items(), key=lambda item: -item[1]):
+    for key, bits_per_row in sorted(streamed_bits(model, formats, k_splits).items(), key=lambda item: -item[1]):
         groups = matrix(model, OWNED[key]).groups
         splits = k_splits if key == K_SPLIT else 1
         first, counts = [0] * workers, [0] * workers
@@ -50,9 +50,9 @@ def row_tables(
     return tables
 
 
-def streamed_bits(model: ModelSpec, wanted: Formats | Layered = BF16, k_splits: int = 1) -> dict[str, int]:
+def streamed_bits(model: ModelSpec, formats: Formats | Layered = BF16, k_splits: int = 1) -> dict[str, int]:
     """Bits of a row of each share table that are streamed for a token, divided by the number of layers."""
-    runs = layered(model, wanted)
+    runs = layered(model, formats)
     bits = {
         name: matrix(model, name).k * sum(count * weight_format(forms[name]).bits for count, forms in runs)
         for name in MATRICES
@@ -67,9 +67,9 @@ def streamed_bits(model: ModelSpec, wanted: Formats | Layered = BF16, k_splits: 
     }
 
 
-def loads(model: ModelSpec, wanted: Formats | Layered, tables: dict[str, Table], k_splits: int) -> list[int]:
+def loads(model: ModelSpec, formats: Formats | Layered, tables: dict[str, Table], k_splits: int) -> list[int]:
     """What every worker streams of all matrices, in the unit of `streamed_bits`."""
-    each = streamed_bits(model, wanted, k_splits)
+    each = streamed_bits(model, formats, k_splits)
     columns = [[weight * n for n in tables[f"{k}.count"]] for k, weight in each.items()]
     return [sum(worker) for worker in zip(*columns, strict=True)]
 

@@ -39,16 +39,16 @@ class Written(Read):
     also: str | None
 
 
-def layout(name: MatrixName, wanted: Formats, vectors: int) -> Staged:
-    return weight_format(wanted[name]).staged(vectors)
+def layout(name: MatrixName, formats: Formats, vectors: int) -> Staged:
+    return weight_format(formats[name]).staged(vectors)
 
 
-def head_layout(wanted: Layered, vectors: int) -> Staged | None:
+def head_layout(formats: Layered, vectors: int) -> Staged | None:
     """The layout of lm_head's vector if it has an array of its own: if QKV of some layers multiplies another one.
 
     AMK016 for more than two layouts.
     """
-    kinds = [layout("lm_head", wanted[0][1], vectors), *(layout("qkv", forms, vectors) for _, forms in wanted)]
+    kinds = [layout("lm_head", formats[0][1], vectors), *(layout("qkv", forms, vectors) for _, forms in formats)]
     if len(set(kinds)) > 2:
         message = f"QKV and lm_head multiply vectors in {len(set(kinds))} layouts: {', '.join(sorted(set(kinds)))}"
         raise AmkError(Diagnostic("AMK016", message, help="two layouts are staged at once, no more"))
@@ -77,11 +77,11 @@ def staged_for(head: Staged | None, vectors: int, *readers: tuple[MatrixName, Fo
 
 
 def staged_arrays(
-    model: ModelSpec, wanted: Formats | Layered, vectors: int = 1, k_parts: int = 1, x_parts: int = 1
+    model: ModelSpec, formats: Formats | Layered, vectors: int = 1, k_parts: int = 1, x_parts: int = 1
 ) -> list[Buffer]:
     """The arrays at their places from byte 0 on; k_parts, x_parts: steps that the product of `down`, and those of all
     others, are done in."""
-    runs = layered(model, wanted)
+    runs = layered(model, formats)
     head = head_layout(runs, vectors)
     sizes: dict[str, tuple[Staged, int]] = {}
     blocks = sums = 0

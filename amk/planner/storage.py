@@ -37,21 +37,21 @@ COMFORTABLE_SLOTS = 3
 """A ring of two slots waits for every copy; narrower chunks are chosen when that gives at least this many."""
 
 
-def choose_chunks(model: ModelSpec, target: Target, settings: Settings, counts: Shares, wanted: Layered) -> Runs:
+def choose_chunks(model: ModelSpec, target: Target, settings: Settings, counts: Shares, formats: Layered) -> Runs:
     """The largest chunks with which the rings are comfortably deep, else those with the deepest rings."""
     enough = comfortable_slots(settings)
-    fixed = fixed_buffers(model, settings, counts, wanted)[1]
-    used = {form for _, forms in wanted for form in forms.values()}
+    fixed = fixed_buffers(model, settings, counts, formats)[1]
+    used = {form for _, forms in formats for form in forms.values()}
     limit = chunk_bytes_of(settings, model, target, used, len(counts["hidden.count"]))
     choices = chunk_choices(
-        model, limit // settings.row_groups, wanted, settings.scales_apart, (settings.k_parts or 1) * settings.k_splits
+        model, limit // settings.row_groups, formats, settings.scales_apart, (settings.k_parts or 1) * settings.k_splits
     )
     depths = [ring_slots(target, settings, copied(settings, chunks), fixed) for chunks in choices]
     comfortable = [chunks for chunks, slots in zip(choices, depths, strict=True) if slots >= enough]
     return comfortable[0] if comfortable else choices[depths.index(max(depths))]
 
 
-def choose_parts(model: ModelSpec, target: Target, settings: Settings, counts: Shares, wanted: Layered) -> int:
+def choose_parts(model: ModelSpec, target: Target, settings: Settings, counts: Shares, formats: Layered) -> int:
     """The fewest steps for the product of `down` with which rings are comfortably deep, one where none is enough.
 
     For a single sequence always one: its input is small.
@@ -60,10 +60,10 @@ def choose_parts(model: ModelSpec, target: Target, settings: Settings, counts: S
         return settings.k_parts or 1
     for parts in (1, 2, 4, 8):
         parted = replace(settings, k_parts=parts)
-        chunks = choose_chunks(model, target, parted, counts, wanted)
+        chunks = choose_chunks(model, target, parted, counts, formats)
         if any(model.ffn % (parts * settings.k_splits * each["down"].columns) for _, each in chunks):
             continue
-        fixed = fixed_buffers(model, parted, counts, wanted)[1]
+        fixed = fixed_buffers(model, parted, counts, formats)[1]
         if ring_slots(target, parted, copied(settings, chunks), fixed) >= comfortable_slots(settings):
             return parts
     return 1
@@ -111,7 +111,7 @@ class SharedPlan:
 
 
 def fixed_buffers(
-    model: ModelSpec, settings: Settings, counts: Shares, wanted: Formats | Layered = BF16
+    model: ModelSpec, settings: Settings, counts: Shares, formats: Formats | Layered = BF16
 ) -> tuple[list[Buffer], int]:
     """The shared arrays other than the rings, and the offset behind them.
 
@@ -124,7 +124,7 @@ def fixed_buffers(
     together, each = settings.vectors, per_vector(settings)
     apart = down_apart(model, settings)
     k_parts = -(-model.ffn * settings.x_parts // model.hidden) if apart else (settings.k_parts or 1) * settings.k_splits
-    staged = staged_arrays(model, wanted, together, k_parts, settings.x_parts)
+    staged = staged_arrays(model, formats, together, k_parts, settings.x_parts)
     products: list[Array] = [("part", "f32", (sum_slots(settings, most), *each, ROWS_PER_GROUP))]
     turns = turns_of(settings, model, len(counts["hidden.count"]))
     attention: list[Array] = [("q", "f32", (turns * vectors, dim))]
@@ -148,7 +148,7 @@ def fixed_buffers(
     splits = max(1, len(counts["hidden.count"]) // model.kv_heads)
     mixed: list[Array] = []
     if together == 1 and model.layers:
-        blocks = {layout("o", forms, together) != "bf16" for _, forms in layered(model, wanted)}
+        blocks = {layout("o", forms, together) != "bf16" for _, forms in layered(model, formats)}
         heads = max(share_heads(model.heads, dim, warps, block) for block in blocks)
         mixed.append(("mix", "f32", (warps, heads, splits, 2)))
     part = free_from(staged)

@@ -62,9 +62,9 @@ class SharedLayer(DynamicLayer):  # type: ignore[misc]
     its own, and new rows are copied, rounded as the schedule's kernel rounds them.
     """
 
-    def __init__(self, spec: ModelSpec, rows: Rows, kept: CacheDtype) -> None:
+    def __init__(self, spec: ModelSpec, rows: Rows, cache_dtype: CacheDtype) -> None:
         super().__init__()
-        self._rows, self._kept = rows, kept
+        self._rows, self._cache_dtype = rows, cache_dtype
         self._order = None if spec.rotary_dim is None else torch.from_numpy(order_in_head(spec))
         self._shape = spec.kv_heads, spec.head_dim
 
@@ -76,7 +76,7 @@ class SharedLayer(DynamicLayer):  # type: ignore[misc]
             if (states.shape[1], states.shape[3]) != self._shape:
                 message = f"the models differ: keys and values are {self._shape} of a token here, not {states.shape}"
                 raise AmkError(Diagnostic("AMK012", message))
-            memory[:, start:end] = for_cache(states[0], self._kept, memory.dtype)
+            memory[:, start:end] = for_cache(states[0], self._cache_dtype, memory.dtype)
         if not self._shared(key_states, value_states):
             both: Rows = super().update(key_states, value_states, *args, **kwargs)
             return both
@@ -89,7 +89,7 @@ class SharedLayer(DynamicLayer):  # type: ignore[misc]
 
     def _shared(self, *new: Tensor) -> bool:
         same = all(a.dtype == b.dtype and a.device == b.device for a, b in zip(self._rows, new, strict=True))
-        return same and self._order is None and self._kept == "bf16"
+        return same and self._order is None and self._cache_dtype == "bf16"
 
 
 def rows_of(place: Any, sequence: int) -> list[Rows] | None:

@@ -155,9 +155,9 @@ class PromptForward:
         return turned[:, : model.heads].transpose(0, 1).to(self._dtype), both[0], both[1]
 
 
-def for_cache(values: Tensor, kept: CacheDtype, dtype: torch.dtype) -> Tensor:
-    """Keys or values as a cache of the type `kept` has them, in `dtype`."""
-    if kept == "fp8":
+def for_cache(values: Tensor, cache_dtype: CacheDtype, dtype: torch.dtype) -> Tensor:
+    """Keys or values, rounded as a cache of `cache_dtype` rounds them, in `dtype`."""
+    if cache_dtype == "fp8":
         values = values.clamp(-E4M3_MOST, E4M3_MOST).to(torch.float8_e4m3fn)
     return values.to(dtype)
 

@@ -24,10 +24,10 @@ several rows a step (`engine.step_prompts`), the schedule's kernel."""
 FROM_TOKENS = 6
 """With 'auto': tokens from which torch reads them. On an H200, with layers that stay unpacked, it is faster than the
 kernel from 4 tokens of llama3-8b in bf16 and from 6 in int4."""
-NEEDED = ("embedding", "norm", "rope", "k_cache", "v_cache")
+BUFFERS = ("embedding", "norm", "rope", "k_cache", "v_cache")
 """Buffers that a schedule must have under these names."""
 MOST_HEAD_DIM = 256
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 ACTIVATIONS = ("swiglu", "gelu")
 """Ops whose arithmetic `PromptForward` has in torch."""
 
@@ -92,7 +92,7 @@ class TorchPrompts:
 
         return self._by_torch(by)
 
-    def _by_torch(self, work: Callable[[PromptForward], Found]) -> Found | None:
+    def _by_torch(self, work: Callable[[PromptForward], Result]) -> Result | None:
         """What comes of the work on the engine's stream; None where torch cannot do it."""
         self._preparing.join()
         if self._forward is not None:
@@ -149,17 +149,17 @@ class TorchPrompts:
 
 
 def _is_read(name: str) -> bool:
-    return name in (*NEEDED, "norm_shift", "q_norm", "k_norm") or name.endswith("_bias")
+    return name in (*BUFFERS, "norm_shift", "q_norm", "k_norm") or name.endswith("_bias")
 
 
-def prompts_of(engine: CudaEngine, wanted: Prefill) -> TorchPrompts | None:
+def prompts_of(engine: CudaEngine, choice: Prefill) -> TorchPrompts | None:
     """The reader that was asked for; None for the kernel. AMK019 where torch was asked for and cannot read."""
-    if wanted in ("kernel", "rows"):
+    if choice in ("kernel", "rows"):
         return None
     reason = why_not(engine.schedule)
     if reason is None:
-        return TorchPrompts(engine, FROM_TOKENS if wanted == "auto" else 1, forced=wanted == "torch")
-    if wanted == "torch":
+        return TorchPrompts(engine, FROM_TOKENS if choice == "auto" else 1, forced=choice == "torch")
+    if choice == "torch":
         raise unusable(reason)
     return None
 
@@ -172,7 +172,7 @@ def why_not(schedule: Schedule) -> str | None:
     """None where torch may read prompts for the schedule; whether it can use the GPU shows when it is imported."""
     if importlib.util.find_spec("torch") is None:
         return "it is not installed"
-    missing = sorted(set(NEEDED) - {buffer.name for buffer in schedule.buffers})
+    missing = sorted(set(BUFFERS) - {buffer.name for buffer in schedule.buffers})
     if missing:
         return f"the schedule has no buffer {missing[0]}"
     if len(schedule.streams) != 1:

@@ -59,10 +59,10 @@ class Parts:
         ends = [self.model.layers * n // self.count for n in (part, part + 1)]
         return range(1) if name == "lm_head" else range(*ends)
 
-    def forms(self, chosen: Chosen) -> tuple[dict[MatrixName, FormatName], ...]:
+    def forms(self, choice: Chosen) -> tuple[dict[MatrixName, FormatName], ...]:
         """By layer; bf16 where nothing is chosen."""
         out = [dict(BF16) for _ in range(self.model.layers)]
-        for (name, part), form in chosen.items():
+        for (name, part), form in choice.items():
             for layer in range(self.model.layers) if name == "lm_head" else self.layers((name, part)):
                 out[layer][name] = form
         return tuple(out)
@@ -101,29 +101,29 @@ def choose(judge: TextJudge, most_kl: float, tell: Progress = lambda line: None,
 
 
 def _further(
-    judge: TextJudge, of: Parts, alone: Alone, most_kl: float, chosen: Chosen, error: TextError, tell: Progress
+    judge: TextJudge, of: Parts, alone: Alone, most_kl: float, choice: Chosen, error: TextError, tell: Progress
 ) -> tuple[Chosen, TextError]:
     """What more may be saved: the sum of KLs is too much, so each next step is measured together with all others."""
     refused: set[tuple[Place, FormatName]] = set()
     for _ in range(TRIES):
-        steps = [step for step in _steps(of, alone, chosen) if step[1:3] not in refused]
+        steps = [step for step in _steps(of, alone, choice) if step[1:3] not in refused]
         if not steps:
             break
         _, place, form, _ = max(steps)
-        tried = chosen | {place: form}
+        tried = choice | {place: form}
         trial_error = judge.error(of.forms(tried))
         tell(f"{of.name(place)} {form} as well: KL {trial_error.kl:.3g}")
         if trial_error.kl <= most_kl:
-            chosen, error = tried, trial_error
+            choice, error = tried, trial_error
         else:
             refused.add((place, form))
-    return chosen, error
+    return choice, error
 
 
-def _steps(of: Parts, alone: Alone, chosen: Chosen) -> list[tuple[float, Place, FormatName, float]]:
+def _steps(of: Parts, alone: Alone, choice: Chosen) -> list[tuple[float, Place, FormatName, float]]:
     """(bytes saved per KL, place, format, KL more) of everything that saves bytes."""
     steps = []
-    for place, now in chosen.items():
+    for place, now in choice.items():
         for form in CANDIDATES:
             more = alone[place, form] - alone[place, now]
             saved = of.bytes(place, now) - of.bytes(place, form)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from amk.models.matrices import MATRICES, MatrixName, matrix
 from amk.models.model_spec import ModelSpec
 from amk.models.row_groups import TensorSource
-from amk.quantize.forward import Forms, Kept, StoredTensors, embedded, hidden_states, logits_of
+from amk.quantize.forward import Forms, Matrices, StoredTensors, embedded, hidden_states, logits_of
 from amk.weights.bfloat import F32
 from amk.weights.quantised import Quantiser, nearest, rounded
 from amk.weights.weight_format import FormatName, weight_format
@@ -91,7 +91,7 @@ class TextJudge:
     reference: F64
     quantise: Quantiser = nearest
     states: Sequence[F32] = ()
-    cache: Kept = field(default_factory=dict)
+    cache: Matrices = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -100,7 +100,7 @@ class TextJudge:
         """ValueError for a text of fewer than two tokens, which predicts nothing."""
         if len(tokens) < 2:
             raise ValueError("the text has fewer than two tokens")
-        kept: Kept = {}
+        kept: Matrices = {}
         stored = StoredTensors(model, source, by_layer(model, BF16), quantise, kept)
         states = hidden_states(model, stored, tokens, embedded(stored, tokens))
         return cls(

@@ -21,7 +21,7 @@ from amk.weights.quantised import Quantiser, nearest, rounded
 from amk.weights.weight_format import FormatName, weight_format
 
 Forms = Mapping[MatrixName, FormatName]
-Kept = dict[str, F32]
+Matrices = dict[str, F32]
 """bf16 matrices by tensor, kept between passes."""
 
 ROOM = 2 << 30
@@ -36,7 +36,7 @@ class StoredTensors:
     source: TensorSource
     forms: Sequence[Forms]
     quantise: Quantiser = nearest
-    cache: Kept = field(default_factory=dict)
+    cache: Matrices = field(default_factory=dict)
 
     def tensor(self, name: str, rows: slice = slice(None)) -> F32:
         place, _, part = name.rpartition(".")

@@ -156,10 +156,10 @@ def fields(scene: Scene) -> Iterator[Candidate]:
                 yield Candidate(text, [Edit("replace", (*path, "op", name), new)])
 
 
-def _alternatives(scene: Scene, name: str, value: Json, seen: list[Any]) -> list[Any]:
+def _alternatives(scene: Scene, name: str, value: Json, others: list[Any]) -> list[Any]:
     """Values of the same type that other steps have, the layer at hand, sizes of roles, buffers of the same space."""
     values: list[Any] = [{"l": 1}] if name == "layer" else []
-    values += [other for other in seen if type(other) is type(value)]
+    values += [other for other in others if type(other) is type(value)]
     if isinstance(value, int):
         sizes = [int(r["count"]) for r in scene.document["roles"]]
         values += [*sizes, *(size * scene.schedule.launch.workers for size in sizes)]

@@ -116,7 +116,7 @@ def _unique(pairs: list[tuple[str, Any]], file: str) -> dict[str, Any]:
 
 _TOKEN = re.compile(rb'\s*("(?:[^"\\]|\\.)*+"|[\[\]{},:]|[^\s\[\]{},:"]+)', re.DOTALL)
 
-SHOWN = 120
+MOST_CHARACTERS = 120
 """Characters of a value that a diagnostic quotes."""
 
 
@@ -129,7 +129,7 @@ class Extent(NamedTuple):
 
 
 class Region(NamedTuple):
-    """A value in lines and columns, with its key and text on one line, cut at `SHOWN` characters."""
+    """A value in lines and columns, with its key and text on one line, cut at `MOST_CHARACTERS` characters."""
 
     line: int
     column: int
@@ -189,8 +189,12 @@ class Positions(Mapping[str, int]):
         if extent is None:
             return None
         quoted = self._content[extent.first : extent.last].decode("utf-8", "replace")
-        text = printable(" ".join((_label(pointer, quoted) + quoted[: 4 * SHOWN]).split()))
-        text = text if len(text) <= SHOWN and len(quoted) <= 4 * SHOWN else text[: SHOWN - 3] + "..."
+        text = printable(" ".join((_label(pointer, quoted) + quoted[: 4 * MOST_CHARACTERS]).split()))
+        text = (
+            text
+            if len(text) <= MOST_CHARACTERS and len(quoted) <= 4 * MOST_CHARACTERS
+            else text[: MOST_CHARACTERS - 3] + "..."
+        )
         return Region(*self.place(extent.first), *self.place(extent.last), text)
 
     @property

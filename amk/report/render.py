@@ -55,15 +55,15 @@ def as_json(diagnostic: Diagnostic) -> dict[str, Any]:
     }
 
 
-def _full(diagnostic: Diagnostic, colour: bool, said: set[tuple[str, str]]) -> str:
-    """said: code and line of every reason and help so far; what findings of one code have in common is said once."""
+def _full(diagnostic: Diagnostic, colour: bool, earlier: set[tuple[str, str]]) -> str:
+    """earlier: code and line of every reason and help so far; what findings of one code have in common is said once."""
     lines = [f"{_label(diagnostic, colour)}: {_bold(printable(diagnostic.message), colour)}"]
     place, path = _place(diagnostic.where), diagnostic.where.path if diagnostic.where else None
     if place or path:
         lines.append("  --> " + "   ".join(part for part in (place, f"({printable(path)})" if path else "") if part))
     body = [(diagnostic.code, line) for line in _body(diagnostic)]
-    lines += [f"   {line}" for code, line in body if line[0] != "=" or (code, line) not in said]
-    said.update(body)
+    lines += [f"   {line}" for code, line in body if line[0] != "=" or (code, line) not in earlier]
+    earlier.update(body)
     return "\n".join(lines)
 
 

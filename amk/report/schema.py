@@ -36,11 +36,11 @@ def as_name(text: str, otherwise: str) -> str:
     return cut if is_name(cut) else otherwise
 
 
-def closest(text: str, known: Iterable[str]) -> str | None:
+def closest(text: str, names: Iterable[str]) -> str | None:
     """A help line naming up to three known names that resemble `text`, ignoring case; None if none does."""
     if len(text) > 200:
         return None
-    by_folded = {name.lower(): name for name in known}
+    by_folded = {name.lower(): name for name in names}
     matches = difflib.get_close_matches(text.lower(), list(by_folded), n=3, cutoff=0.5)
     return f"did you mean {' or '.join(by_folded[name] for name in matches)}?" if matches else None
 

@@ -108,8 +108,8 @@ def _at(code: str, message: str, path: Path, help: str | None = None) -> Diagnos
     return Diagnostic(code, message, where=Where(path=json_pointer(path)), help=help)
 
 
-def _missing(kind: str, name: str, known: Iterable[str], path: Path) -> Diagnostic:
-    return _at("AMK009", f"there is no {kind} '{name}'", path, closest(name, known))
+def _missing(kind: str, name: str, names: Iterable[str], path: Path) -> Diagnostic:
+    return _at("AMK009", f"there is no {kind} '{name}'", path, closest(name, names))
 
 
 def _unique(schedule: Schedule) -> Iterator[Diagnostic]:

@@ -77,22 +77,22 @@ class Sampling:
 GREEDY = Sampling()
 
 
-def serves(planned: Mode, sampling: Sampling) -> bool:
-    """Whether a schedule of mode `planned` can choose tokens so."""
+def serves(mode: Mode, sampling: Sampling) -> bool:
+    """Whether a schedule of mode `mode` can choose tokens so."""
     wanted = sampling.mode
-    return wanted == "greedy" or (planned != "greedy" and set(SEARCHES[wanted]) <= set(SEARCHES[planned]))
+    return wanted == "greedy" or (mode != "greedy" and set(SEARCHES[wanted]) <= set(SEARCHES[mode]))
 
 
-def require(planned: Mode, sampling: Sampling) -> None:
-    """AMK015 (exit 2) unless a schedule of mode `planned` can serve the request."""
+def require(mode: Mode, sampling: Sampling) -> None:
+    """AMK015 (exit 2) unless a schedule of mode `mode` can serve the request."""
     wanted = sampling.mode
-    if serves(planned, sampling):
+    if serves(mode, sampling):
         return
-    does = "takes the most probable token" if planned == "greedy" else f"was planned for {planned} sampling"
+    does = "takes the most probable token" if mode == "greedy" else f"was planned for {mode} sampling"
     message = f"the schedule {does}, the request needs {wanted} sampling"
     facts = (because("the steps that draw and filter are part of the schedule that was proved"),)
     raise AmkError(Diagnostic("AMK015", message, facts=facts, help=f"plan with --sampling {wanted}"))
 
 
-def _outside(name: str, value: float, allowed: str) -> AmkError:
-    return AmkError(Diagnostic("AMK015", f"{name} is {value}, it must be {allowed}"))
+def _outside(name: str, value: float, bounds: str) -> AmkError:
+    return AmkError(Diagnostic("AMK015", f"{name} is {value}, it must be {bounds}"))

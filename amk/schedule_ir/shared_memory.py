@@ -92,20 +92,20 @@ def _touched(schedule: Schedule, program: Program, step: Step, names: set[str]) 
     return read, written
 
 
-def _live(touched: Sequence[tuple[set[str], set[str]]], follows: Sequence[set[int]]) -> list[set[str]]:
+def _live(uses: Sequence[tuple[set[str], set[str]]], follows: Sequence[set[int]]) -> list[set[str]]:
     """Live at a stage: touched there, or written before and read after. The greatest backward fixpoint of
     before(s) = reads(s) + (after(s) - writes(s)), after(s) = union of before over what follows."""
-    before: list[set[str]] = [set() for _ in touched]
+    before: list[set[str]] = [set() for _ in uses]
     changed = True
     while changed:
         changed = False
-        for i in range(len(touched) - 1, -1, -1):
-            read, written = touched[i]
+        for i in range(len(uses) - 1, -1, -1):
+            read, written = uses[i]
             after = set().union(*(before[j] for j in follows[i]))
             new = read | (after - written)
             if new != before[i]:
                 before[i], changed = new, True
     return [
         read | written | (before[i] & set().union(*(before[j] for j in follows[i])))
-        for i, (read, written) in enumerate(touched)
+        for i, (read, written) in enumerate(uses)
     ]

@@ -85,12 +85,12 @@ class Frame:
         return self._token_bytes(token).decode("utf-8", "replace")
 
 
-def usage(found: Usage) -> dict[str, Any]:
-    prompt, answer, right = found.prompt_tokens, found.completion_tokens, found.accepted_tokens
-    guesses = {"accepted_prediction_tokens": right, "rejected_prediction_tokens": found.drafted_tokens - right}
+def usage(counts: Usage) -> dict[str, Any]:
+    prompt, answer, right = counts.prompt_tokens, counts.completion_tokens, counts.accepted_tokens
+    guesses = {"accepted_prediction_tokens": right, "rejected_prediction_tokens": counts.drafted_tokens - right}
     return {
         "prompt_tokens": prompt, "completion_tokens": answer, "total_tokens": prompt + answer,
-        "prompt_tokens_details": {"cached_tokens": found.cached_tokens}, "completion_tokens_details": guesses,
+        "prompt_tokens_details": {"cached_tokens": counts.cached_tokens}, "completion_tokens_details": guesses,
     }  # fmt: skip
 
 

@@ -34,7 +34,7 @@ CLOSED_REQUEST = 499
 """Nobody sees it but the metrics: the client had gone."""
 RETRY_SECONDS = "1"
 
-Asked = TypeVar("Asked", ChatRequest, CompletionRequest)
+Body = TypeVar("Body", ChatRequest, CompletionRequest)
 Handler = Callable[[HttpRequest], Awaitable[Response]]
 
 
@@ -108,7 +108,7 @@ class Server:
         ]
         return await self._answered(http, asked, prompts)
 
-    async def _body(self, http: HttpRequest, kind: type[Asked]) -> Asked:
+    async def _body(self, http: HttpRequest, kind: type[Body]) -> Body:
         if http.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             raise Refused(415, "the body's content type must be application/json")
         try:
@@ -138,26 +138,26 @@ class Server:
         return bytes(content)
 
     async def _answered(
-        self, http: HttpRequest, asked: ChatRequest | CompletionRequest, prompts: Sequence[list[int]]
+        self, http: HttpRequest, body: ChatRequest | CompletionRequest, prompts: Sequence[list[int]]
     ) -> Response:
-        requests = [Request(http.state.client, each, await self._options(asked, each), asyncio.get_running_loop())
+        requests = [Request(http.state.client, each, await self._options(body, each), asyncio.get_running_loop())
                     for each in prompts]  # fmt: skip
-        frame = Frame("chat" if isinstance(asked, ChatRequest) else "completion", self.name, self._token_bytes)
+        frame = Frame("chat" if isinstance(body, ChatRequest) else "completion", self.name, self._token_bytes)
         try:
             for request in requests:
                 self.decoding.submit(request)
         except Busy:
             self._cancel(requests)
             raise
-        if asked.stream:
-            return EventStream(self._events(requests, frame, asked.usage_in_stream), self.limits.read_seconds)
+        if body.stream:
+            return EventStream(self._events(requests, frame, body.usage_in_stream), self.limits.read_seconds)
         return await self._whole(http, requests, frame)
 
-    async def _options(self, asked: ChatRequest | CompletionRequest, prompt: list[int]) -> Options:
+    async def _options(self, body: ChatRequest | CompletionRequest, prompt: list[int]) -> Options:
         """AMK014 for a prompt without room, AMK005 and AMK015 for what cannot be done."""
         check_room(prompt, self.model.spec.vocab, self.model.context)
         most = min(self.limits.tokens, self.model.context - len(prompt) + 1)
-        return await asyncio.to_thread(self.model.restricted, asked.options(most, self.model.suggested))
+        return await asyncio.to_thread(self.model.restricted, body.options(most, self.model.suggested))
 
     def _cancel(self, requests: Sequence[Request]) -> None:
         for request in requests:

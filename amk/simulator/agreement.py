@@ -9,14 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 TOP = 5
-RANKED = 3
+LEAST_POINTS = 3
 """Kernels from which on a rank correlation says something."""
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """pairs: (name, measured ms, predicted ms). spearman: None with fewer than `RANKED` pairs. recall: share of the TOP
-    fastest that are among the TOP predicted ones. near: share of the kernels within 15% of the fastest."""
+    """pairs: (name, measured ms, predicted ms). spearman: None with fewer than `LEAST_POINTS` pairs. recall: share of
+    the TOP fastest that are among the TOP predicted ones. near: share of the kernels within 15% of the fastest."""
 
     pairs: tuple[tuple[str, float, float], ...]
     spearman: float | None
@@ -34,7 +34,7 @@ def agreement(pairs: Sequence[tuple[str, float, float]]) -> Agreement:
     best = set(np.argsort(measured, kind="stable")[:top].tolist())
     named = set(np.argsort(predicted, kind="stable")[:top].tolist())
     return Agreement(
-        tuple(pairs), spearman(measured, predicted) if len(pairs) >= RANKED else None,
+        tuple(pairs), spearman(measured, predicted) if len(pairs) >= LEAST_POINTS else None,
         float(np.median(errors)), float(errors.max()),
         len(best & named) / top, float(np.mean(measured <= 1.15 * measured.min())),
     )  # fmt: skip

@@ -36,50 +36,64 @@ class _Data(BaseModel):
 
 
 class Constants(_Data):
-    """read_gbps: all SMs together. sm_gbps: one SM alone. fast_sms, fast_gain: share of the SMs that stand in small
-    groups of the chip, and their bandwidth relative to the others.
-
-    copy_us: latency of a copy into shared memory. copy_overhead: bytes of the memory's time that a copy costs beside
-    its own. gemv_us: a product's time beside its chunks: the first one is looked for, the last sums are written.
-    chunk_us, chunk_gbps: a warp's time for a chunk, fixed and by size. drain_gbps: all warps of an SM. issue_us: asking
-    for a copy that was held back. refill_fence_us: per chunk. l2_us: a load that the L2 answers. queue_us_per_kib: what
-    each KiB of copies in flight adds to that. l2_gbps: one SM from the L2. miss_us: what cache rows take longer that
-    were not asked for ahead. hop_us: from a signal until others can see it. poll_us: what
-    each warp that polls a counter, of all workers, adds to that, as requests of one line are answered one after the
-    other. skew_us: spread of equal SMs: the last of n is late by sqrt(2 ln n) of it. fence_us, fence_us_per_kib: a
-    release, and what each KiB of copies in flight before it adds. barrier_us, barrier_warp_us: a CTA barrier. step_us:
-    entering a step. round_us: 512 bytes through a warp's registers. far_us_per_kib: the same for attention over cache
-    rows.
-    """
+    """What a GPU takes: rates in 10^9 bytes/s (`_gbps`), times in microseconds (`_us`)."""
 
     target: str
     read_gbps: Rate
+    """Device memory, all SMs together."""
     sm_gbps: Rate
+    """Device memory, one SM alone."""
     fast_sms: Annotated[float, Field(ge=0, le=1)]
+    """Share of the SMs that stand in small groups of the chip."""
     fast_gain: Annotated[float, Field(ge=1, le=4)]
+    """Their bandwidth relative to that of the others."""
     copy_us: Cost
+    """Latency of a copy into shared memory."""
     copy_overhead: Cost
+    """Bytes of the memory's time that a copy costs beside its own."""
     gemv_us: Cost
+    """A product's time beside its chunks: the first one is looked for, the last sums are written."""
     chunk_us: Cost
+    """A warp's time for a chunk, whatever its size."""
     chunk_gbps: Rate
+    """What a warp multiplies, beside that."""
     drain_gbps: Rate
+    """Chunks that all warps of an SM drain."""
     refill_fence_us: Cost
+    """Per chunk."""
     l2_us: Cost
+    """A load that the L2 answers."""
     l2_gbps: Rate
+    """One SM from the L2."""
     miss_us: Cost
+    """What cache rows take longer that were not asked for ahead."""
     hop_us: Cost
+    """From a signal until others can see it."""
     poll_us: Cost
+    """What each warp that polls a counter, of all workers, adds to `hop_us`: requests of one line are answered one
+    after the other."""
     skew_us: Cost
+    """Spread of equal SMs: the last of n is late by sqrt(2 ln n) of it."""
     fence_us: Cost
+    """A release."""
     fence_us_per_kib: Cost
+    """What each KiB of copies in flight before a release adds to it."""
     queue_us_per_kib: Cost
+    """What each KiB of copies in flight adds to `l2_us`."""
     issue_us: Cost
+    """Asking for a copy that was held back."""
     barrier_us: Cost
+    """A CTA barrier."""
     barrier_warp_us: Cost
+    """What each warp adds to it."""
     step_us: Cost
+    """Entering a step."""
     round_us: Cost
+    """512 bytes through a warp's registers."""
     far_us_per_kib: Cost
+    """A KiB of the cache rows that attention reads."""
     sources: dict[str, str]
+    """Where each number is from, by its name."""
 
     @property
     def origin(self) -> str:

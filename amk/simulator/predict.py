@@ -224,7 +224,7 @@ def _layer_ends(engine: Engine) -> list[float]:
     return [max(column) for column in zip(*ends, strict=True)] or [engine.now]
 
 
-def _phases(engine: Engine, seen: int, layers: int) -> tuple[Phase, ...]:
+def _phases(engine: Engine, simulated_layers: int, layers: int) -> tuple[Phase, ...]:
     """Mean over workers. The layers that were not simulated count as the last one."""
     groups = engine.window.groups
     workers = sum(len(g.workers) for g in groups)
@@ -235,7 +235,7 @@ def _phases(engine: Engine, seen: int, layers: int) -> tuple[Phase, ...]:
         group = groups[span.group]
         item = engine.window.items[group.program][span.item]
         name, layer = names[group.program][span.item], item.loops.get("l")
-        factor = 1 + layers - seen if layer == seen - 1 else 1
+        factor = 1 + layers - simulated_layers if layer == simulated_layers - 1 else 1
         runs[name] = layers if layer is not None else runs.get(name, 1)
         sums[name][span.part] += (span.end - span.start) * factor * len(group.workers) / workers
     return tuple(Phase(name, runs[name], dict(parts)) for name, parts in sums.items())

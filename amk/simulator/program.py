@@ -87,7 +87,7 @@ class Unrolled:
         self.layouts: dict[str, StreamLayout] = {s.name: stream_layout(self.schedule, s) for s in schedule.streams}
         self.counters = [self._counters(n) for n in range(len(self.items))]
         self.differing = [differing([*w.values(), *s.values()]) for w, s in self.counters]
-        self.known: dict[Path, dict[tuple[str, ...], dict[tuple[int, ...], Share]]] = {}
+        self.shares: dict[Path, dict[tuple[str, ...], dict[tuple[int, ...], Share]]] = {}
 
     def at(self, pos: int, fast: tuple[bool, ...]) -> Window:
         """Groups of workers that are alike at this position; fast[w]: worker w runs on a faster SM."""
@@ -148,7 +148,7 @@ class Unrolled:
         """What each worker does in the step; looked up if nothing that it depends on differs from what others have."""
         if isinstance(item.step.op, BarrierOp | WaitOp | SignalOp):
             return [NOTHING] * len(workers)
-        known = self.known.setdefault(item.site.path, {})
+        known = self.shares.setdefault(item.site.path, {})
         keys: dict[tuple[str, ...], list[tuple[int, ...]]] = {}
         shares = []
         for k, worker in enumerate(workers):

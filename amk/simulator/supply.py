@@ -43,7 +43,7 @@ class Supply:
         self.room, self.level, self.fetch, self.allowed, self.need, self.direct = self.left
         self.allowed[:] = NEVER
         self.capacity = np.zeros(n)
-        self.owed = np.zeros(n)
+        self.debt = np.zeros(n)
         self.ahead = np.zeros(n, bool)
         self.drain = np.zeros(n)
         self.latency = latency
@@ -68,15 +68,18 @@ class Supply:
 
     def begin_drain(
         self, group: int, amount: float, rate: float, copy_us: float = 0.0, chunk_us: float = 0.0,
-        held: float = 0.0, owed: float = 0.0,
+        held_bytes: float = 0.0, owed_bytes: float = 0.0,
     ) -> None:  # fmt: skip
-        """copy_us + chunk_us: from the request of a copy until its slot is free again, if that limits the ring. What is
-        asked for again is a slot that was drained as a whole. held: bytes that are not asked for until `refill`, beside
-        those that were owed before, without which the ring does until `end_drain`."""
+        """A group begins to drain `amount` bytes at `rate`.
+
+        copy_us + chunk_us: from the request of a copy until its slot is free again, if that limits the ring; a slot is
+        requested again once it was drained as a whole. held_bytes: requested at `refill`, not before. owed_bytes: held
+        back by an earlier product; the ring does without them until `end_drain`.
+        """
         self.need[group], self.drain[group] = amount, rate
-        if owed:
-            self.owed[group] = owed
-            self.capacity[group] -= owed
+        if owed_bytes:
+            self.debt[group] = owed_bytes
+            self.capacity[group] -= owed_bytes
             self.room[group] = max(0.0, self.capacity[group] - self.level[group])
             self.allowed[group] = NEVER
         if copy_us + chunk_us:
@@ -84,18 +87,18 @@ class Supply:
         self.slot[group] = chunk_us if self.ahead[group] else 0.0
         if not self.ahead[group]:
             self.fetch[group] = amount
-        elif held:
-            beyond = max(SPARE, self.capacity[group] - held)
+        elif held_bytes:
+            beyond = max(SPARE, self.capacity[group] - held_bytes)
             self.allowed[group] = max(0.0, amount - self.level[group] + beyond)
         self.changed = True
 
     def end_drain(self, group: int) -> None:
         """What was owed when the product began is still not asked for."""
-        if self.owed[group]:
+        if self.debt[group]:
             self.allowed[group] = self.outstanding(group)
-            self.capacity[group] += self.owed[group]
+            self.capacity[group] += self.debt[group]
             self.room[group] = self.capacity[group] - self.level[group]
-            self.owed[group] = 0.0
+            self.debt[group] = 0.0
             self.changed = True
 
     def refill(self, group: int, amount: float = NEVER) -> None:
@@ -184,14 +187,14 @@ class Supply:
         return crossed[4].nonzero()[0].tolist(), crossed[5].nonzero()[0].tolist()
 
 
-def _fair(wanted: F64, members: F64, bandwidth: float) -> F64:
+def _fair(demand: F64, members: F64, bandwidth: float) -> F64:
     """Max-min fair rate of each flow: nobody gets more than it wants, the rest is shared equally."""
-    if float(wanted @ members) <= bandwidth:
-        return wanted
-    order = wanted.argsort(kind="stable")
+    if float(demand @ members) <= bandwidth:
+        return demand
+    order = demand.argsort(kind="stable")
     left, users = bandwidth, float(members.sum())
-    rates = wanted.copy()
-    for place, (one, count) in enumerate(zip(wanted[order].tolist(), members[order].tolist(), strict=True)):
+    rates = demand.copy()
+    for place, (one, count) in enumerate(zip(demand[order].tolist(), members[order].tolist(), strict=True)):
         level = left / users
         if one >= level:
             rates[order[place:]] = level

@@ -58,7 +58,7 @@ class Footprints:
         self.geometry = schedule.geometry()
         self.tables = {n: np.array(c, np.int64) for n, c in schedule.tables.items()}
         self.tagged = {b.name: b for b in schedule.buffers if b.tagged}
-        self.known: dict[Path, dict[tuple[str, ...], dict[tuple[int, ...], Touched]]] = {}
+        self.touches: dict[Path, dict[tuple[str, ...], dict[tuple[int, ...], Touched]]] = {}
 
     def mentions(self, item: Item) -> bool:
         """Whether the step names a tagged buffer."""
@@ -71,7 +71,7 @@ class Footprints:
         """Of the first and the last agent of the role, between which the others lie. Looked up if nothing that they
         read of worker and position differs from what others had.
         """
-        known = self.known.setdefault(item.site.path, {})
+        known = self.touches.setdefault(item.site.path, {})
         for names, values in known.items():
             before = values.get(tuple(self._read(name, worker, pos) for name in names))
             if before is not None:

@@ -105,10 +105,10 @@ class Agent:
         self,
         source: tuple[Buffer, int, int] | None,
         target: tuple[Buffer, int, int],
-        done: Counter,
+        counter: Counter,
         value: object = None,
     ) -> None:
-        """Issue an asynchronous copy (cp.async): it runs on its own, later, and adds 1 to `done`.
+        """Issue an asynchronous copy (cp.async): it runs on its own, later, and adds 1 to `counter`.
 
         Bulk copies, which need proxy fences, are `load` and `store`.
 
@@ -118,7 +118,7 @@ class Agent:
         if source is not None:
             engine.read(*source, value=value)
         engine.write(*target, value=value)
-        engine.signal(done)
+        engine.signal(counter)
 
     def init(self, barrier: Barrier) -> None:
         """`mbarrier.init`, once: uses that may come before it are races. Without it the barrier is there at once."""

@@ -99,9 +99,9 @@ def ordering(block: System, acquires: Bools, releases: Bools) -> System:
     )
 
 
-def _offsets(first: I64, kept: Bools) -> I64:
+def _offsets(first: I64, mask: Bools) -> I64:
     """Offsets of the rows that are kept."""
-    upto: I64 = np.concatenate(([0], np.cumsum(kept)))[first]
+    upto: I64 = np.concatenate(([0], np.cumsum(mask)))[first]
     return upto
 
 

@@ -67,7 +67,7 @@ def _lines(program_cut: Cut, periods: int) -> dict[Key, Line]:
         out = spelled(program_cut, number)
         run, trouble = ran(parse_system(json.dumps(out.document()).encode(), "evidence"))
         need(trouble is None, f"in a run of {number} periods: {'' if trouble is None else trouble.kind}")
-        for table, known in (("wait", run.met), ("signal", run.sent)):
+        for table, known in (("wait", run.wait_counts), ("signal", run.sent)):
             for row, event_number in enumerate(getattr(run.block, f"{table}_event").tolist()):
                 event, q = out.index[event_number]
                 if program_cut.counters[event.of][1]:
@@ -112,11 +112,11 @@ def _guess(program_cut: Cut, system: System, periods: int) -> dict[Key, Row]:
     return claims
 
 
-def _settled(found: Plain, claims: dict[Key, Row], periods: int) -> dict[Key, Row]:
+def _settled(plain: Plain, claims: dict[Key, Row], periods: int) -> dict[Key, Row]:
     """Without claims that do not follow from the others."""
-    waits = {event.key: event for event in found.cut.events() if event.does == "wait"}
+    waits = {event.key: event for event in plain.cut.events() if event.does == "wait"}
     while True:
-        knowledge, kept, dropped = Knowledge(found.cut, claims, periods), dict[Key, Row](), False
+        knowledge, kept, dropped = Knowledge(plain.cut, claims, periods), dict[Key, Row](), False
         for key, row in claims.items():
             kept[key] = {}
             for w, known in row.items():
@@ -129,11 +129,11 @@ def _settled(found: Plain, claims: dict[Key, Row], periods: int) -> dict[Key, Ro
         claims = kept
 
 
-def _proved(knowledge: Knowledge, wait: Any, w: int, known: OverCount) -> OverCount:
+def _proved(knowledge: Knowledge, wait: Any, w: int, claim: OverCount) -> OverCount:
     """The halves of a claim that follow."""
-    counted = known.count and knowledge.proved(wait, w, OverCount(known.count))
-    moving = known.offset > -inf and knowledge.proved(wait, w, OverCount(0, known.offset))
-    return OverCount(known.count if counted else 0, known.offset if moving else -inf)
+    counted = claim.count and knowledge.proved(wait, w, OverCount(claim.count))
+    moving = claim.offset > -inf and knowledge.proved(wait, w, OverCount(0, claim.offset))
+    return OverCount(claim.count if counted else 0, claim.offset if moving else -inf)
 
 
 def _runs(program_cut: Cut, system: System, periods: int) -> Json:
@@ -162,15 +162,15 @@ def _first_waits(program_cut: Cut) -> dict[int, int]:
     return held
 
 
-def _stop(system: System, upto: Any, length: Any, held: dict[int, int]) -> list[int]:
+def _stop(system: System, upto: Any, length: Any, stops: dict[int, int]) -> list[int]:
     looped = np.flatnonzero((length > 0) & (upto < system.agent_size))
     first = system.agent_first
-    return [*(int(first[w] + upto[w]) for w in looped), *(int(first[w]) + place for w, place in held.items())]
+    return [*(int(first[w] + upto[w]) for w in looped), *(int(first[w]) + place for w, place in stops.items())]
 
 
-def _rest_of(legs: list[list[int]], done: Any) -> list[list[int]]:
+def _rest_of(legs: list[list[int]], starts: Any) -> list[list[int]]:
     """A run without the first events of each agent that are done already."""
-    left, found = done.tolist(), []
+    left, found = starts.tolist(), []
     for agent, _, count in legs:
         skipped = min(left[agent], count)
         left[agent] -= skipped

@@ -177,8 +177,8 @@ class _Call:
             case verb:
                 getattr(stream, verb)(self._of(one.of, self.buffers), *numbers, value=said, proxy=one.proxy)
 
-    def _of(self, named: Named, known: dict[str, Any]) -> Any:
+    def _of(self, named: Named, values: dict[str, Any]) -> Any:
         name = named.at(self.lap)
-        if name not in known:
+        if name not in values:
             raise refuse("AMK009", f"there is no {name} at lap {self.lap}")
-        return known[name]
+        return values[name]

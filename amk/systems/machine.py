@@ -115,7 +115,7 @@ class Machine:
         for buffer, lo, hi, value in zip(*(column.tolist() for column in columns), strict=True):
             self._hold(buffer, lo, hi, value)
         self.order: list[int] = []
-        self.met: dict[int, int] = {}
+        self.wait_counts: dict[int, int] = {}
         """Per wait: how many phases were over, or stores done, when it was met."""
         self.sent: dict[int, int] = {}
         """Per signal: the same, before it."""
@@ -146,7 +146,7 @@ class Machine:
         event = self.at[agent]
         self.order.append(event)
         for row, (counter, _, rule, acquires) in enumerate(self.waits[event], self.first_row[0][event]):
-            self.met[row] = self._count(counter)
+            self.wait_counts[row] = self._count(counter)
             if acquires:
                 self._join(agent, (self.over if rule in (PARITY, NEXT_PHASE) else self.signal_clocks)[counter])
         self.clock[agent][agent] = self.index_of[event] + 1
@@ -207,13 +207,13 @@ class Machine:
         trouble = None
         for other in self.touched[buffer]:
             if other.lo < hi and lo < other.hi:
-                trouble = trouble or self._met(agent, ordinary, kind, event, other, box)
+                trouble = trouble or self._conflict(agent, ordinary, kind, event, other, box)
         if trouble is None:
             trouble = self._content(event, box, kind, value)
         self.touched[buffer].append(Touch(event, agent, self.index_of[event], lo, hi, kind, ordinary))
         return trouble
 
-    def _met(self, agent: int, ordinary: bool, kind: int, event: int, other: Touch, box: Box) -> Trouble | None:
+    def _conflict(self, agent: int, ordinary: bool, kind: int, event: int, other: Touch, box: Box) -> Trouble | None:
         both = (box[0], max(box[1], other.lo), min(box[2], other.hi))
         unordered = other.agent != agent and self.clock[agent].get(other.agent, 0) <= other.index
         if unordered and conflict(kind, other.kind):

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from amk.systems.verdict import Verdict
 
 _LISTS: Final[list[list[Verdict | LoopVerdict]]] = []
-Told = TypeVar("Told", "Verdict", "LoopVerdict")
+AnyVerdict = TypeVar("AnyVerdict", "Verdict", "LoopVerdict")
 
 
 @contextmanager
@@ -25,7 +25,7 @@ def observed() -> Iterator[list[Verdict | LoopVerdict]]:
         del _LISTS[next(k for k, one in enumerate(_LISTS) if one is mine)]
 
 
-def tell(verdict: Told) -> Told:
+def tell(verdict: AnyVerdict) -> AnyVerdict:
     for mine in _LISTS:
         mine.append(verdict)
     return verdict

@@ -26,7 +26,7 @@ from amk.systems.verdict import Status, Verdict, judged
 
 PERIODS: Final = (4, 6, 10, 17)
 """Periods that are unrolled: few first, more where accesses are far apart."""
-PEELED: Final = 3
+PEEL_CHOICES: Final = 3
 NARROWER: Final = "bound the counts: a loop of few laps, or a parameter of few values, is decided one by one"
 MOST: Final = 400
 """Unrollings that are judged."""
@@ -94,12 +94,12 @@ class LoopVerdict:
 class _Unrollings:
     def __init__(self, system: LoopSystem) -> None:
         self.system = system
-        self.known: dict[int, Verdict] = {}
+        self.verdicts: dict[int, Verdict] = {}
 
     def __getitem__(self, laps: int) -> Verdict:
-        if laps not in self.known:
-            self.known[laps] = judged(self.system.unrolled(laps).flat())
-        return self.known[laps]
+        if laps not in self.verdicts:
+            self.verdicts[laps] = judged(self.system.unrolled(laps).flat())
+        return self.verdicts[laps]
 
     def first_unsafe(self, most: int, period: int) -> Verdict | None:
         """With some laps more to try changes on: what mends one lap need not mend the loop."""
@@ -139,7 +139,7 @@ def judged_loops(system: LoopSystem, program: Program | None = None) -> LoopVerd
             return LoopVerdict(system, most, None, None, perf_counter() - start, (Proof(program, laps, rests),))
         reason = rests
     unproved = reason or f"the loop repeats after {laps} laps, too many to unroll"
-    return LoopVerdict(system, max(unrollings.known, default=0), None, unproved, perf_counter() - start)
+    return LoopVerdict(system, max(unrollings.verdicts, default=0), None, unproved, perf_counter() - start)
 
 
 def _proved(program: Program, laps: int, periods: int) -> tuple[Json, ...] | str:
@@ -147,7 +147,7 @@ def _proved(program: Program, laps: int, periods: int) -> tuple[Json, ...] | str
     found = []
     for rest in range(laps):
         reasons: list[str] = []
-        for peeled in range(PEELED):
+        for peeled in range(PEEL_CHOICES):
             try:
                 evidence = attempt(program, laps, peeled, rest, periods - peeled)
                 proved_from(program, laps, evidence)

@@ -86,7 +86,7 @@ class _Reader:
         return replace(block, wait_threshold=threshold, signal_amount=amount, counter_init=init)
 
     def threshold(self, row: int) -> int:
-        counter, met = int(self.block.wait_counter[row]), self.run.met[row]
+        counter, met = int(self.block.wait_counter[row]), self.run.wait_counts[row]
         if self.rules.wait[row] == EQUAL:
             return met
         if self.rules.wait[row] == PARITY:
@@ -141,7 +141,7 @@ class _Reader:
         return totals[phases] if phases < len(totals) else None
 
     def around(self, row: int, counter: int) -> tuple[int, int | None]:
-        met = self.run.met[row]
+        met = self.run.wait_counts[row]
         if self.rules.wait[row] == PARITY:
             return self.total(counter, max(0, met - 1)), self.upper(counter, met + 1)
         values = [self.initial[counter], *self.run.stored.get(counter, ())]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from amk.systems.open_loop import LoopVerdict
     from amk.systems.verdict import Verdict
 
-SHOWN = 3
+MOST_VERDICTS = 3
 """Verdicts of one test that are told."""
 _KEY = pytest.StashKey[list["Verdict | LoopVerdict"]]()
 
@@ -34,5 +34,5 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     report = yield
     if report.when == "call" and report.failed:
         wrong = [verdict for verdict in item.stash.get(_KEY, []) if not verdict.safe]
-        report.sections += [(f"amk verify: {v.system.name}", v.explain()) for v in wrong[:SHOWN]]
+        report.sections += [(f"amk verify: {v.system.name}", v.explain()) for v in wrong[:MOST_VERDICTS]]
     return report

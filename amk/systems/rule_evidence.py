@@ -24,7 +24,7 @@ def evidence(system: FlatSystem, block: Json, orders: Json) -> tuple[Json, Syste
     run, trouble = ran(system)
     assert trouble is None, trouble
     claims: Json = {
-        "met": [run.met[row] for row in range(len(block["wait_counter"]))],
+        "met": [run.wait_counts[row] for row in range(len(block["wait_counter"]))],
         "sent": [run.sent[row] for row in range(len(block["signal_counter"]))],
     }
     found = skeleton(block, orders, claims)
@@ -40,9 +40,9 @@ def _system(columns: Json) -> System:
     return System(**fields | {"event_tag": tags})
 
 
-def _count_ranges(found: Skeleton, clocks: Clocks) -> Iterator[Pair]:
-    reading = found.reading
-    for event, counter, low, high, waits in found.count_ranges:
+def _count_ranges(skeleton: Skeleton, clocks: Clocks) -> Iterator[Pair]:
+    reading = skeleton.reading
+    for event, counter, low, high, waits in skeleton.count_ranges:
         target = event - 1 if waits else event
         known = over(CountRange(event, counter, low, high, waits), clocks)
         last: dict[int, int] = {}
@@ -52,12 +52,12 @@ def _count_ranges(found: Skeleton, clocks: Clocks) -> Iterator[Pair]:
             if agent != reading.agent_of[event] and int(clocks.system.index_of[other]) < int(known[agent]):
                 last[agent] = max(last.get(agent, other), other)
         yield from ((other, target) for other in last.values())
-        if high is not None and (counter, high) in found.watchers:
-            yield event, found.watchers[counter, high]
+        if high is not None and (counter, high) in skeleton.watchers:
+            yield event, skeleton.watchers[counter, high]
 
 
-def _expected(found: Skeleton, clocks: Clocks) -> Iterator[Pair]:
-    reading = found.reading
+def _expected(skeleton: Skeleton, clocks: Clocks) -> Iterator[Pair]:
+    reading = skeleton.reading
     for row, rule in enumerate(reading.signal_rule):
         if rule == ONLY_EXPECT:
             event, counter = reading.signal_event[row], reading.block["signal_counter"][row]
@@ -70,8 +70,8 @@ def _precedes(clocks: Clocks, before: int, after: int) -> bool:
     return bool(clocks.precedes(np.array([before]), np.array([after]))[0])
 
 
-def _fences(found: Skeleton, clocks: Clocks) -> Iterator[Pair]:
-    reading, block = found.reading, found.reading.block
+def _fences(skeleton: Skeleton, clocks: Clocks) -> Iterator[Pair]:
+    reading, block = skeleton.reading, skeleton.reading.block
     fences = [event for event, proxy in enumerate(reading.proxy) if proxy == FENCE]
     first = block["access_first"]
     writes: dict[int, list[tuple[int, int]]] = defaultdict(list)

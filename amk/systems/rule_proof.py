@@ -126,7 +126,7 @@ def _waits(reading: Reading) -> tuple[list[int], list[CountRange]]:
     block, count_ranges = reading.block, []
     thresholds = list(block["wait_threshold"])
     for row, rule in enumerate(reading.wait_rule):
-        counter, event, met = block["wait_counter"][row], reading.wait_event[row], reading.met[row]
+        counter, event, met = block["wait_counter"][row], reading.wait_event[row], reading.wait_counts[row]
         if rule == PARITY:
             totals = reading.totals[counter]
             need(met < len(totals) and met % 2 != thresholds[row], "a wait is met by a phase of another parity")

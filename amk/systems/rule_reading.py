@@ -52,7 +52,7 @@ class Reading:
         need(all(parity in (0, 1) for rule, parity in parities if rule == PARITY), "a parity is neither 0 nor 1")
         touched = zip(self.proxy, pairwise(block["access_first"]), strict=True)
         need(all(a == b for proxy, (a, b) in touched if proxy == FENCE), "a proxy fence touches memory")
-        self.met, self.sent = numbers(claims.get("met"), waits), numbers(claims.get("sent"), signals)
+        self.wait_counts, self.sent = numbers(claims.get("met"), waits), numbers(claims.get("sent"), signals)
         firsts = block["agent_first"]
         self.agent_of = [w for w in range(len(firsts) - 1) for _ in range(firsts[w], firsts[w + 1])]
         self.wait_event, self.signal_event = owners(block["wait_first"]), owners(block["signal_first"])

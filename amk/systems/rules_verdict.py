@@ -246,7 +246,7 @@ def _waited(run: Machine, event: int) -> list[Fact]:
     told_so = event_text(system, last)
     if run.phases[counter] is None:
         return [shown(f"{who(system, last)}: {told_so}")]
-    over = run.met[row]
+    over = run.wait_counts[row]
     return [shown(f"{who(system, last)}: {told_so}, which it found with {over} phase{'s' * (over != 1)} over")]
 
 
@@ -284,10 +284,10 @@ def _deadlock(system: FlatSystem, run: Machine, trouble: Trouble) -> Diagnostic:
     return Diagnostic(code, message, where=where(system, first[0]), facts=tuple(facts), help=help_)
 
 
-def _unblocked(run: Machine, counter: int, name: str, owed: bool) -> str:
-    """What to look at; owed: somebody would signal, if they went on."""
+def _unblocked(run: Machine, counter: int, name: str, signal_exists: bool) -> str:
+    """What to look at; signal_exists: somebody would signal, if they went on."""
     phase = run.phases[counter]
-    if owed:
+    if signal_exists:
         return (
             "send one of the signals that are waited for before the wait that holds its agent up; if a barrier is in "
             "another phase than you mean, look at the parity of the wait, or at how many arrivals the barrier counts"

@@ -28,16 +28,16 @@ def run_json(system: FlatSystem, trouble: Trouble, order: tuple[int, ...]) -> Js
     }
 
 
-def replay_run(found: Json, file: str) -> bool:
+def replay_run(witness: Json, file: str) -> bool:
     """Whether the run is one of the system and shows what it says. AMK00x for what is no such file."""
-    if set(found) != {"format", "system", "order", "kind", "events"}:
+    if set(witness) != {"format", "system", "order", "kind", "events"}:
         raise AmkError(Diagnostic("AMK005", "a run has system, order, kind and events", where=Where(file=file)))
-    system = parse_system(json.dumps(found["system"]).encode(), file)
-    legs = found["order"]
+    system = parse_system(json.dumps(witness["system"]).encode(), file)
+    legs = witness["order"]
     if not isinstance(legs, list) or not all(
         isinstance(leg, list) and len(leg) == 2 and all(type(n) is int and 0 <= n < 1 << 32 for n in leg)
         for leg in legs
     ):
         raise AmkError(Diagnostic("AMK005", "the order is a list of [agent, events]", where=Where(file=file)))
     shown = replayed_order(system, [(agent, count) for agent, count in legs])
-    return shown is not None and shown.kind == found["kind"] and list(shown.events) == found["events"]
+    return shown is not None and shown.kind == witness["kind"] and list(shown.events) == witness["events"]

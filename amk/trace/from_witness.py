@@ -161,7 +161,7 @@ class _Drawing:
         cause: dict[int, int] = {}
         arrows = []
         for event in [*self.order, *self._after()]:
-            late = max((self._met(k, value, giver, cause) for k in self._span("wait", event)), default=-1)
+            late = max((self._last_signal(k, value, giver, cause) for k in self._span("wait", event)), default=-1)
             if self._real(event):
                 cause[event] = event
                 if (
@@ -178,7 +178,7 @@ class _Drawing:
                 giver.setdefault(counter, []).append((value[counter], event))
         return arrows
 
-    def _met(
+    def _last_signal(
         self, wait: int, value: dict[int, int], giver: dict[int, list[tuple[int, int]]], cause: dict[int, int]
     ) -> int:
         """The real event that brought the counter to the threshold, -1 if none did."""

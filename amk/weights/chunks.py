@@ -101,11 +101,11 @@ def unpack_chunks(packed: NDArray[Any], chunk: Chunk) -> F32:
     return dequantised(_unpack_quantised(stored, chunk), chunk.weights).reshape(count, ROWS, columns)
 
 
-def _unpack_quantised(stored: Bytes, chunk: Chunk) -> Quantised:
+def _unpack_quantised(packed_chunks: Bytes, chunk: Chunk) -> Quantised:
     """Bytes [n, chunk.bytes] -> the codes of n * 8 rows; scales are per chunk."""
-    form, count = chunk.weights, len(stored)
+    form, count = chunk.weights, len(packed_chunks)
     size, each = form.payload_bytes(chunk.columns), form.groups(chunk.columns)
-    payload, rest = stored[:, :size], stored[:, size:]
+    payload, rest = packed_chunks[:, :size], packed_chunks[:, size:]
     if form.bits == 8:
         lanes = np.empty((count, chunk.columns // UNIT_COLUMNS, ROWS, LANES, 16), np.uint8)
         lanes[..., BYTE_ORDER] = payload.reshape(lanes.shape)

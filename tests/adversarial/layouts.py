@@ -190,7 +190,7 @@ def planned(settings: Settings, layers: int, workers: int = 2, form: FormatName 
     settings = replace(settings, kv_block=CONTEXT // 3, max_tokens=CONTEXT, max_ring_bytes=16384)
     spec = SMALLEST.model_copy(update={"layers": layers} | model)
     wanted = formats(form)
-    schedule = plan(spec, load_target("h200"), settings=settings, wanted=wanted, workers=workers, max_context=CONTEXT)
+    schedule = plan(spec, load_target("h200"), settings=settings, formats=wanted, workers=workers, max_context=CONTEXT)
     return json.loads(schedule.model_dump_json())
 
 

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from amk.adversary.neighbourhood.bases import MADE, base
+from amk.adversary.neighbourhood.bases import SMALL_BASES, base
 from amk.adversary.neighbourhood.ledger import Ledger, Line, counts
 from amk.adversary.neighbourhood.mutator import Neighbourhood, schema_of_schedules
 from amk.commands.neighbourhood import summary
@@ -31,7 +31,7 @@ def record(ledger: Ledger, command: str) -> dict[str, Any]:
     """Counts by field and verdict, the account, kinds of holes with an example each, and how much of it all that is."""
     found = summary(ledger)
     schema = schema_of_schedules()
-    whole = {name: sum(1 for _ in Neighbourhood(base(name), schema).changes()) for name in MADE}
+    whole = {name: sum(1 for _ in Neighbourhood(base(name), schema).changes()) for name in SMALL_BASES}
     pairs = any(AND in line.field for line in ledger.lines)
     if pairs:
         found["fields"] = counts([replace(line, field=f) for line in ledger.lines for f in line.field.split(AND)])

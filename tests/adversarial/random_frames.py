@@ -42,14 +42,14 @@ ONE = replace(PHASED, warps=1)
 HEADS = NEOX | {"kv_heads": 2}
 
 
-def _plan_of(settings: Settings, workers: int = 1, wanted: Formats = BF16, **model: Any) -> Json:
+def _plan_of(settings: Settings, workers: int = 1, weights: Formats = BF16, **model: Any) -> Json:
     spec = SMALLEST.model_copy(update={"layers": 1} | model)
     settings = replace(settings, kv_block=max(CONTEXT // 3, settings.rows), max_tokens=CONTEXT)
-    schedule = plan(spec, load_target("h200"), settings=settings, wanted=wanted, workers=workers, max_context=CONTEXT)
+    schedule = plan(spec, load_target("h200"), settings=settings, formats=weights, workers=workers, max_context=CONTEXT)
     return json.loads(schedule.model_dump_json())
 
 
-MADE: dict[str, Callable[[], Json]] = {
+FRAME_BASES: dict[str, Callable[[], Json]] = {
     "one layer": lambda: _plan_of(ONE),
     "three layers": lambda: _plan_of(ONE, layers=3),
     "flag words": lambda: _plan_of(replace(TAGGED, warps=1)),
@@ -61,8 +61,8 @@ MADE: dict[str, Callable[[], Json]] = {
     "rows that accept": lambda: _plan_of(replace(PHASED, warps=4, rows=2, accepts=True)),
     "live batch": lambda: _plan_of(replace(PHASED, warps=2, batch=2, live=True), workers=2),
     "batch in parts": lambda: _plan_of(replace(PHASED, warps=2, batch=2, k_parts=2, chunk_bytes=512), workers=2),
-    "codes": lambda: _plan_of(ONE, wanted=formats("int8", "int8-g64")),
-    "scales apart": lambda: _plan_of(replace(ONE, scales_apart=True), wanted=formats("fp8", "int4-g64")),
+    "codes": lambda: _plan_of(ONE, weights=formats("int8", "int8-g64")),
+    "scales apart": lambda: _plan_of(replace(ONE, scales_apart=True), weights=formats("fp8", "int4-g64")),
     "LayerNorm": lambda: _plan_of(ONE, workers=2, **HEADS),
     "LayerNorm, one after the other": lambda: _plan_of(
         ONE, workers=2, **HEADS | {"parallel": False, "activation": "gelu-tanh"}
@@ -78,14 +78,14 @@ MADE: dict[str, Callable[[], Json]] = {
 @cache
 def base(name: str) -> Json:
     """Shared, so edit copies."""
-    return MADE[name]()
+    return FRAME_BASES[name]()
 
 
 @cache
 def ops() -> dict[str, list[Json]]:
     """By kind, the ops of all of them."""
     found: dict[str, list[Json]] = {}
-    for name in MADE:
+    for name in FRAME_BASES:
         for _, step in steps(base(name)):
             each = found.setdefault(step["op"]["op"], [])
             each += [step["op"]] if step["op"] not in each else []
@@ -94,7 +94,7 @@ def ops() -> dict[str, list[Json]]:
 
 @cache
 def buffers() -> dict[str, Json]:
-    return {buffer["name"]: buffer for name in reversed(MADE) for buffer in base(name)["buffers"]}
+    return {buffer["name"]: buffer for name in reversed(FRAME_BASES) for buffer in base(name)["buffers"]}
 
 
 def _bodies(document: Json) -> list[Json]:
@@ -198,7 +198,7 @@ EDITS: tuple[Callable[[Json, Random], None], ...] = (
 
 def drawn(rng: Random) -> tuple[list[str], Json]:
     """(base and names of the edits, document)."""
-    name = rng.choice(list(MADE))
+    name = rng.choice(list(FRAME_BASES))
     document, edits = deepcopy(base(name)), rng.choices(EDITS, k=rng.choice((1, 1, 2, 2, 3, 4)))
     for edit in edits:
         edit(document, rng)

@@ -420,9 +420,9 @@ class Walk:
     def __init__(self) -> None:
         self.last: Json | None = None
 
-    def __call__(self, rng: Random, found: Counter[str]) -> random_run.Look:
+    def __call__(self, rng: Random, counts: Counter[str]) -> random_run.Look:
         names, document = drawn_next(rng, self.last)
-        verdict, wrong = looked_at(document, found["SAFE"] % RUN == 0)
+        verdict, wrong = looked_at(document, counts["SAFE"] % RUN == 0)
         self.last = document if verdict == "SAFE" else self.last
         self.last = None if rng.random() < 1 / WALK else self.last
         return names, document, verdict, wrong

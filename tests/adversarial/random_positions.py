@@ -281,10 +281,10 @@ def looked_at(document: Json, rng: Random, run: bool) -> tuple[str, str]:
     return f"{said} accepted", f"checker: {wrong}" if wrong else ""
 
 
-def look(rng: Random, found: Counter[str]) -> random_run.Look:
+def look(rng: Random, counts: Counter[str]) -> random_run.Look:
     names, document = drawn_next(rng)
-    return names, document, *looked_at(document, rng, found["SAFE"] % 3 == 0)
+    return names, document, *looked_at(document, rng, counts["SAFE"] % 3 == 0)
 
 
 if __name__ == "__main__":
-    sys.exit(random_run.main(__doc__, look, "SAFE", kept=" accepted"))
+    sys.exit(random_run.main(__doc__, look, "SAFE", ending=" accepted"))

@@ -16,9 +16,14 @@ Look = tuple[list[str], Json, str, str]
 """Edits of a schedule by name, the schedule, its verdict, and who refutes that and why: empty if nobody does."""
 
 
-def main(about: str | None, look: Callable[[Random, Counter[str]], Look], passed: str, kept: str | None = None) -> int:
-    """1 if a schedule is refuted. look: draws one, of the random numbers and the verdicts so far. passed: the verdict
-    of which edits are counted. kept: what verdicts end with whose schedules are written though nobody refutes them."""
+def main(
+    about: str | None, look: Callable[[Random, Counter[str]], Look], passed: str, ending: str | None = None
+) -> int:
+    """1 if a schedule is refuted.
+
+    look: draws one, of the random numbers and the verdicts so far. passed: the verdict of which edits are counted.
+    ending: schedules whose verdict ends with it are written though nobody refutes them.
+    """
     parser = argparse.ArgumentParser(description=(about or "").partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--seed", type=int, default=1)
@@ -31,7 +36,7 @@ def main(about: str | None, look: Callable[[Random, Counter[str]], Look], passed
         found[verdict] += 1
         edits.update(names if verdict == passed else ())
         holes += bool(wrong)
-        if wrong or (kept is not None and verdict.endswith(kept)):
+        if wrong or (ending is not None and verdict.endswith(ending)):
             arguments.holes.mkdir(parents=True, exist_ok=True)
             file = arguments.holes / f"{'hole' if wrong else 'kept'}-{arguments.seed}-{found.total()}.json"
             file.write_text(json.dumps(document) + "\n")

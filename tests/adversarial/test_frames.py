@@ -14,14 +14,14 @@ from amk.checker import facts
 from amk.schedule_ir.launch_needs import Unmet
 from tests.adversarial import random_frames
 from tests.adversarial.layouts import token_loop
-from tests.adversarial.random_frames import MADE, base, drawn, looked_at, ops
+from tests.adversarial.random_frames import FRAME_BASES, base, drawn, looked_at, ops
 
 SEEDS = range(16)
 FREE = {"wait", "signal", "barrier", "prefetch_cache"}
 
 
 @pytest.mark.turns(4)
-@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("name", FRAME_BASES)
 def test_bases_are_accepted(name: str) -> None:
     assert looked_at(base(name)) == ("accepted", "")
 

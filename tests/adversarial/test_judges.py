@@ -214,20 +214,20 @@ def test_the_sum_of_a_token_stays_within_what_can_be_compared(kind: str, add: in
 
 
 @pytest.mark.parametrize(
-    ("asked", "code"),
+    ("threshold", "code"),
     [
         (2**31 + 2**30, "AMK203"),  # the worker's own 2^30 are there when it begins to wait, so 2^31 are missing
         (2**31 + 2**30 + 1, "AMK204"),  # one more: the device takes 0 - asked for a number above zero
         (2**32, "AMK204"),
     ],
 )
-def test_what_a_wait_is_for_stays_within_what_can_be_compared(asked: int, code: str) -> None:
+def test_what_a_wait_is_for_stays_within_what_can_be_compared(threshold: int, code: str) -> None:
     """A counter gains 2^32 a token, its thresholds grow by 4: not SAFE by that alone, and UNSAFE if a wait passes at
     once. The constant of a threshold may be of any size, so this is reached.
     """
     document = subject("tagged", 4, 1, 1).document
     waits, signals = users(document, "act")
-    edits = [Edit("replace", (*path, "at_least"), {"t": 4, "1": asked}) for path in waits]
+    edits = [Edit("replace", (*path, "at_least"), {"t": 4, "1": threshold}) for path in waits]
     edits += [Edit("replace", (*path, "add"), 2**30) for path in signals]
     found = verify(schedule_of(apply(document, edits)[0]))
     assert found.diagnostics[0].code == code

@@ -16,7 +16,7 @@ import pytest
 
 from amk.adversary.edits import Edit, Json, apply, at, find, steps
 from amk.adversary.neighbourhood.account import account, beyond
-from amk.adversary.neighbourhood.bases import CONTEXT, MADE, WHOLE, base
+from amk.adversary.neighbourhood.bases import CONTEXT, SMALL_BASES, WHOLE, base
 from amk.adversary.neighbourhood.ledger import Ledger, Line, counts, key_of, read
 from amk.adversary.neighbourhood.mutator import Change, Neighbourhood, Site, schema_of_schedules
 from amk.adversary.neighbourhood.reasons import BY_CODE, BY_FIELD, BY_PROPERTY, reason_of
@@ -73,7 +73,7 @@ def test_the_bases_have_everything_that_a_schedule_can_say() -> None:
     formats = {
         c.format for s in schedules for st in s.streams for m in ("qkv", "o", "down", "lm_head") for c in st.kinds(m)
     }
-    assert len(set(WHOLE) & set(MADE)) == len(WHOLE) >= 12
+    assert len(set(WHOLE) & set(SMALL_BASES)) == len(WHOLE) >= 12
     assert ops == set(OPS)
     assert formats == set(FORMATS)
     assert {c.handoff for s in schedules for c in s.counters} == {"fenced", "hint"}
@@ -81,7 +81,7 @@ def test_the_bases_have_everything_that_a_schedule_can_say() -> None:
     assert {st.engine for s in schedules for st in s.streams} == {"bulk", "cp_async"}
     assert {s.kv.dtype for s in schedules} == {"bf16", "fp8"}
     assert {mode_of(s) for s in schedules} >= {"greedy", "top-p"}
-    assert {mode_of(schedule_of(base(name))) for name in MADE} >= {"top-k-top-p"}
+    assert {mode_of(schedule_of(base(name))) for name in SMALL_BASES} >= {"top-k-top-p"}
     batched = {
         c.format for s in schedules if s.batch > 1 for st in s.streams for c in st.kinds("qkv") + st.kinds("lm_head")
     }
@@ -93,7 +93,7 @@ def test_the_bases_have_everything_that_a_schedule_can_say() -> None:
     assert {s.model.qkv_bias for s in schedules} == {s.model.qk_norm for s in schedules} == {True, False}
 
 
-@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("name", SMALL_BASES)
 def test_the_bases_are_safe(name: str) -> None:
     assert verify(schedule_of(base(name))).safe
 
@@ -104,7 +104,7 @@ def test_every_property_of_the_schema_is_edited() -> None:
     schema = schema_of_schedules()
     wanted = {f"{title}.{key}" for title, d in schema["$defs"].items() for key in d.get("properties", {})}
     wanted |= {f"Schedule.{key}" for key in schema["properties"]}
-    fields = {site.field for name in MADE for site in sites_of(name)}
+    fields = {site.field for name in SMALL_BASES for site in sites_of(name)}
     missing = {f for f in wanted - fields if not f.startswith(("Pool.", "RopeScaling."))}
     assert not missing
     edited = {change.field for name in ("fenced", "drawing") for change in changes_of(name)}
@@ -170,7 +170,7 @@ def sliced(name: str) -> tuple[list[Change], Iterator[Change]]:
     """(an edit of every field that no earlier base has and EACH others, more for verdicts that are missing then).
     They are drawn by the base's name, so another base or field beside it changes nothing. The others are made only
     when somebody asks for them, once."""
-    rng, earlier = Random(f"slice {name}"), list(MADE)[: list(MADE).index(name)]
+    rng, earlier = Random(f"slice {name}"), list(SMALL_BASES)[: list(SMALL_BASES).index(name)]
     known = {site.field for other in earlier for site in sites_of(other)}
     sites = [site for site in sites_of(name) if site.path]
     first: dict[str, Change] = {}
@@ -184,14 +184,16 @@ def sliced(name: str) -> tuple[list[Change], Iterator[Change]]:
 
 
 def test_a_slice_has_every_field_and_three_thousand_edits() -> None:
-    chosen = {name: sliced(name)[0] for name in MADE}
+    chosen = {name: sliced(name)[0] for name in SMALL_BASES}
     assert sum(map(len, chosen.values())) >= SLICE
-    without = {s.field for name in MADE for s in sites_of(name)} - {c.field for some in chosen.values() for c in some}
-    left = [(name, s) for name in MADE for s in sites_of(name) if s.field in without and s.path]
+    without = {s.field for name in SMALL_BASES for s in sites_of(name)} - {
+        c.field for some in chosen.values() for c in some
+    }
+    left = [(name, s) for name in SMALL_BASES for s in sites_of(name) if s.field in without and s.path]
     assert not any(c.field == s.field for name, s in left for c in neighbourhood(name).at(s)), without
 
 
-@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("name", SMALL_BASES)
 def test_no_hole_in_a_slice(name: str) -> None:
     """Every SAFE edit is run; of one edit in ten the certificate is offered to the checker."""
     outcomes: Counter[str] = Counter()
@@ -208,7 +210,7 @@ def test_no_hole_in_a_slice(name: str) -> None:
 
 
 @pytest.mark.turns(12)
-@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("name", SMALL_BASES)
 def test_no_hole_in_a_slice_of_further_edits(name: str) -> None:
     """Every SAFE edit is run; of one in ten the certificate is offered to the checker."""
     rng, survey, holes = Random(f"further {name}"), Survey(base(name)), []
@@ -402,7 +404,7 @@ def test_the_drawn_values_have_every_field_and_kind_of_a_base() -> None:
     changes, of_field, _ = values_of("output head")
     every = list(neighbourhood("output head").further())
     parts = [change.key for part in range(VALUE_PARTS) for change in changes[part::VALUE_PARTS]]
-    assert len(set(parts)) == len(changes) == VALUES and VALUE_PARTS * len(MADE) == VALUE_SLICES
+    assert len(set(parts)) == len(changes) == VALUES and VALUE_PARTS * len(SMALL_BASES) == VALUE_SLICES
     assert {(c.field, c.kind) for c in changes} == {(c.field, c.kind) for c in every}
     assert of_field == Counter(c.field for c in every)
 
@@ -453,7 +455,7 @@ def test_a_reason_is_that_of_the_code_and_the_field() -> None:
 
 
 def test_reasons_are_of_codes_and_fields_that_there_are() -> None:
-    fields = {site.field for name in MADE for site in neighbourhood(name).sites}
+    fields = {site.field for name in SMALL_BASES for site in neighbourhood(name).sites}
     assert {code for code, _ in (*BY_FIELD, *BY_PROPERTY)} | BY_CODE.keys() <= TITLES.keys()
     assert {field for _, field in BY_FIELD} <= fields | {f"{field}[]" for field in fields} | {"Stream.chunks{}"}
     assert {name for _, name in BY_PROPERTY} <= {field.rpartition(".")[2] for field in fields}

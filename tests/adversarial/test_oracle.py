@@ -15,7 +15,7 @@ import pytest
 from amk.adversary.classes.table import CLASSES
 from amk.adversary.confusion import mutation, tokens_for
 from amk.adversary.edits import at, find, steps, waiting
-from amk.adversary.neighbourhood.bases import MADE, base
+from amk.adversary.neighbourhood.bases import SMALL_BASES, base
 from amk.judges.oracle import order as ordering
 from amk.judges.oracle.flatten import Edges, Segment, Spelled, spell
 from amk.judges.oracle.judge import Judge, rule, telling_positions
@@ -36,7 +36,7 @@ Row = tuple[int, int, int, int, int, int]
 
 
 @pytest.mark.turns(4)
-@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("name", SMALL_BASES)
 def test_plans_are_right_by_the_definitions(name: str) -> None:
     """What the oracle refuses without looking at the order would hide what it says of the order."""
     assert rule(from_document(base(name)), 2).status == "SAFE"

@@ -22,7 +22,7 @@ from random import Random
 from typing import Any
 
 from amk.adversary.neighbourhood.account import account, beyond
-from amk.adversary.neighbourhood.bases import MADE, STAND_FOR_MORE, WHOLE, base
+from amk.adversary.neighbourhood.bases import SMALL_BASES, STAND_FOR_MORE, WHOLE, base
 from amk.adversary.neighbourhood.ledger import Line, counts, key_of
 from amk.adversary.neighbourhood.mutator import Change, Neighbourhood, schema_of_schedules
 from amk.adversary.neighbourhood.search import in_turns
@@ -39,7 +39,7 @@ SPLIT_SLICES = SPLIT_PARTS * len(WHOLE)
 ABSTRACT_SLICES = PARTS * len(STAND_FOR_MORE)
 VALUES, VALUE_PARTS = 466, 4
 LAST = ("batch in turns", "batch in turns of two warps, fenced")
-VALUE_ORDER = tuple((part, name) for part in range(VALUE_PARTS) for name in MADE if name not in LAST) + tuple(
+VALUE_ORDER = tuple((part, name) for part in range(VALUE_PARTS) for name in SMALL_BASES if name not in LAST) + tuple(
     (part, name) for part in range(VALUE_PARTS) for name in LAST
 )
 """Parts of the drawn values; bases that came later are last, likewise."""
@@ -69,7 +69,7 @@ def splits_of(name: str) -> tuple[list[Change], Counter[str], Survey]:
     return changes, Counter(change.field for change in changes), Survey(base(name))
 
 
-@lru_cache(maxsize=len(MADE))
+@lru_cache(maxsize=len(SMALL_BASES))
 def values_of(name: str) -> tuple[list[Change], Counter[str], Survey]:
     """(the drawn ones of the edits that the others lack, all of these of each field)."""
     changes = list(Neighbourhood(base(name), schema_of_schedules()).further())

@@ -167,8 +167,8 @@ def main() -> int:
     with TemporaryDirectory() as folder:
         backend = backend_of(target, options.simulated, Path(folder) / "worker.log", options.head_start)
 
-        def save(found: dict[str, Any]) -> str:
-            text = json.dumps(described(found, backend, options, time.monotonic() - began), indent=1)
+        def save(result: dict[str, Any]) -> str:
+            text = json.dumps(described(result, backend, options, time.monotonic() - began), indent=1)
             if options.record is not None:
                 write_whole(options.record, text + "\n")
             return text
@@ -182,13 +182,13 @@ def main() -> int:
     return 1 if found["kept"] else 0
 
 
-def described(found: dict[str, Any], backend: Backend, options: argparse.Namespace, seconds: float) -> dict[str, Any]:
+def described(result: dict[str, Any], backend: Backend, options: argparse.Namespace, seconds: float) -> dict[str, Any]:
     """The content of the record; a night that was cut short says how many pairs it has and how many were asked for."""
     words = f"python -m tests.agent.aa_night --pairs {options.pairs} --model {options.model}"
     words += " --chain" if options.chain else ""
     words += f" --head-start {options.head_start}" if options.head_start is not None else ""
     return {
-        "format": 1, "name": "aa-night", **found, "pairs asked for": options.pairs, "model": options.model,
+        "format": 1, "name": "aa-night", **result, "pairs asked for": options.pairs, "model": options.model,
         "device": backend.device, "seconds": round(seconds, 1),
         "run": {
             "command": words + (" --simulated" if options.simulated else ""),

@@ -45,7 +45,7 @@ class FakeRig:
         ]
         return self.cheat_check(found) if self.cheats(question.slot) else found
 
-    def cheat_check(self, found: list[PositionCheck]) -> list[PositionCheck]:
+    def cheat_check(self, checks: list[PositionCheck]) -> list[PositionCheck]:
         after = self.blocks > 0
         changes: dict[str, dict[str, object]] = {
             "nan": {"error": float("nan")}, "infinite": {"finite": False, "error": -1.0}, "wrong": {"error": 0.5},
@@ -53,12 +53,12 @@ class FakeRig:
             "wrong_at_last": {"error": 0.5}, "stale_output": {"finite": False, "error": -1.0},
         }  # fmt: skip
         if self.way == "right_then_wrong" and after:
-            return [found[0].model_copy(update={"error": 0.9}), *found[1:]]
+            return [checks[0].model_copy(update={"error": 0.9}), *checks[1:]]
         if self.way == "skips_checks":
-            return found[:1]
+            return checks[:1]
         if self.way == "wrong_at_last":
-            return [*found[:-1], found[-1].model_copy(update={"error": 0.5})]
-        return [f.model_copy(update=changes.get(self.way, {})) for f in found]
+            return [*checks[:-1], checks[-1].model_copy(update={"error": 0.5})]
+        return [f.model_copy(update=changes.get(self.way, {})) for f in checks]
 
     def block(self, question: Block) -> tuple[Sequence[Sequence[float]], int]:
         self.blocks += 1

@@ -50,7 +50,7 @@ WORDS = [
     "autoresearch", "--model", "smollm2-135m", "--gpu", "h200", "--start", "naive", "--max-context", "1024",
     "--proposer", "random", "--no-prior",
 ]  # fmt: skip
-GIVEN = ["--evals", str(EVALS), "--max-calls", "7", "--max-dollars", "0.5"]
+LIMIT_OPTIONS = ["--evals", str(EVALS), "--max-calls", "7", "--max-dollars", "0.5"]
 SHARES = {
     "driver killed": 40, "told to end": 25, "log lost": 25, "table truncated": 25, "table emptied": 10,
     "mirror cut": 20, "mirror lost": 5, "disk full": 20, "gate killed": 15, "gate stopped": 15,
@@ -172,9 +172,9 @@ def _session(root: Path, folder: Path | None, pool: bool, room: int | None) -> i
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     session.gate_of = _pool if pool else _gate
     reports.write_report = partial(reports.write_report, whole=False)
-    words = [*WORDS, *(GIVEN if folder is None else ["--resume", folder.name])]
+    words = [*WORDS, *(LIMIT_OPTIONS if folder is None else ["--resume", folder.name])]
     if folder is not None and not read_state(folder).run:
-        words += GIVEN  # it died before it had written what was asked for
+        words += LIMIT_OPTIONS  # it died before it had written what was asked for
     try:
         return cli.main(words)
     except BaseException as error:  # noqa: BLE001
@@ -262,12 +262,12 @@ def warm() -> None:
     """One search in this process, so that those that are forked from it have imported and planned before: they propose
     the same. What is left near the best is not looked at, which is written down and decides nothing."""
     workshop = runs.workshop_of(Plan("smollm2-135m", "h200", 1024, "naive", 0, "random", None, LIMITS))
-    runs.workshop_of = lambda asked: workshop
+    runs.workshop_of = lambda problem: workshop
     Loop._look_around = lambda self, last=False: None  # type: ignore[method-assign]
     session.gate_of = _gate
     with tempfile.TemporaryDirectory() as root, open(os.devnull, "w") as gone, contextlib.redirect_stdout(gone):
         os.environ["AMK_RUNS"] = root
-        cli.main([*WORDS, *GIVEN])
+        cli.main([*WORDS, *LIMIT_OPTIONS])
 
 
 def orders(number: int, count: int) -> list[str]:

@@ -115,14 +115,14 @@ def rendered(browser: str, report: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def problems(found: dict[str, Any]) -> list[str]:
+def problems(night: dict[str, Any]) -> list[str]:
     checks = {
-        "the night ended by its budget": "minutes are used up" in str(found["finished"]),
-        "memory is flat": found["growth MiB"] * MIB <= MOST_GROWTH,
-        "the journal is small": found["journal bytes"] <= LIMITS["journal"],
-        "the report is small": found["report bytes"] <= LIMITS["report"],
-        "the browser shows the proposals": found["browser"] is None or found["browser"]["rows in the document"] > 20,
-        "the browser shows the curve": found["browser"] is None or found["browser"]["svg"] >= 1,
+        "the night ended by its budget": "minutes are used up" in str(night["finished"]),
+        "memory is flat": night["growth MiB"] * MIB <= MOST_GROWTH,
+        "the journal is small": night["journal bytes"] <= LIMITS["journal"],
+        "the report is small": night["report bytes"] <= LIMITS["report"],
+        "the browser shows the proposals": night["browser"] is None or night["browser"]["rows in the document"] > 20,
+        "the browser shows the curve": night["browser"] is None or night["browser"]["svg"] >= 1,
     }
     return [what for what, good in checks.items() if not good]
 

@@ -23,7 +23,7 @@ import numpy as np
 
 from amk.agent.decide import calibration
 from amk.agent.decide import keep as decide
-from amk.agent.device.gpu_backend import SEATED, halves
+from amk.agent.device.gpu_backend import ROUNDS_IN_PLACE, halves
 from amk.agent.device.measure import ABBA, ROUNDS, round_ratio
 from amk.agent.device.noise import Kind, Noise
 from amk.bench.tools.provenance import commit
@@ -44,11 +44,11 @@ def pilot(noise: Noise, seed: int, where: int, gain: float = 0.0) -> list[float]
 def paired_test(noise: Noise, seed: int, where: int, gain: float = 0.0) -> list[float]:
     """Log ratios of a paired test, a confirmation or a calibration."""
     count = ROUNDS["paired test"]
-    order = "".join(ABBA[:2] * SEATED + ABBA[2:] * SEATED for _ in range(count // SEATED))
+    order = "".join(ABBA[:2] * ROUNDS_IN_PLACE + ABBA[2:] * ROUNDS_IN_PLACE for _ in range(count // ROUNDS_IN_PLACE))
     blocks, found = _blocks(noise, seed, where, order, gain), []
-    for at in range(0, len(blocks), 4 * SEATED):
-        middle = at + 2 * SEATED
-        found += halves(blocks[at:middle], blocks[middle : middle + 2 * SEATED])
+    for at in range(0, len(blocks), 4 * ROUNDS_IN_PLACE):
+        middle = at + 2 * ROUNDS_IN_PLACE
+        found += halves(blocks[at:middle], blocks[middle : middle + 2 * ROUNDS_IN_PLACE])
     return [round_ratio(four) for four in found]
 
 

@@ -130,9 +130,9 @@ class Problem:
         return Known(self.workshop.target.name, seed, kept=self.kept)
 
 
-def problem_of(model: str, gpu: str, dtype: Any, start: str, kept: Kept) -> Problem:
+def problem_of(model: str, gpu: str, dtype: Any, start: str, results: Kept) -> Problem:
     workshop = Workshop(load_model(model), load_target(gpu), CONTEXT, formats(dtype))
-    return Problem(workshop, workshop.space(start), kept, start)
+    return Problem(workshop, workshop.space(start), results, start)
 
 
 Case = tuple[tuple[str, str, str], str, str, int]
@@ -214,7 +214,7 @@ def run(options: argparse.Namespace) -> int:
     left = [case for case in left if not options.only or options.only in name_of(*case)]
     until = time.monotonic() + options.seconds
     with multiprocessing.get_context("spawn").Pool(options.jobs, maxtasksperchild=1) as pool:
-        found = pool.imap_unordered(partial(one, kept=options.kept, evals=options.evals), left)
+        found = pool.imap_unordered(partial(one, folder=options.kept, evals=options.evals), left)
         for _ in left:
             try:
                 name, result = found.next(timeout=max(0.0, until - time.monotonic()))
@@ -227,9 +227,9 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def one(case: Case, kept: Path, evals: int) -> tuple[str, dict[str, Any]]:
+def one(case: Case, folder: Path, evals: int) -> tuple[str, dict[str, Any]]:
     problem, start, search, seed = case
-    result = searched(problem_of(*problem, start, Kept(kept)), search, seed, evals)
+    result = searched(problem_of(*problem, start, Kept(folder)), search, seed, evals)
     return name_of(*case), result | {"commit": commit()}
 
 

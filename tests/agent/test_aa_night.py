@@ -40,8 +40,8 @@ def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_killed_worker_costs_a_retry_and_changes_nothing_else() -> None:
     killed = Fault("crashed", "the worker was ended by SIGKILL")
     saved: list[int] = []
-    undisturbed = night({}).run(PAIRS, lambda found: saved.append(found["pairs"]))
-    disturbed = night({(-1, 1): killed, (2, 1): killed, (2, 2): killed}).run(PAIRS, lambda found: None)
+    undisturbed = night({}).run(PAIRS, lambda result: saved.append(result["pairs"]))
+    disturbed = night({(-1, 1): killed, (2, 1): killed, (2, 2): killed}).run(PAIRS, lambda result: None)
     assert saved == list(range(1, PAIRS + 1))
     assert disturbed.pop("retries") == {"crashed: the worker was ended by SIGKILL": 3}
     assert undisturbed.pop("retries") == {} and disturbed == undisturbed
@@ -58,7 +58,7 @@ def test_a_killed_worker_costs_a_retry_and_changes_nothing_else() -> None:
 def test_what_is_no_accident_ends_the_night_after_the_pairs_before_it(faults: dict[tuple[int, int], Fault]) -> None:
     saved: list[int] = []
     with pytest.raises(RuntimeError, match="pair 2"):
-        night(faults).run(PAIRS, lambda found: saved.append(found["pairs"]))
+        night(faults).run(PAIRS, lambda result: saved.append(result["pairs"]))
     assert saved == [1, 2]
 
 

@@ -396,13 +396,13 @@ def test_the_named_gpu_is_found_by_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "uuids"),
+    ("setting", "uuids"),
     [(None, "ab"), ("1", "b"), ("1,0", "ba"), ("GPU-b", "b"), ("1,7,0", "b"), ("", ""), ("-1", ""), ("GPU-", "")],
 )
-def test_cards_are_told_apart_as_cuda_numbers_them(asked: str | None, uuids: str) -> None:
+def test_cards_are_told_apart_as_cuda_numbers_them(setting: str | None, uuids: str) -> None:
     """A search on the second card that took itself for one on the first would keep the noise of the first."""
     gpus = [LocalGpu(0, "NVIDIA H200", "GPU-a"), LocalGpu(1, "NVIDIA H200", "GPU-b")]
-    assert visible(gpus, asked) == [LocalGpu(n, "NVIDIA H200", f"GPU-{u}") for n, u in enumerate(uuids)]
+    assert visible(gpus, setting) == [LocalGpu(n, "NVIDIA H200", f"GPU-{u}") for n, u in enumerate(uuids)]
 
 
 @pytest.mark.parametrize(

@@ -127,5 +127,5 @@ def test_a_night_of_copies_that_go_straight_to_the_paired_test() -> None:
     ready = aa_night.subject(target, "smollm2-135m", True)
     positions = positions_within(ready.candidate.schedule.kv.context)
     night = aa_night.Night(aa_night.backend_of(target, True, Path()), ready, positions)
-    found = night.run(60, lambda found: None)
+    found = night.run(60, lambda result: None)
     assert found["pairs"] == 60 and found["kept"] == 0 and found["mad"] > 0

@@ -135,7 +135,7 @@ def test_edits_do_not_quantise_later_layers() -> None:
     """A SAFE plan whose layers from the second on are in int8, as few edits: its programs are declared anew."""
     target, narrow = load_target("h200"), dict(formats("int8", "bf16"))
     plans = [
-        plan(SMALLEST, target, settings=TAGGED, wanted=wanted, workers=2, max_context=12)
+        plan(SMALLEST, target, settings=TAGGED, formats=wanted, workers=2, max_context=12)
         for wanted in (((2, BF16),), ((1, BF16), (1, narrow)))
     ]
     header = AddEntry | RemoveEntry | SetEntry | SetHeader | SetTable

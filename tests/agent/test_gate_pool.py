@@ -115,9 +115,9 @@ def test_one_that_does_not_start_is_started_again(workshop: Workshop, tmp_path: 
         pool.certain(settled((found, None)))
 
 
-def settled(found: Judged) -> Future[Judged]:
+def settled(judged: Judged) -> Future[Judged]:
     future: Future[Judged] = Future()
-    future.set_result(found)
+    future.set_result(judged)
     return future
 
 

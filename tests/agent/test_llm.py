@@ -51,7 +51,7 @@ def submit(changes: dict[str, Any], why: str = "w", **more: Any) -> tuple[str, d
     return "submit_proposal", {"changes": changes, "why": why, "parent": -1, **more}
 
 
-def seen(asked: DesignRequest) -> Trial:
+def seen(request: DesignRequest) -> Trial:
     """What is looked at, without the process that looks."""
     return Trial(verdict="UNSAFE", codes=["AMK507"], told="a slot is refilled while it is read")
 

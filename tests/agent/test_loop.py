@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from amk.agent.decide.keep import compared
-from amk.agent.decide.rulings import lost
+from amk.agent.decide.rulings import has_lost
 from amk.agent.device.measure import Fault, Job, Samples
 from amk.agent.device.noise import Noise
 from amk.agent.device.simulated import SimulatedBackend
@@ -160,7 +160,7 @@ def test_what_lost_its_pilot_is_decided_before_anything_else_is_measured(make_lo
 
     class Watching(Recording):
         def measure(self, job: Job, incumbent: Ready, candidate: Ready) -> Samples | Fault:
-            waiting.extend(t.index for t in loop.state.open_trials if lost(loop.state, t))
+            waiting.extend(t.index for t in loop.state.open_trials if has_lost(loop.state, t))
             return super().measure(job, incumbent, candidate)
 
     loop = make_loop(RandomDraw(), Watching("h200", 0), evals=20)

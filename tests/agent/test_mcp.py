@@ -180,13 +180,13 @@ def test_an_argument_that_a_tool_has_not_is_named(finished: Run) -> None:
     assert "no argument settings" in text and "changes" in text
 
 
-def planned(asked: DesignRequest) -> Schedule:
+def planned(request: DesignRequest) -> Schedule:
     """What an `Asked` is about, planned here."""
     from amk.agent.gate.candidate import Candidate
     from amk.agent.gate.design import Design
 
-    workshop = workshop_of(asked.run)
-    candidate = workshop.make(Design(workshop.space(asked.run.start).parse(asked.settings)))
+    workshop = workshop_of(request.run)
+    candidate = workshop.make(Design(workshop.space(request.run.start).parse(request.settings)))
     assert isinstance(candidate, Candidate)
     return candidate.schedule
 
@@ -327,7 +327,7 @@ def test_a_client_stops_only_what_it_started(finished: Run, tmp_path: Path, monk
         assert "runs already" in refused(call("start_run", server, **smollm2))
         assert "not started by this client" in refused(call("stop_run", run="mine"))
         assert not call("stop_run", server, run="mine").is_error and process.poll() is not None
-        assert searches.last_words("mine") == limits.STOPPED, "not what it happened to print last"
+        assert searches.last_words("mine") == limits.STOP_REASON, "not what it happened to print last"
     finally:
         if process is not None and process.poll() is None:
             process.kill()
@@ -411,7 +411,7 @@ def test_a_search_that_fails_says_why(finished: Run, tmp_path: Path) -> None:
 
 def test_looks_of_a_client_are_limited(finished: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "LOOKS", 1)
-    server = Server(look=lambda asked: Trial(verdict="SAFE"))
+    server = Server(look=lambda request: Trial(verdict="SAFE"))
     arguments = {"run": "run", "changes": {"run_ahead": True}}
     assert not call("try_design", server, **arguments).is_error
     for tool, more in (("try_design", arguments), ("read_times", {}), ("read_timeline", {}), ("export_best", {})):
@@ -421,8 +421,8 @@ def test_looks_of_a_client_are_limited(finished: Run, monkeypatch: pytest.Monkey
 def test_a_run_is_followed_with_notifications(finished: Run) -> None:
     heard: list[tuple[float, float | None]] = []
 
-    async def progress(done: float, total: float | None, message: str | None) -> None:
-        heard.append((done, total))
+    async def progress(count: float, total: float | None, message: str | None) -> None:
+        heard.append((count, total))
 
     async def work(client: Client) -> Any:
         return await client.call_tool("follow_run", {"run": "run"}, progress_callback=progress)
@@ -445,8 +445,8 @@ def test_progress_grows_with_every_notification(finished: Run, monkeypatch: pyte
     monkeypatch.setattr(mcp_server, "LOOKS", 0.0)
     heard: list[float] = []
 
-    async def progress(done: float, total: float | None, message: str | None) -> None:
-        heard.append(done)
+    async def progress(count: float, total: float | None, message: str | None) -> None:
+        heard.append(count)
 
     async def work(client: Client) -> Any:
         return await client.call_tool("follow_run", {"run": "run"}, progress_callback=progress)

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from amk.agent.decide.feedback import fate
 from amk.agent.decide.headroom import share_above_floor
-from amk.agent.decide.ranking import TOLD, misleads
+from amk.agent.decide.ranking import MOST_UNRANKED, misleads
 from amk.agent.gate import candidate
 from amk.agent.gate.candidate import Candidate
 from amk.agent.gate.design import Design
@@ -340,7 +340,7 @@ def test_a_simulator_that_ranks_badly_is_not_asked(order: int, bad: bool, make_l
     state = loop.state
     assert state.run is not None
     state.run = state.run.model_copy(update={"simulated": False})
-    for i in range(TOLD):
+    for i in range(MOST_UNRANKED):
         assert not misleads(state)
         said = order * i if order else (7 * i) % 5
         state.apply(Proposed(index=i, proposer="p", settings={}), float(i))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from amk.agent.device import audit
-from amk.agent.device.gpu_backend import SEATED, GpuBackend
+from amk.agent.device.gpu_backend import ROUNDS_IN_PLACE, GpuBackend
 from amk.agent.device.measure import Fault, Job, Samples
 from amk.agent.device.supervisor import Supervisor
 from amk.agent.gate.candidate import Candidate, Workshop
@@ -80,7 +80,7 @@ def test_a_faster_candidate_is_seen(bench: Bench) -> None:
 @way("slow_place")
 def test_a_slow_place_is_not_held_against_a_program(bench: Bench) -> None:
     """Half of each round is measured in exchanged places; a pilot, which only asks whether to go on, in one."""
-    for rounds in (3, SEATED + 1):
+    for rounds in (3, ROUNDS_IN_PLACE + 1):
         result = bench.compare(rounds=rounds)
         assert isinstance(result, Samples) and len(result.rounds) == rounds
         assert result.log_ratios == pytest.approx([0.0] * rounds)
@@ -117,10 +117,10 @@ def test_two_failed_canaries_lose_the_device(bench: Bench) -> None:
     assert isinstance(result, Fault) and result.kind == "device_lost" and "canaries" in result.detail
 
 
-@pytest.mark.parametrize(("visible", "seen"), [(None, "1"), ("3,GPU-5", "GPU-5")])
+@pytest.mark.parametrize(("visible", "card"), [(None, "1"), ("3,GPU-5", "GPU-5")])
 @way("honest")
 def test_a_worker_sees_its_own_card_alone(
-    bench: Bench, visible: str | None, seen: str, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, visible: str | None, card: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else a program on the second of two cards that takes the default device has the first."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -128,7 +128,7 @@ def test_a_worker_sees_its_own_card_alone(
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     bench.backend.supervisor.device = 1
     assert bench.backend.supervisor.fresh() is None
-    assert bench.backend.supervisor.device_name == f"fake device {seen}"
+    assert bench.backend.supervisor.device_name == f"fake device {card}"
 
 
 @way("no_device")
@@ -165,10 +165,10 @@ def test_what_a_worker_prints_is_no_answer(bench: Bench) -> None:
 @way("honest")
 def test_a_paired_test_without_hope_ends_at_its_half(bench: Bench) -> None:
     """What it showed is kept; no program is measured in exchanged places again, and the next paired test is whole."""
-    job = Job(0, "paired test", 1, 2 * SEATED, 4, POSITIONS, 1, half=-9.0)
+    job = Job(0, "paired test", 1, 2 * ROUNDS_IN_PLACE, 4, POSITIONS, 1, half=-9.0)
     ended, whole = (bench.backend.measure(j, bench.incumbent, bench.candidate) for j in (job, replace(job, half=9.0)))
-    assert isinstance(ended, Samples) and len(ended.rounds) == SEATED
-    assert isinstance(whole, Samples) and len(whole.rounds) == 2 * SEATED
+    assert isinstance(ended, Samples) and len(ended.rounds) == ROUNDS_IN_PLACE
+    assert isinstance(whole, Samples) and len(whole.rounds) == 2 * ROUNDS_IN_PLACE
 
 
 @way("honest")

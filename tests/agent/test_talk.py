@@ -37,9 +37,9 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
         yield found
 
 
-def skills(asked: list[Any] | None = None) -> list[Skill]:
+def skills(questions: list[Any] | None = None) -> list[Skill]:
     """A tool that answers, one that refuses, one that is broken."""
-    heard = [] if asked is None else asked
+    heard = [] if questions is None else questions
 
     def read(arguments: dict[str, Any]) -> str:
         heard.append(arguments)

@@ -119,7 +119,7 @@ def test_the_default_plan_of_a_search_that_found_it_is_the_first_lesson() -> Non
     workshop = Workshop(model, target, 8192, wanted)
     found = workshop.make(Design(moved(workshop.space("fast").start, lesson.knobs), lesson.texts))
     assert isinstance(found, Candidate) and not lesson.simulated
-    default = plan(model, target, wanted=wanted, max_context=8192)
+    default = plan(model, target, formats=wanted, max_context=8192)
     assert content_key(found.schedule) == content_key(default)
     assert not default_lessons(replace(asked, dtype="bf16")).lessons
     assert not default_lessons(replace(asked, batch=2)).lessons

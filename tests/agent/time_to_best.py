@@ -215,9 +215,9 @@ def results(record: Path, where: str) -> list[Result]:
     return [Result(r["proposer"], r["seed"], tuple(r["curve"])) for r in rows if r["problem"] == where]
 
 
-def claims(found: Sequence[Result]) -> dict[str, float]:
+def claims(results: Sequence[Result]) -> dict[str, float]:
     """Log gain of the portfolio over the best single proposer, and over local search, at the end (mean over seeds)."""
-    ends = speedups(found, EVALS)
+    ends = speedups(results, EVALS)
     best = max((name for name in SINGLE if name in ends), key=lambda name: ends[name])
     return {
         f"over the best single one ({best})": log(ends["portfolio"] / ends[best]),
@@ -243,9 +243,11 @@ def rendered(record: Path, drawing: str) -> str:
     return "\n".join(lines)
 
 
-def curves(found: Sequence[Result]) -> str:
+def curves(results: Sequence[Result]) -> str:
     """Mean curves as SVG."""
-    means = {name: [speedups(found, n)[name] for n in range(EVALS + 1)] for name in sorted({r.proposer for r in found})}
+    means = {
+        name: [speedups(results, n)[name] for n in range(EVALS + 1)] for name in sorted({r.proposer for r in results})
+    }
     top = max(max(m) for m in means.values()) * 1.01
     parts = [f'<style>{STYLE}</style><rect class="paper" width="100%" height="100%"/>']
     for number, (name, mean) in enumerate(means.items()):

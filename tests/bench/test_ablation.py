@@ -11,9 +11,9 @@ import pytest
 
 from amk.bench.table.ablation import (
     HEADER,
-    PAIRED,
     PAIRS,
     PARTS,
+    PARTS_OF_PAIRS,
     SYMBOL,
     WORK,
     Ablation,
@@ -117,7 +117,7 @@ def test_vectors_and_sums_are_not_read_and_the_ring_has_twice_the_slots(
 def codes() -> Schedule:
     """A plan of codes whose vectors cross SMs as tagged words."""
     settings = replace(FAST, handoff="tagged")
-    return plan(PLAIN, load_target("h200"), settings=settings, wanted=formats("int8"), max_context=256, workers=4)
+    return plan(PLAIN, load_target("h200"), settings=settings, formats=formats("int8"), max_context=256, workers=4)
 
 
 @pytest.mark.turns(4)
@@ -168,7 +168,7 @@ def test_an_ablation_is_of_something_and_of_bulk_copies(schedule: Schedule) -> N
 
 def test_each_part_and_pair_with_and_without_waits() -> None:
     found = variants()
-    each = len(PAIRED)
+    each = len(PARTS_OF_PAIRS)
     assert len(found) == len(set(found)) == 2 * (1 + each + each * (each - 1) // 2) + 1
     assert found[0] == frozenset() and found[-1] == frozenset(WORK)
     assert all(parts_of(named(parts)) == parts for parts in found)

@@ -41,7 +41,7 @@ def test_the_choice_is_deterministic_varied_and_about_half_near_the_best() -> No
 def test_no_kernel_is_chosen_that_was_seen() -> None:
     states = chosen(PROBLEM, 8, seed=1)
     seen = [states[0].settings, *(s.settings for s in states[3:6])]
-    others = chosen(PROBLEM, 8, seed=1, seen=seen)
+    others = chosen(PROBLEM, 8, seed=1, others=seen)
     assert len(others) >= 8 and not {s.key for s in others} & {Search(PROBLEM).look(s).key for s in seen}  # type: ignore[union-attr]
 
 

@@ -102,14 +102,14 @@ def test_a_shared_row_names_what_the_planner_chose() -> None:
         ("llama3.2-1b", "int8", 1), ("llama3-8b", "int4-g128", 1), ("llama3-8b", "bf16", 8), ("llama3.2-1b", "bf16", 1)
     ):  # fmt: skip
         schedule = plan(
-            load_model(name), load_target("h200"), settings=replace(FAST, batch=batch), wanted=formats(form),
+            load_model(name), load_target("h200"), settings=replace(FAST, batch=batch), formats=formats(form),
             max_context=2048,
         )  # fmt: skip
         found = tuned_changes(schedule)
         preset = replace(FAST, batch=batch)
         named = replace(Space.around(preset).parse(found), plan="fast")
         assert found and named != preset
-        again = plan(schedule.model, schedule.target, settings=named, wanted=formats(form), max_context=2048)
+        again = plan(schedule.model, schedule.target, settings=named, formats=formats(form), max_context=2048)
         assert schedule_hash(again) == schedule_hash(schedule)
     assert tuned_changes(plan(load_model("smollm2-135m"), load_target("l4"), max_context=2048)) == {}
 

@@ -113,23 +113,25 @@ def test_a_batch_of_torch_is_its_sequences(model: ModelSpec) -> None:
 
 @pytest.mark.turns(4)
 @pytest.mark.parametrize("model", VARIANTS, ids=names)
-@pytest.mark.parametrize("kept", ["bf16", "fp8"])
-def test_places_at_once_are_steps_alone(model: ModelSpec, kept: CacheDtype) -> None:
+@pytest.mark.parametrize("cache_dtype", ["bf16", "fp8"])
+def test_places_at_once_are_steps_alone(model: ModelSpec, cache_dtype: CacheDtype) -> None:
     """Each as if it alone were decoded, and the cache stays as it was."""
     weights = torch_model.TorchWeights.random(model, 8, device="cpu")
     gen = torch.Generator().manual_seed(5)
     shape = caches(model, torch.bfloat16)[0].shape
-    filled = [torch_model.as_kept(torch.randn(shape, generator=gen).bfloat16(), kept) for _ in range(2)]
+    filled = [torch_model.as_kept(torch.randn(shape, generator=gen).bfloat16(), cache_dtype) for _ in range(2)]
     before = [cache.clone() for cache in filled]
     tokens, positions = (5, 100, 7), (0, 3, CONTEXT - 1)
-    places = torch_model.Places(weights, filled[0], filled[1], torch.float64, kept, positions)
+    places = torch_model.Places(weights, filled[0], filled[1], torch.float64, cache_dtype, positions)
     found = places.logits(torch.tensor(tokens))
     assert all(torch.equal(now, then) for now, then in zip(filled, before, strict=True))
     for row, token, pos in zip(found, tokens, positions, strict=True):
-        alone = torch_model.TorchDecoder(weights, *(cache.clone() for cache in filled), torch.float64, kept)
+        alone = torch_model.TorchDecoder(weights, *(cache.clone() for cache in filled), torch.float64, cache_dtype)
         expected = alone.step(torch.tensor([token]), pos, alone.rope(pos))
         np.testing.assert_allclose(row.numpy(), expected.numpy(), rtol=1e-9, atol=1e-9)
-    (one,) = torch_model.Places(weights, filled[0], filled[1], torch.float64, kept, (3,)).logits(torch.tensor([100]))
+    (one,) = torch_model.Places(weights, filled[0], filled[1], torch.float64, cache_dtype, (3,)).logits(
+        torch.tensor([100])
+    )
     np.testing.assert_allclose(one.numpy(), found[1].numpy(), rtol=1e-9, atol=1e-9)
 
 
@@ -139,7 +141,7 @@ def test_plans_with_one_packing_share_it(stored: FormatName, monkeypatch: pytest
 
     def schedule_of(**settings: Any) -> Schedule:
         chosen = Settings(**({"warps": 4} | settings))
-        return plan(PLAIN, load_target("h200"), settings=chosen, wanted=formats(stored), max_context=64, workers=3)
+        return plan(PLAIN, load_target("h200"), settings=chosen, formats=formats(stored), max_context=64, workers=3)
 
     free, weights = [2**40], torch_model.TorchWeights.random(PLAIN, 6, device="cpu")
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free[0], 2**40))
@@ -149,7 +151,7 @@ def test_plans_with_one_packing_share_it(stored: FormatName, monkeypatch: pytest
     for other in (schedule_of(chunk_bytes=1024), schedule_of(warps=8)):
         found = packings.of(other, weights)
         assert found is not first and torch.equal(found, device_packing.packed_weights(other, weights))
-    assert packings.of(plain, weights) is not first and len(packings.by_key) == device_packing.KEPT
+    assert packings.of(plain, weights) is not first and len(packings.by_key) == device_packing.PACKINGS
     free[0] = 0
     packings.of(plain, weights)
     assert device_packing.packing_key(plain) not in packings.by_key
@@ -157,7 +159,7 @@ def test_plans_with_one_packing_share_it(stored: FormatName, monkeypatch: pytest
 
 def test_matrices_that_are_drawn_are_packed_and_compared_as_kept_ones() -> None:
     """A model that does not fit in bf16 has its matrices made when they are asked for, always the same."""
-    schedule = plan(RAGGED, load_target("h200"), max_context=64, workers=3, wanted=formats("int4-g64"))
+    schedule = plan(RAGGED, load_target("h200"), max_context=64, workers=3, formats=formats("int4-g64"))
     drawn = torch_model.TorchWeights.random(RAGGED, 6, device="cpu", drawn=True)
     kept = replace(drawn, matrices={name: list(drawn.matrices[name]) for name in MATRICES})
     tensors = [rows for name in MATRICES for rows in kept.matrices[name]]
@@ -268,7 +270,7 @@ def test_every_row_is_packed_where_the_layout_says(name: Any) -> None:
 @pytest.mark.parametrize("form", ["int8", "fp8"])
 def test_scales_apart_on_the_device_as_on_the_host(form: FormatName) -> None:
     settings = Settings(scales_apart=True)
-    schedule = plan(RAGGED, load_target("h200"), settings=settings, max_context=64, workers=3, wanted=formats(form))
+    schedule = plan(RAGGED, load_target("h200"), settings=settings, max_context=64, workers=3, formats=formats(form))
     weights = torch_model.TorchWeights.random(RAGGED, 6, device="cpu")
     arrays = {name: array.astype(np.float32) for name, array in as_arrays(weights).items()}
 
@@ -290,7 +292,7 @@ def test_scales_apart_on_the_device_as_on_the_host(form: FormatName) -> None:
 def test_quantised_on_the_device_as_on_the_host(form: FormatName) -> None:
     """The packed bytes are those of the host's packing, and what they stand for is what the references compute with."""
     wanted = formats(form, "bf16" if form == "int8" else form)
-    schedule = plan(RAGGED, load_target("h200"), max_context=64, workers=3, wanted=wanted)
+    schedule = plan(RAGGED, load_target("h200"), max_context=64, workers=3, formats=wanted)
     weights = torch_model.TorchWeights.random(RAGGED, 6, device="cpu")
     arrays = {name: array.astype(np.float32) for name, array in as_arrays(weights).items()}
 
@@ -311,7 +313,7 @@ def test_quantised_on_the_device_as_on_the_host(form: FormatName) -> None:
 
 
 @pytest.mark.parametrize(
-    ("layers", "lm_head", "kept", "pos", "gigabytes"),
+    ("layers", "lm_head", "cache_dtype", "pos", "gigabytes"),
     [
         ("bf16", "bf16", "bf16", 0, 15.01),
         ("int8", "int8", "bf16", 0, 7.51),
@@ -322,14 +324,14 @@ def test_quantised_on_the_device_as_on_the_host(form: FormatName) -> None:
     ],
 )
 def test_the_floor_counts_the_bytes_of_the_formats(
-    layers: FormatName, lm_head: FormatName, kept: Any, pos: int, gigabytes: float
+    layers: FormatName, lm_head: FormatName, cache_dtype: Any, pos: int, gigabytes: float
 ) -> None:
     from amk.bench.table.decode_bench import needed_bytes
 
-    model, settings = load_model("llama3-8b"), Settings(kv_dtype=kept)
-    schedule = plan(model, load_target("h200"), settings=settings, wanted=formats(layers, lm_head), max_context=8192)
+    model, settings = load_model("llama3-8b"), Settings(kv_dtype=cache_dtype)
+    schedule = plan(model, load_target("h200"), settings=settings, formats=formats(layers, lm_head), max_context=8192)
     assert needed_bytes(schedule, pos) / 1e9 == pytest.approx(gigabytes, abs=0.01)
-    assert ("kv-fp8" in schedule.weights_label) == (kept == "fp8") and schedule.weights_label.startswith(layers)
+    assert ("kv-fp8" in schedule.weights_label) == (cache_dtype == "fp8") and schedule.weights_label.startswith(layers)
 
 
 @pytest.mark.parametrize("model", VARIANTS, ids=names)

@@ -11,10 +11,10 @@ import pytest
 
 from amk.adversary.edits import Json, apply, at
 from amk.adversary.neighbourhood.account import BEYOND
-from amk.adversary.neighbourhood.bases import MADE, base
+from amk.adversary.neighbourhood.bases import SMALL_BASES, base
 from amk.adversary.neighbourhood.mutator import Change, Neighbourhood, schema_of_schedules
 from amk.adversary.neighbourhood.survey import Care, Survey
-from amk.prefill.reader import NEEDED
+from amk.prefill.reader import BUFFERS
 from amk.schedule_ir.launch_needs import host_buffers
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.verify import verify
@@ -109,11 +109,11 @@ def test_zeros_behind_a_part_are_no_elements() -> None:
     assert outcome.certificate == "refused" and outcome.judge == "refuted: tokens"
 
 
-@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("name", SMALL_BASES)
 def test_the_host_views_memory_as_the_model_has_it_however_it_is_declared(name: str) -> None:
     """Of a SAFE schedule that is the declared shape; of others it is one of as many elements."""
     schedule = Schedule.model_validate_json(json.dumps(base(name)))
-    known, viewed = host_buffers(schedule), {*NEEDED, "norm_shift", "q_norm", "k_norm"}
+    known, viewed = host_buffers(schedule), {*BUFFERS, "norm_shift", "q_norm", "k_norm"}
     for buffer in schedule.buffers:
         if buffer.name in viewed or buffer.name.endswith("_bias") or buffer.name.startswith("scales."):
             assert known[buffer.name][1] == buffer.shape

@@ -40,7 +40,7 @@ def text(name: str) -> str:
     if name == "int8":
         settings = replace(FAST, scales_apart=True, warps=2)
         return plan(
-            PLAIN, load_target("h200"), settings=settings, wanted=formats("int8"), max_context=64, workers=4
+            PLAIN, load_target("h200"), settings=settings, formats=formats("int8"), max_context=64, workers=4
         ).model_dump_json()
     if name == "rows":
         return plan(

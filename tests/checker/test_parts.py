@@ -27,10 +27,10 @@ def touches(rows: I64) -> dict[tuple[int, int], set[Touch]]:
     return found
 
 
-def classes(found: dict[tuple[int, int], set[Touch]]) -> set[tuple[int, frozenset[Touch]]]:
+def classes(touches: dict[tuple[int, int], set[Touch]]) -> set[tuple[int, frozenset[Touch]]]:
     """Up to one displacement for each value."""
     signatures = set()
-    for (memory, _), own in found.items():
+    for (memory, _), own in touches.items():
         first = {value: min(t[3] for t in own if t[2] == value) for _, _, value, _ in own}
         signatures.add((memory, frozenset((w, kind, value, moved - first[value]) for w, kind, value, moved in own)))
     return signatures

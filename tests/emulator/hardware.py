@@ -60,7 +60,7 @@ def schedule_of(case: str) -> Schedule:
     chosen = replace(FAST, **settings)
     wanted = formats(dtype, None)
     return plan(
-        MODELS[model], load_target("h200"), settings=chosen, wanted=wanted, max_context=CONTEXT, workers=WORKERS
+        MODELS[model], load_target("h200"), settings=chosen, formats=wanted, max_context=CONTEXT, workers=WORKERS
     )
 
 

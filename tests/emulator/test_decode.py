@@ -124,7 +124,7 @@ def scheduled(name: str) -> Schedule:
     chosen = {"rows": 1, "warps": 4, "chunk_bytes": 512, "kv_block": 8, "max_tokens": 32, "slots": 4} | settings
     target = load_target(gpu)
     return plan(
-        model, target, settings=Settings(**chosen), wanted=formats(form), max_context=max(64, 4 * chosen["rows"]),
+        model, target, settings=Settings(**chosen), formats=formats(form), max_context=max(64, 4 * chosen["rows"]),
         workers=workers,
     )  # fmt: skip
 

@@ -10,7 +10,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from amk.adversary.neighbourhood.bases import MADE, base
+from amk.adversary.neighbourhood.bases import SMALL_BASES, base
 from amk.emulator.decode import EmulatedEngine
 from amk.emulator.machine.machine import Order
 from amk.emulator.machine.report import Fault
@@ -51,11 +51,11 @@ def faults(schedule: Schedule, ptx: str, order: Order = ORDERS[0], tokens: int =
 
 
 @pytest.mark.turns(48)
-@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("name", SMALL_BASES)
 def test_every_base_is_clean(name: str) -> None:
     schedule = Schedule.model_validate_json(json.dumps(base(name)))
     ptx = compile_ptx(emit(schedule), schedule.target.arch)
-    for order in one_in_turn(ORDERS, list(MADE).index(name)):
+    for order in one_in_turn(ORDERS, list(SMALL_BASES).index(name)):
         assert [str(fault) for fault in faults(schedule, ptx, order)] == []
 
 
@@ -137,7 +137,7 @@ def test_an_empty_step_that_counts_as_a_meeting_races(op: str, monkeypatch: pyte
 
     def once(walk: lanes._Walk, one: Step, number: int) -> None:
         if isinstance(one.op, WaitOp | SignalOp):
-            walk._met(walk.memory.warps[one.op.role])
+            walk._meet(walk.memory.warps[one.op.role])
         step(walk, one, number)
 
     monkeypatch.setattr(lanes._Walk, "step", once)

@@ -315,15 +315,17 @@ BESIDE = "and.b32 %r22, %r1, 31;\nsetp.eq.u32 %p6, %r22, 3;\n@%p6 st.shared.u32 
 
 
 @pytest.mark.parametrize(
-    ("place", "store", "raced"),
+    ("place", "store", "is_race"),
     [("COPIER", STORE, True), ("LANE", THIRD, True), ("WARP", THIRD, True), ("BEHIND", "", False),
      ("WARP", BESIDE, False), ("BEHIND", f"@%p5 {STORE}", False)],
 )  # fmt: skip
-def test_a_store_may_not_meet_the_bytes_of_a_copy_before_it_was_waited_for(place: str, store: str, raced: bool) -> None:
+def test_a_store_may_not_meet_the_bytes_of_a_copy_before_it_was_waited_for(
+    place: str, store: str, is_race: bool
+) -> None:
     body = UNDER_COPY.replace(place, store)
     for name in ("COPIER", "LANE", "WARP", "BEHIND"):
         body = body.replace(name, "")
-    assert kinds(body, 1, 2) == ({"race"} if raced else set())
+    assert kinds(body, 1, 2) == ({"race"} if is_race else set())
 
 
 SMALL = """

@@ -77,13 +77,13 @@ def test_the_packed_rows_are_the_same() -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"rows": 8, "kv_block": 8}, {"wanted": {"int8"}}, {"vocab": 72}], ids=["narrow", "codes", "odd"]
+    "changes", [{"rows": 8, "kv_block": 8}, {"weights": {"int8"}}, {"vocab": 72}], ids=["narrow", "codes", "odd"]
 )
 def test_what_has_no_pairs_is_refused(changes: dict[str, Any]) -> None:
     model = tiny_model(layers=1, vocab=changes.pop("vocab", 128))
-    wanted = formats("int8" if changes.pop("wanted", None) else "bf16")
+    wanted = formats("int8" if changes.pop("weights", None) else "bf16")
     with pytest.raises(AmkError, match="AMK016"):
-        tiny_plan(model, workers=2, wanted=wanted, **ROWS | EACH[2] | changes)
+        tiny_plan(model, workers=2, weights=wanted, **ROWS | EACH[2] | changes)
 
 
 @pytest.mark.parametrize("each", [1, 2])

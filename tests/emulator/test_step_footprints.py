@@ -45,7 +45,7 @@ OF_ROWS = {("none", "prompt"), ("none", "state")}
 def in_parts() -> Schedule:
     """Two products of six parts, four of which are one loop of the text."""
     settings = replace(FAST, handoff="tagged", warps=2, batch=2, kv_block=16, k_parts=6, chunk_bytes=512)
-    return plan(tiny(ffn=384), load_target("h200"), settings=settings, wanted=BF16, max_context=64, workers=4)
+    return plan(tiny(ffn=384), load_target("h200"), settings=settings, formats=BF16, max_context=64, workers=4)
 
 
 @cache
@@ -56,7 +56,7 @@ def divided() -> Schedule:
         handoff="mixed",
     )  # fmt: skip
     model = tiny(layers=1, hidden=128, ffn=128, heads=2, kv_heads=1)
-    return plan(model, load_target("h200"), settings=settings, wanted=BF16, max_context=64, workers=3)
+    return plan(model, load_target("h200"), settings=settings, formats=BF16, max_context=64, workers=3)
 
 
 @cache
@@ -64,7 +64,7 @@ def five_rows() -> Schedule:
     """Ten query vectors of a kv head, of which two warps take four at a time."""
     settings = replace(FAST, rows=5, headless=True, warps=2, kv_block=16, handoff="mixed")
     model = tiny(layers=1, hidden=128, ffn=128, heads=2, kv_heads=1, head_dim=64)
-    return plan(model, load_target("h200"), settings=settings, wanted=BF16, max_context=64, workers=4)
+    return plan(model, load_target("h200"), settings=settings, formats=BF16, max_context=64, workers=4)
 
 
 @cache
@@ -72,7 +72,7 @@ def in_turns() -> Schedule:
     """Thirty-four KV heads on twelve workers: three warps serve a head each, the fourth none."""
     settings = replace(FAST, batch=34, warps=4, kv_block=16, chunk_bytes=512)
     model = tiny(layers=1, hidden=64, ffn=64, heads=2, kv_heads=1, head_dim=32, vocab=96)
-    return plan(model, load_target("h200"), settings=settings, wanted=BF16, max_context=64, workers=12)
+    return plan(model, load_target("h200"), settings=settings, formats=BF16, max_context=64, workers=12)
 
 
 @cache
@@ -80,7 +80,7 @@ def in_two_layouts() -> Schedule:
     """Codes in the layers and bf16 in lm_head: the last norm is staged for both."""
     settings = replace(FAST, warps=2, kv_block=16)
     wanted = formats("int8", "bf16")
-    return plan(tiny(hidden=96), load_target("h200"), settings=settings, wanted=wanted, max_context=64, workers=4)
+    return plan(tiny(hidden=96), load_target("h200"), settings=settings, formats=wanted, max_context=64, workers=4)
 
 
 @cache

@@ -107,15 +107,15 @@ def test_a_refill_without_a_proxy_fence_is_told(access: str) -> None:
     assert "no fence.proxy.async stands between" in faults[0].message
 
 
-@pytest.mark.parametrize(("memory", "found"), [("", set()), (".shared::cta", set()), (".global", {"proxy"})])
-def test_a_refill_needs_a_proxy_fence_of_shared_memory(memory: str, found: set[str]) -> None:
-    assert {fault.kind for fault in refilled(f"fence.proxy.async{memory};").faults} == found
+@pytest.mark.parametrize(("memory", "faults"), [("", set()), (".shared::cta", set()), (".global", {"proxy"})])
+def test_a_refill_needs_a_proxy_fence_of_shared_memory(memory: str, faults: set[str]) -> None:
+    assert {fault.kind for fault in refilled(f"fence.proxy.async{memory};").faults} == faults
 
 
-@pytest.mark.parametrize(("memory", "found"), [("", set()), (".global", set()), (".shared::cta", {"proxy"})])
-def test_a_copy_of_what_was_written_needs_a_proxy_fence_of_global_memory(memory: str, found: set[str]) -> None:
+@pytest.mark.parametrize(("memory", "faults"), [("", set()), (".global", set()), (".shared::cta", {"proxy"})])
+def test_a_copy_of_what_was_written_needs_a_proxy_fence_of_global_memory(memory: str, faults: set[str]) -> None:
     written = f"st.global.u32 [%rd1], 5;\nfence.proxy.async{memory};\ncp.async.bulk"
-    assert {fault.kind for fault in ran(bulk(offset=0).replace("cp.async.bulk", written))[1].faults} == found
+    assert {fault.kind for fault in ran(bulk(offset=0).replace("cp.async.bulk", written))[1].faults} == faults
 
 
 def test_a_proxy_fence_before_the_access_does_not_count() -> None:

@@ -163,8 +163,8 @@ def test_the_judge_notices_rows_that_count_too_many_or_too_few() -> None:
     request, order = next(iter(requests(schedule)))
 
     def changed(how: Callable[[NDArray[np.int64]], None]) -> Machine:
-        def machine(*asked: Any) -> Shown:
-            shown = run(*asked)
+        def machine(*request: Any) -> Shown:
+            shown = run(*request)
             how(shown.tokens[0])
             return shown
 

@@ -157,7 +157,7 @@ def test_plans_of_a_batch_are_safe(model: ModelSpec, batch: int, gpu: str, conte
 
 
 @pytest.mark.parametrize(
-    ("settings", "wanted", "reason"),
+    ("settings", "format_name", "reason"),
     [
         ({"batch": 65}, "bf16", "1 to 64"),
         ({"batch": 0}, "bf16", "1 to 64"),
@@ -165,9 +165,9 @@ def test_plans_of_a_batch_are_safe(model: ModelSpec, batch: int, gpu: str, conte
         ({"batch": 2, "head_handoff": True}, "bf16", "rows of its head"),
     ],
 )
-def test_what_a_batch_cannot_do_is_refused(settings: dict[str, Any], wanted: Any, reason: str) -> None:
+def test_what_a_batch_cannot_do_is_refused(settings: dict[str, Any], format_name: Any, reason: str) -> None:
     with pytest.raises(AmkError) as caught:
-        plan(PLAIN, load_target("h200"), settings=Settings(**settings), wanted=formats(wanted), max_context=64)
+        plan(PLAIN, load_target("h200"), settings=Settings(**settings), formats=formats(format_name), max_context=64)
     (diagnostic,) = caught.value.diagnostics
     assert diagnostic.code == "AMK016"
     assert reason in diagnostic.message

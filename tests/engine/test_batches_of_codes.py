@@ -53,7 +53,7 @@ def plan_of(
     settings = replace(settings, kv_block=block, max_tokens=12, max_ring_bytes=min(settings.max_ring_bytes, 16384))
     spec = SMALLEST.model_copy(update={"layers": 1, "max_context": 3 * block} | model)
     wanted = formats(layers, lm_head)
-    return plan(spec, load_target(gpu), settings=settings, wanted=wanted, workers=workers, max_context=3 * block)
+    return plan(spec, load_target(gpu), settings=settings, formats=wanted, workers=workers, max_context=3 * block)
 
 
 CASES: dict[str, Callable[[], Schedule]] = {
@@ -198,7 +198,9 @@ PLANS: list[tuple[FormatName, dict[str, Any], Any, str]] = [
 @pytest.mark.turns(4)
 @pytest.mark.parametrize(("layers", "settings", "model", "gpu"), PLANS)
 def test_plans_are_safe(layers: FormatName, settings: dict[str, Any], model: Any, gpu: str) -> None:
-    schedule = plan(model, load_target(gpu), settings=replace(FAST, **settings), wanted=formats(layers), max_context=64)
+    schedule = plan(
+        model, load_target(gpu), settings=replace(FAST, **settings), formats=formats(layers), max_context=64
+    )
     verdict = verify(schedule)
     assert verdict.safe, verdict.diagnostics
 

@@ -36,9 +36,9 @@ def prompt(seed: int, length: int) -> list[int]:
     return [random.Random(seed).randrange(83) for _ in range(length)]
 
 
-def at_once(found: ForwardBackend, calls: Sequence[Any]) -> list[Any]:
+def at_once(backend: ForwardBackend, calls: Sequence[Any]) -> list[Any]:
     """What the calls give, each in a thread, the first pass for all of them."""
-    found._expected, found._patience = len(calls), 0.3
+    backend._expected, backend._patience = len(calls), 0.3
     with ThreadPoolExecutor(len(calls)) as pool:
         tasks = [pool.submit(call) for call in calls]
         return [task.result() for task in tasks]

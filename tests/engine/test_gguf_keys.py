@@ -44,7 +44,7 @@ NEUTRAL = {
 HARMLESS = ("general.", "tokenizer.", "split.no", "split.tensors.count")
 """What names, describes or numbers a file."""
 
-GIVEN = {
+SHAPE_KEYS = {
     "general.architecture", "general.name", "general.alignment", "{arch}.block_count", "{arch}.embedding_length",
     "{arch}.feed_forward_length", "{arch}.attention.head_count", "{arch}.attention.head_count_kv",
     "{arch}.attention.key_length", "{arch}.attention.value_length",
@@ -55,7 +55,7 @@ GIVEN = {
 def keys() -> Iterator[str]:
     for section in SECTIONS:
         for name, value in vars(getattr(Keys, section)).items():
-            if isinstance(value, str) and name[0] != "_" and value not in GIVEN and "{id}" not in value:
+            if isinstance(value, str) and name[0] != "_" and value not in SHAPE_KEYS and "{id}" not in value:
                 yield value
     yield from (f"{{arch}}.{key}" for key in OLD)
 

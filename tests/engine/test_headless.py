@@ -51,7 +51,7 @@ CASES: dict[str, tuple[ModelSpec, dict[str, Any]]] = {
     "all in parts, copies held back": (tiny_model(ffn=256), {"rows": 8, **PARTS, "held_refills": 1.0}),
     "owed through QKV": (tiny_model(layers=3), {"rows": 3, "carried": 0.5, "held_refills": 0.5, "warps": 2}),
     "LayerNorm": (tiny_model(**NEOX), {"rows": 4}),
-    "codes": (tiny_model(layers=1), {"rows": 4, "wanted": formats("int8", "bf16"), "chunk_bytes": 1024}),
+    "codes": (tiny_model(layers=1), {"rows": 4, "weights": formats("int8", "bf16"), "chunk_bytes": 1024}),
     "fp8 cache": (tiny_model(layers=1), {"rows": 4, "kv_dtype": "fp8"}),
     "a lane for each row": (tiny_model(layers=1), {"rows": 12, "kv_block": 12}),
     "more than 32 rows": (tiny_model(layers=1, max_context=128), {"rows": 40, "kv_block": 40, "context": 128}),

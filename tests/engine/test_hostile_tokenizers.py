@@ -20,16 +20,16 @@ def backend(folder: Path) -> Backend:
     return Backend.from_file(str(hf_directory(folder) / "tokenizer.json"))
 
 
-def catastrophic(found: Backend) -> None:
-    found.pre_tokenizer = pre_tokenizers.Split(Regex(r"^(a|aa|a?a)+$|(?:(?:a+)+)+b"), behavior="isolated")
+def catastrophic(backend: Backend) -> None:
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"^(a|aa|a?a)+$|(?:(?:a+)+)+b"), behavior="isolated")
 
 
-def multiplying(found: Backend) -> None:
-    found.normalizer = normalizers.Sequence([normalizers.Replace("a", "aaaaaaaaaaaaaaaa")] * 9)
+def multiplying(backend: Backend) -> None:
+    backend.normalizer = normalizers.Sequence([normalizers.Replace("a", "aaaaaaaaaaaaaaaa")] * 9)
 
 
-def padding(found: Backend) -> None:
-    found.enable_padding(length=2**40)
+def padding(backend: Backend) -> None:
+    backend.enable_padding(length=2**40)
 
 
 @pytest.mark.turns(4)
@@ -85,21 +85,21 @@ def test_an_empty_pattern_is_stood_or_refused(tmp_path: Path) -> None:
         assert error.diagnostics[0].code in ("AMK012", "AMK013")
 
 
-def added(found: dict[str, Any], text: str) -> None:
-    token = {"id": len(found["model"]["vocab"]) + len(found["added_tokens"]), "content": text, "normalized": True}
-    found["added_tokens"].append({**token, "special": False, "single_word": False, "lstrip": False, "rstrip": False})
+def added(document: dict[str, Any], text: str) -> None:
+    token = {"id": len(document["model"]["vocab"]) + len(document["added_tokens"]), "content": text, "normalized": True}
+    document["added_tokens"].append({**token, "special": False, "single_word": False, "lstrip": False, "rstrip": False})
 
 
-def bomb(found: dict[str, Any]) -> None:
+def bomb(document: dict[str, Any]) -> None:
     """Its normaliser multiplies an added token when the file is read."""
-    found["normalizer"] = json.loads(
+    document["normalizer"] = json.loads(
         normalizers.Sequence([normalizers.Replace("a", "a" * 16)] * 9).__getstate__().decode()
     )
-    added(found, "aaaa")
+    added(document, "aaaa")
 
 
-def panic(found: dict[str, Any]) -> None:
-    found["normalizer"] = {"type": "Precompiled", "precompiled_charsmap": "////fwEB"}
+def panic(document: dict[str, Any]) -> None:
+    document["normalizer"] = {"type": "Precompiled", "precompiled_charsmap": "////fwEB"}
 
 
 @pytest.mark.turns(4)

@@ -57,31 +57,31 @@ CASES: dict[str, tuple[ModelSpec, dict[str, Any]]] = {
     "head norms, idle agents": (tiny_model(qk_norm=True, layers=1), {"workers": 13, "warps": 8, "chunk_bytes": 1024}),
     "int8 in groups, ragged, lm_head bf16": (
         tiny_model(ffn=160),
-        {"wanted": formats("int8-g64", "bf16"), "chunk_bytes": 1024} | MANY,
+        {"weights": formats("int8-g64", "bf16"), "chunk_bytes": 1024} | MANY,
     ),
     "int4 with zeros, a scale for a share": (
         tiny_model(ffn=256),
-        {"wanted": formats("int4-g128-zp"), "chunk_bytes": 1024, "scale_blocks": 16} | MANY,
+        {"weights": formats("int4-g128-zp"), "chunk_bytes": 1024, "scale_blocks": 16} | MANY,
     ),
-    "int4 with zeros": (tiny_model(), {"wanted": formats("int4-g128-zp"), "chunk_bytes": 1024} | MANY),
-    "fp8, lm_head int8": (tiny_model(qkv_bias=True), {"wanted": formats("fp8", "int8")} | MANY),
-    "fp8, copies of whole lines": (tiny_model(ffn=1024), {"wanted": formats("fp8"), "chunk_bytes": 4096} | MANY),
+    "int4 with zeros": (tiny_model(), {"weights": formats("int4-g128-zp"), "chunk_bytes": 1024} | MANY),
+    "fp8, lm_head int8": (tiny_model(qkv_bias=True), {"weights": formats("fp8", "int8")} | MANY),
+    "fp8, copies of whole lines": (tiny_model(ffn=1024), {"weights": formats("fp8"), "chunk_bytes": 4096} | MANY),
     "fp8, lm_head int8, scales apart": (
         tiny_model(qkv_bias=True, ffn=160),
-        {"wanted": formats("fp8", "int8"), "scales_apart": True} | MANY,
+        {"weights": formats("fp8", "int8"), "scales_apart": True} | MANY,
     ),
     "fp8 cache": (tiny_model(heads=3, kv_heads=1, hidden=96), {"kv_dtype": "fp8"} | MANY),
     "formats by layers": (
         tiny_model(layers=3, ffn=160),
-        {"wanted": ((1, formats("int8-g64", "int8")), (2, MIXED)), "workers": 5, "warps": 8},
+        {"weights": ((1, formats("int8-g64", "int8")), (2, MIXED)), "workers": 5, "warps": 8},
     ),
     "formats by layers, scales apart": (
         tiny_model(layers=3, ffn=160),
-        {"wanted": ((1, formats("int8-g64", "int8")), (2, MIXED)), "scales_apart": True, "workers": 5, "warps": 8},
+        {"weights": ((1, formats("int8-g64", "int8")), (2, MIXED)), "scales_apart": True, "workers": 5, "warps": 8},
     ),
     "layers in bf16 and in codes": (
         tiny_model(layers=2),
-        {"wanted": ((1, formats("bf16", "int8")), (1, formats("int4-g128", "int8"))), "workers": 5, "warps": 8}
+        {"weights": ((1, formats("bf16", "int8")), (1, formats("int4-g128", "int8"))), "workers": 5, "warps": 8}
         | {"handoff": "fenced"},
     ),
     "parts of down wait for their own columns": (tiny_model(ffn=128), {"act_parts": 2, "workers": 5, "warps": 8}),

@@ -40,8 +40,8 @@ PLANS: dict[str, dict[str, Any]] = {
     "naive": {"handoff": "fenced", "run_ahead": False, "wide_epilogue": 0},
     "workers without rows": {"workers": 9, "handoff": "tagged"},
     "heads as they come": {"head_handoff": True},
-    "codes": {"wanted": formats("int8"), "chunk_bytes": 1024},
-    "scales apart": {"wanted": formats("int8"), "chunk_bytes": 1024, "scales_apart": True},
+    "codes": {"weights": formats("int8"), "chunk_bytes": 1024},
+    "scales apart": {"weights": formats("int8"), "chunk_bytes": 1024, "scales_apart": True},
 }
 Floats = NDArray[np.float32]
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from amk.adversary.neighbourhood.bases import MADE, base
+from amk.adversary.neighbourhood.bases import SMALL_BASES, base
 from amk.checker.certificate import Proof, check_certificate
 from amk.checker.facts import check_sequences
 from amk.checker.programs import Rejected
@@ -45,7 +45,7 @@ from amk.validator.verify import verify
 from tests.engine.tiny import RandomTensors
 from tests.tiny import VARIANTS
 
-LIVE = sorted(name for name in MADE if "live" in name)
+LIVE = sorted(name for name in SMALL_BASES if "live" in name)
 
 
 @cache
@@ -211,7 +211,7 @@ def test_side_by_side_is_not_every_combination() -> None:
     assert FlatCheck(schedule_of("tagged"), 1).positions() == (list(range(12)), True)
 
 
-@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("name", SMALL_BASES)
 def test_ops_whose_accesses_move_say_so(name: str) -> None:
     schedule = schedule_of(name)
     geo, tables = schedule.geometry(), {n: np.array(t) for n, t in schedule.tables.items()}

@@ -88,7 +88,7 @@ def test_a_packed_model_decodes_like_its_definition(config: dict[str, Any], copi
     checkpoint = open_checkpoint(tmp_path / "tiny")
     layout = layout_of_directory(tmp_path / "tiny")
     assert layout is not None and layout.form == "int4-g64-zp"
-    schedule = tiny_plan(checkpoint.spec, workers=6, warps=6, chunk_bytes=1024, wanted=formats(layout.form, "bf16"))
+    schedule = tiny_plan(checkpoint.spec, workers=6, warps=6, chunk_bytes=1024, weights=formats(layout.form, "bf16"))
     check_model(schedule.model, checkpoint)
     session = Session(CpuEngine(schedule, checkpoint, copies=copies))
     arrays = {name: array.astype(np.float32) for name, array in expected.items()}

@@ -26,13 +26,13 @@ def test_products(out: int, threads: int, monkeypatch: pytest.MonkeyPatch) -> No
             np.testing.assert_array_equal(found, [products.product(x[row : row + 1], matrix)[0] for row in range(rows)])
 
 
-@pytest.mark.parametrize(("threads", "wanted"), [("3", 3), ("0", 1), ("many", None), (None, None)])
+@pytest.mark.parametrize(("threads", "expected"), [("3", 3), ("0", 1), ("many", None), (None, None)])
 def test_threads_are_as_many_as_the_libraries_take(
-    threads: str | None, wanted: int | None, monkeypatch: pytest.MonkeyPatch
+    threads: str | None, expected: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
 
     if threads is None:
         monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     else:
         monkeypatch.setenv("OMP_NUM_THREADS", threads)
-    assert products.threads.__wrapped__() == (wanted or len(os.sched_getaffinity(0)))
+    assert products.threads.__wrapped__() == (expected or len(os.sched_getaffinity(0)))

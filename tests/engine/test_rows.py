@@ -164,16 +164,16 @@ def test_every_query_vector_meets_every_position_once(agents: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "wanted", "reason"),
+    ("settings", "format_name", "reason"),
     [
         ({"rows": 65}, "bf16", "1 to 64"),
         ({"rows": 2, "batch": 2}, "bf16", "of one sequence"),
         ({"rows": 2, "head_handoff": True}, "bf16", "rows of its head"),
     ],
 )
-def test_what_rows_cannot_do_is_refused(settings: dict[str, Any], wanted: Any, reason: str) -> None:
+def test_what_rows_cannot_do_is_refused(settings: dict[str, Any], format_name: Any, reason: str) -> None:
     with pytest.raises(AmkError) as caught:
-        plan(PLAIN, load_target("h200"), settings=Settings(**settings), wanted=formats(wanted), max_context=64)
+        plan(PLAIN, load_target("h200"), settings=Settings(**settings), formats=formats(format_name), max_context=64)
     (diagnostic,) = caught.value.diagnostics
     assert diagnostic.code == "AMK016"
     assert reason in diagnostic.message

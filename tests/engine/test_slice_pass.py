@@ -37,8 +37,8 @@ def model(directory: Path) -> Iterator[amk.LanguageModel]:
         yield found
 
 
-def close(found: Any, wanted: Any, part: float) -> None:
-    np.testing.assert_allclose(found, wanted, atol=part * np.abs(wanted).max())
+def close(actual: Any, expected: Any, part: float) -> None:
+    np.testing.assert_allclose(actual, expected, atol=part * np.abs(expected).max())
 
 
 @pytest.mark.turns(4)

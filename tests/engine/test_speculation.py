@@ -51,8 +51,8 @@ def guessing(directory: Path, request: pytest.FixtureRequest) -> Iterator[amk.La
 class Oracle:
     """Guesses that are right up to a place that wanders through the guesses, and wrong there."""
 
-    def __init__(self, wanted: Sequence[int]) -> None:
-        self._wanted, self.asked = list(wanted), 0
+    def __init__(self, text: Sequence[int]) -> None:
+        self._wanted, self.asked = list(text), 0
 
     def guess(self, tokens: Sequence[Token], count: int, sampling: Sampling) -> list[int]:
         self.asked += 1

@@ -221,7 +221,7 @@ def test_engines_beside_each_other_have_the_bytes_that_each_has_alone(
         return gpu_engine(schedule, RandomTensors(MODEL), nearest)
 
     chunk = {} if form == "bf16" else {"chunk_bytes": 1024}
-    one = alone(tiny_plan(MODEL, workers=4, wanted=formats(form), **chunk))
+    one = alone(tiny_plan(MODEL, workers=4, weights=formats(form), **chunk))
     reader = step_prompts(one, RandomTensors(MODEL), nearest)
     engines = [one, reader.engine, reader.last]
     assert all(isinstance(engine, CudaEngine) for engine in engines)
@@ -246,7 +246,7 @@ def test_engines_beside_each_other_have_the_bytes_that_each_has_alone(
 def test_what_has_no_steps_is_refused() -> None:
     schedule = tiny_plan(MODEL, workers=4)
     assert verify(in_steps(schedule)).safe
-    coded = in_steps(tiny_plan(MODEL, workers=4, chunk_bytes=1024, wanted=formats("int8", "int4-g128")))
+    coded = in_steps(tiny_plan(MODEL, workers=4, chunk_bytes=1024, weights=formats("int8", "int4-g128")))
     assert verify(coded).safe and {c.format for c in coded.streams[0].chunks.values()} == {"int8", "int4-g128"}
     with pytest.raises(AmkError, match="a step reads 2 tokens"):
         in_steps(tiny_plan(MODEL, workers=4, rows=2))

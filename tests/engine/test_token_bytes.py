@@ -22,7 +22,7 @@ def test_bytes_of_a_real_vocabulary_join_to_the_text(smollm2_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("decoder", "wanted"),
+    ("decoder", "expected"),
     [
         (
             decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()]),
@@ -31,7 +31,7 @@ def test_bytes_of_a_real_vocabulary_join_to_the_text(smollm2_path: Path) -> None
         (decoders.Fuse(), ["\u2581a".encode(), b"<0xE2>"]),
     ],
 )
-def test_other_spellings(decoder: decoders.Decoder, wanted: list[bytes]) -> None:
+def test_other_spellings(decoder: decoders.Decoder, expected: list[bytes]) -> None:
     backend = Tokenizer(models.WordLevel({"\u2581a": 0, "<0xE2>": 1}, unk_token="a"))
     backend.decoder = decoder
-    assert list(map(bytes_of_tokens(backend), (0, 1))) == wanted
+    assert list(map(bytes_of_tokens(backend), (0, 1))) == expected

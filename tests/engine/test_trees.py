@@ -216,8 +216,8 @@ def test_the_judge_notices_a_wrong_row() -> None:
 
     for kind, how in (("logits", logits), ("cache", key), ("tokens", token), ("state", position)):
 
-        def machine(*asked: Any, how: Any = how) -> Shown:
-            shown = run(*asked)
+        def machine(*request: Any, how: Any = how) -> Shown:
+            shown = run(*request)
             how(shown)
             return shown
 
@@ -394,8 +394,8 @@ def test_scores_of_candidates_are_those_of_the_forward_pass(tmp_path: Path, devi
 class Ways:
     """Two ways, of which one is right up to a place that wanders, in turns the first and the second."""
 
-    def __init__(self, wanted: Sequence[int]) -> None:
-        self._wanted, self.asked = list(wanted), 0
+    def __init__(self, text: Sequence[int]) -> None:
+        self._wanted, self.asked = list(text), 0
 
     def guess(self, tokens: Sequence[Token], count: int, sampling: Sampling) -> list[int]:
         raise AssertionError("asked for one way")
@@ -416,9 +416,9 @@ def counted_passes(model: amk.LanguageModel) -> list[None]:
     of, name = (backend.engine, "step") if isinstance(backend, RowsBackend) else (backend._forward, "read")
     run = getattr(of, name)
 
-    def counting(*asked: Any) -> Any:
+    def counting(*arguments: Any) -> Any:
         passes.append(None)
-        return run(*asked)
+        return run(*arguments)
 
     setattr(of, name, counting)
     return passes

@@ -44,11 +44,11 @@ def tiny_model(**changes: Any) -> ModelSpec:
 
 
 def tiny_plan(
-    model: ModelSpec, *, workers: int = 4, context: int = 48, wanted: Formats | Layered = BF16, **settings: Any
+    model: ModelSpec, *, workers: int = 4, context: int = 48, weights: Formats | Layered = BF16, **settings: Any
 ) -> Schedule:
     chosen = {"warps": 4, "chunk_bytes": 512, "kv_block": 8, "max_tokens": 32, "slots": 4} | settings
     settled = Settings(**chosen)
-    return plan(model, load_target("h200"), settings=settled, wanted=wanted, max_context=context, workers=workers)
+    return plan(model, load_target("h200"), settings=settled, formats=weights, max_context=context, workers=workers)
 
 
 class RandomTensors:

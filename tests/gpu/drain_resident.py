@@ -49,7 +49,7 @@ def layer(ffn: int) -> ModelSpec:
 
 def schedules(gpu: str, form: FormatName) -> list[Schedule]:
     target = load_target(gpu)
-    return [plan(layer(ffn), target, workers=WORKERS, max_context=512, wanted=formats(form)) for ffn in WIDTHS]
+    return [plan(layer(ffn), target, workers=WORKERS, max_context=512, formats=formats(form)) for ffn in WIDTHS]
 
 
 def ptx(gpu: str, form: FormatName) -> list[str]:

@@ -72,9 +72,9 @@ def forward(weights: TorchWeights, tokens: Sequence[int], dtype: torch.dtype) ->
     return logits.reshape(count, -1)[-1].double(), caches
 
 
-def bands(found: Tensor, exact: Tensor) -> list[float]:
+def bands(actual: Tensor, exact: Tensor) -> list[float]:
     """The largest relative error of a row of keys or values, band by band."""
-    off = (found.float() - exact.float()).norm(dim=-1) / exact.float().norm(dim=-1)
+    off = (actual.float() - exact.float()).norm(dim=-1) / exact.float().norm(dim=-1)
     each = off.amax(dim=(0, 1, 2))
     return [float(each[at : at + BAND].max()) for at in range(0, len(each), BAND)]
 

@@ -34,7 +34,7 @@ def main() -> int:
     for name in sys.argv[2:]:
         model, settings, form = CASES[name]
         schedule = plan(
-            model, gpu, settings=settings, max_context=CONTEXT, workers=WORKERS, wanted=formats(form)  # type: ignore[arg-type]
+            model, gpu, settings=settings, max_context=CONTEXT, workers=WORKERS, formats=formats(form)  # type: ignore[arg-type]
         )  # fmt: skip
         engine = gpu_engine(schedule, random_checkpoint(model, 1), nearest, device=device, stall_ns=STALL_NS)
         engine.request([1])

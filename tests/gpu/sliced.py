@@ -47,9 +47,9 @@ class Tensors:
         return w.matrices[{"wo": "o", "w_down": "down"}[part]][layer]
 
     @staticmethod
-    def _kept(found: Tensor | None) -> Tensor:
-        assert found is not None
-        return found
+    def _kept(tensor: Tensor | None) -> Tensor:
+        assert tensor is not None
+        return tensor
 
 
 class Sliced:

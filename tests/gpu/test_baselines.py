@@ -37,7 +37,7 @@ def test_a_graph_of_kernels_decodes_the_same(
 
     if not gpu.has("bulk_copy"):
         pytest.skip("dependent launch needs sm_90")
-    schedule = plan(model, gpu, settings=settings, wanted=formats(form), max_context=512)
+    schedule = plan(model, gpu, settings=settings, formats=formats(form), max_context=512)
     with loaded(schedule) as subject:
         for blocks in BLOCKS:
             graph = PhaseGraph(subject, *compiled_phases(schedule, blocks), TOKENS)

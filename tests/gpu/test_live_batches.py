@@ -53,7 +53,7 @@ def subject(request: pytest.FixtureRequest, torch_gpu: Device, gpu: Target) -> I
     model, batch, layers, lm_head = request.param
     settings, context = replace(FAST, batch=batch, live=True), min(CONTEXT, model.max_context)
     wanted = formats(layers, lm_head)
-    with loaded(plan(model, gpu, settings=settings, wanted=wanted, max_context=context)) as found:
+    with loaded(plan(model, gpu, settings=settings, formats=wanted, max_context=context)) as found:
         yield found
 
 

@@ -129,7 +129,7 @@ def test_matrices_are_what_the_stream_stands_for(form: Any, torch_gpu: Device, g
     from tests.gpu.subjects import loaded
 
     model = load_model("qwen2.5-0.5b")
-    with loaded(plan(model, gpu, settings=FAST, wanted=formats(form), max_context=CONTEXT)) as subject:
+    with loaded(plan(model, gpu, settings=FAST, formats=formats(form), max_context=CONTEXT)) as subject:
         for stay in (0, 3, None):
             matrices = DeviceMatrices(subject.engine, stay)
             for layer in (*range(model.layers), *range(model.layers)):

@@ -49,7 +49,7 @@ def subject(request: pytest.FixtureRequest, torch_gpu: Device, gpu: Target) -> I
 
     model, layers, lm_head, *cache = request.param
     settings = replace(FAST, kv_dtype=cache[0] if cache else "bf16")
-    with loaded(plan(model, gpu, settings=settings, wanted=formats(layers, lm_head), max_context=CONTEXT)) as found:
+    with loaded(plan(model, gpu, settings=settings, formats=formats(layers, lm_head), max_context=CONTEXT)) as found:
         yield found
 
 
@@ -122,7 +122,7 @@ def test_a_real_checkpoint_packed_on_the_host(
 
     checkpoint, forms = open_checkpoint(smollm2_path), formats(layers, lm_head)
     prompt = [1, 504, 3575, 282, 4649, 314, 260, 1028, 523, 33, 100, 7]
-    session = load(plan(checkpoint.spec, gpu, wanted=forms, max_context=256), checkpoint, "cuda")
+    session = load(plan(checkpoint.spec, gpu, formats=forms, max_context=256), checkpoint, "cuda")
     try:
         list(session.generate(prompt, 1))
         found = session.engine.read("logits", np.float32, checkpoint.spec.vocab)  # type: ignore[attr-defined]

@@ -38,7 +38,7 @@ def subject(request: pytest.FixtureRequest, torch_gpu: Device, gpu: Target) -> I
 
     model, rows, form = request.param
     settings, context = replace(FAST, rows=rows), min(CONTEXT, model.max_context)
-    with loaded(plan(model, gpu, settings=settings, wanted=formats(form), max_context=context)) as found:
+    with loaded(plan(model, gpu, settings=settings, formats=formats(form), max_context=context)) as found:
         yield found
 
 

@@ -112,6 +112,6 @@ def test_every_format_at_far_positions(model: ModelSpec, gpu: str, form: FormatN
     from amk.lowering.kernel import build
     from tests.gpu.subjects import loaded
 
-    schedule = retargeted(model, gpu, torch_gpu, FAR_CONTEXT, wanted=formats(form))
+    schedule = retargeted(model, gpu, torch_gpu, FAR_CONTEXT, formats=formats(form))
     with loaded(schedule, weights_of(model), image=build(schedule).compiled.ptx) as subject:
         check(subject, FAR_POSITIONS)

@@ -42,7 +42,7 @@ TEXTS, PROMPT, NEW = 24, 32, 128
 
 def subject(model: str, form: FormatName, settings: Settings, weights: TorchWeights) -> Subject:
     target, wanted = load_target("h200"), formats(form)
-    schedule = plan(load_model(model), target, settings=settings, wanted=wanted, max_context=CONTEXT)
+    schedule = plan(load_model(model), target, settings=settings, formats=wanted, max_context=CONTEXT)
     return Subject.random(admitted(schedule, build(schedule).compiled.cubin), 20, weights)
 
 
@@ -69,8 +69,8 @@ def texts_per_s(live: Subject, workers: int) -> dict[str, float]:
     return {"seconds": round(seconds, 3), "tokens_per_s": round(tokens / seconds, 1)}
 
 
-def measure(wanted: str) -> None:
-    model, named, count = (*wanted.split(":"), "", "")[:3]
+def measure(case: str) -> None:
+    model, named, count = (*case.split(":"), "", "")[:3]
     form = TypeAdapter[FormatName](FormatName).validate_python(named or "bf16")
     batch = int(count or BATCH)
     weights = TorchWeights.random(load_model(model), 20)
@@ -85,9 +85,9 @@ def measure(wanted: str) -> None:
             prepare: Callable[[], None] = lambda: live.place(1, spread(batch))  # noqa: E731
             contestants.append(replace(own(live, pos, STEPS), name="live, spread", prepare=prepare))
         for name, found in take_turns(contestants, ROUNDS).items():
-            print(json.dumps({"model": wanted, "pos": pos, "batch": name, **asdict(found)}), flush=True)
+            print(json.dumps({"model": case, "pos": pos, "batch": name, **asdict(found)}), flush=True)
     for workers in (1, batch):
-        print(json.dumps({"model": wanted, "texts at once": workers, **texts_per_s(live, workers)}), flush=True)
+        print(json.dumps({"model": case, "texts at once": workers, **texts_per_s(live, workers)}), flush=True)
     one.free()
     live.free()
     torch.cuda.empty_cache()

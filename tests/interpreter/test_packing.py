@@ -67,7 +67,7 @@ def test_scales_that_stand_apart_are_those_of_the_rows() -> None:
     """In the order of the row groups, zeros behind the last row of the model; only where a row has one scale."""
     model = tiny_model(vocab=83)
     wanted = formats("int8-g64", "int8") | {"gate_up": "fp8"}
-    schedule = tiny_plan(model, wanted=wanted, workers=5, scales_apart=True)
+    schedule = tiny_plan(model, weights=wanted, workers=5, scales_apart=True)
     source, buffers = RandomTensors(model), {b.name: b for b in schedule.buffers}
     packed, scales = packed_arrays(schedule, source)
     assert set(scales) == {"scales.gate_up", "scales.lm_head"} == {name for name in buffers if "scales." in name}
@@ -95,7 +95,7 @@ def test_spans_arrive_in_order_and_progress_ends_at_the_total() -> None:
     schedule = tiny_plan(tiny_model(), workers=5)
     source, spans, seen = RandomTensors(schedule.model), [], []
     pack_weights(
-        schedule, source, lambda a, p: spans.append((a, len(p))), lambda done, total: seen.append((done, total))
+        schedule, source, lambda a, p: spans.append((a, len(p))), lambda count, total: seen.append((count, total))
     )
     assert [a for a, _ in spans] == list(np.cumsum([0, *(n for _, n in spans)])[:-1])
     assert seen[-1][0] == seen[-1][1] == 2 * 8 * schedule.streams[0].chunk_k * sum(n for _, n in spans)

@@ -11,7 +11,7 @@ import pytest
 
 from amk.adversary.edits import Json, find, steps, waiting
 from amk.adversary.edits import at as value_at
-from amk.adversary.neighbourhood.bases import MADE, base
+from amk.adversary.neighbourhood.bases import SMALL_BASES, base
 from amk.judges.choice import Drawing
 from amk.judges.judge import MOST_READ, _Follower, judge, judged, requests
 from amk.judges.orders import Priorities, order_of
@@ -29,12 +29,12 @@ def copy_of(name: str) -> Json:
 
 
 @pytest.mark.turns(12)
-@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("name", SMALL_BASES)
 def test_a_right_schedule_is_not_refuted(name: str) -> None:
     """By three of the requests, others for each base; all together they are all asked."""
     schedule = schedule_of(base(name))
     asked = list(requests(schedule))
-    first = list(MADE).index(name)
+    first = list(SMALL_BASES).index(name)
     for request, order in (asked[(first + i * 5) % len(asked)] for i in range(3)):
         ruling = judged(schedule, request, order)
         assert ruling.status == "not refuted", (request, order, ruling)
@@ -231,11 +231,11 @@ class Doubtful:
         return 0.1
 
 
-@pytest.mark.parametrize(("end", "done"), [(1, 0), (3, 1), (2, 0)])
-def test_where_the_model_leaves_doubt_the_token_that_was_taken_ends_the_text_or_not(end: int, done: int) -> None:
+@pytest.mark.parametrize(("end", "is_done"), [(1, 0), (3, 1), (2, 0)])
+def test_where_the_model_leaves_doubt_the_token_that_was_taken_ends_the_text_or_not(end: int, is_done: int) -> None:
     """The largest is 1, the kernel takes 3."""
     text: Any = Doubtful()
     follower = _Follower(text, Request(((0,),), (1,), ends=(end,)), 0, False, None)
     assert follower.follow(np.array([[3]])) is None
-    state = {"token": 3, "position": 1, "epoch": 1, "done": done}
-    assert follower.state(state) is None and follower.state(state | {"done": 1 - done}) is not None
+    state = {"token": 3, "position": 1, "epoch": 1, "done": is_done}
+    assert follower.state(state) is None and follower.state(state | {"done": 1 - is_done}) is not None

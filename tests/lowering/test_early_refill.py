@@ -25,7 +25,7 @@ MATRICES = 5
 
 
 def planned(form: FormatName) -> Schedule:
-    return plan(load_model("smollm2-135m"), load_target("h200"), wanted=formats(form))
+    return plan(load_model("smollm2-135m"), load_target("h200"), formats=formats(form))
 
 
 def printed(schedule: Schedule) -> str:

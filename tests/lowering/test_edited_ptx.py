@@ -11,7 +11,7 @@ import pytest
 from amk.lowering.emit import KERNEL
 from amk.lowering.kernel import read_back
 from amk.lowering.readback import Instruction, Kind, read_ptx
-from amk.lowering.skeleton import Found, check_synchronisation
+from amk.lowering.skeleton import ByPart, check_synchronisation
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.schedule import Step, Wait
@@ -180,7 +180,7 @@ def test_a_copy_is_of_sixteen_bytes() -> None:
 
 
 @cache
-def parts(name: str) -> Found:
+def parts(name: str) -> ByPart:
     return check_synchronisation(subject(name), tuple(read_ptx(original(name) or "")[KERNEL]))
 
 

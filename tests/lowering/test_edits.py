@@ -127,7 +127,7 @@ def test_waits_that_are_given_up_are_told_one_behind_the_other() -> None:
 
 
 @pytest.mark.parametrize(
-    ("which", "kernel", "seen"),
+    ("which", "kernel", "sign"),
     [
         ("value one more: amk/sync.cuh:71", "trips", "memory"),
         ("address 4 bytes on: amk/sync.cuh:60:70", "trips", "out of bounds"),
@@ -135,16 +135,16 @@ def test_waits_that_are_given_up_are_told_one_behind_the_other() -> None:
         ("condition negated: amk/watchdog.cuh:90:5", "records", "memory"),
     ],
 )
-def test_an_edit_is_seen_where_its_function_runs_alone(which: str, kernel: str, seen: str) -> None:
+def test_an_edit_is_seen_where_its_function_runs_alone(which: str, kernel: str, sign: str) -> None:
     edit = next(edit for _, edit in all_edits() if edit.name.startswith(which))
-    assert kernel in beside(edit) and judge((kernel,), edit) == (kernel, f"emulator: {seen}")
+    assert kernel in beside(edit) and judge((kernel,), edit) == (kernel, f"emulator: {sign}")
 
 
 WATCHDOG, RANKING = "amk/watchdog.cuh", "amk/ranking.cuh"
 
 
 @pytest.mark.parametrize(
-    ("file", "text", "new", "kernel", "seen"),
+    ("file", "text", "new", "kernel", "sign"),
     [
         (WATCHDOG, "if (stalled >= dog.stall_ns) return static_cast<u32>(Cause::stall);", "", "stalls", "memory"),
         (WATCHDOG, "if (since == 0) since", "since", "stalls", "memory"),
@@ -195,12 +195,12 @@ WATCHDOG, RANKING = "amk/watchdog.cuh", "amk/ranking.cuh"
         ("amk/cache.cuh", "const long long first", "const int first", "far cache row", "memory"),
     ],
 )
-def test_an_edit_beside_the_rules_is_seen(file: str, text: str, new: str, kernel: str, seen: str) -> None:
+def test_an_edit_beside_the_rules_is_seen(file: str, text: str, new: str, kernel: str, sign: str) -> None:
     """What runs without stalls, equal logits, rare draws, negative logits, large keys and large buffers do not show."""
     before = texts(kernel)[file]
     assert before.count(text) == 1
     edit = Edit("", text, file, before.index(text), len(text), new)
-    assert judge((kernel,), edit) == (kernel, f"emulator: {seen}")
+    assert judge((kernel,), edit) == (kernel, f"emulator: {sign}")
 
 
 def test_a_wait_that_stalls_stops_the_others_too() -> None:
@@ -245,12 +245,12 @@ def test_equal_logits_and_noise_are_those_of_the_interpreter() -> None:
 
 @pytest.mark.turns(24)
 @pytest.mark.parametrize(
-    ("which", "kernel", "seen"),
+    ("which", "kernel", "sign"),
     [
         ("difference for sum: amk/ops/reduce_splits.cuh:72:34", "far scores", "logits"),
         ("sum for difference: amk/ops/reduce_splits.cuh:91:45", "far scores", "logits"),
         ("difference for sum: amk/ops/combine.cuh:119:52", "many splits", "race"),
-        ("loop one shorter: amk/ops/rope_append.cuh:198:9", "four rows", "deadlock"),
+        ("loop one shorter: amk/ops/rope_append.cuh:195:9", "four rows", "deadlock"),
         ("loop one shorter: amk/ops/select.cuh:128:5", "ended", "tokens"),
         ("condition negated: amk/rows.cuh:21:7", "plain rows", "logits"),
         ("loop one shorter: amk/rows.cuh:171:13", "plain rows", "undefined"),
@@ -280,9 +280,9 @@ def test_equal_logits_and_noise_are_those_of_the_interpreter() -> None:
         ("sum for difference: amk/ops/argmax_rows.cuh:61:33", "ragged batch", "out of bounds"),
     ],
 )
-def test_an_edit_is_seen_in_a_kernel_beside_the_sample(which: str, kernel: str, seen: str) -> None:
+def test_an_edit_is_seen_in_a_kernel_beside_the_sample(which: str, kernel: str, sign: str) -> None:
     edit = next(edit for _, edit in all_edits() if edit.name.startswith(which))
-    found = seen if seen.startswith("AMK") else f"emulator: {seen}"
+    found = sign if sign.startswith("AMK") else f"emulator: {sign}"
     assert kernel in beside(edit) and judge((kernel,), edit) == (kernel, found)
 
 

@@ -43,10 +43,10 @@ def drawing() -> Schedule:
     return plan(RAGGED, load_target("b200"), settings=replace(FAST, sampling="top-p"), max_context=256, workers=3)
 
 
-MADE = [("plain_fast_h200", bulk), ("ragged_naive_l4", cp_async), ("ragged_top_p_b200", drawing)]
+GOLDEN_KERNELS = [("plain_fast_h200", bulk), ("ragged_naive_l4", cp_async), ("ragged_top_p_b200", drawing)]
 
 
-@pytest.mark.parametrize(("name", "make"), MADE)
+@pytest.mark.parametrize(("name", "make"), GOLDEN_KERNELS)
 def test_golden(name: str, make: object, update_golden: bool) -> None:
     """After a change that is meant: pytest tests/lowering/test_emit.py --update-golden, and read the difference."""
     source = emit(make())  # type: ignore[operator]

@@ -9,7 +9,7 @@ from typing import Literal
 import pytest
 
 from amk.adversary.confusion import mutation
-from amk.adversary.neighbourhood.bases import MADE, base
+from amk.adversary.neighbourhood.bases import SMALL_BASES, base
 from amk.lowering.emit import emit
 from amk.lowering.lanes import lane_barriers, met_before
 from amk.lowering.printed import printed
@@ -39,7 +39,7 @@ def test_plans_have_barriers_of_the_block_there(settings: Settings, behind_words
     assert {name for name, needed in zip(names, found, strict=True) if needed} == behind_words
 
 
-@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("name", SMALL_BASES)
 def test_lanes_meet_between_flag_words_and_what_else_a_warp_uses(name: str) -> None:
     """By the steps as they run: the order that a verdict takes from words is that of whole steps of a warp."""
     schedule, between = Schedule.model_validate_json(json.dumps(base(name))), 0

@@ -51,7 +51,7 @@ KERNELS: dict[str, tuple[str, Settings, FormatName, ModelSpec, list[int]]] = {
 @cache
 def schedule(name: str) -> Schedule:
     gpu, settings, kept, model, _ = KERNELS[name]
-    return plan(model, load_target(gpu), settings=settings, wanted=formats(kept), max_context=128, workers=4)
+    return plan(model, load_target(gpu), settings=settings, formats=formats(kept), max_context=128, workers=4)
 
 
 @cache

@@ -73,10 +73,10 @@ def test_the_kernels_of_a_token_do_what_the_token_does(settings: Settings, model
     assert set(counts) == set(range(len(found.kernels)))
 
 
-@pytest.mark.parametrize("kept", ["bf16", "int8", "int4-g128", "fp8"])
-def test_no_kernel_reads_tagged_words_that_it_writes(kept: FormatName) -> None:
+@pytest.mark.parametrize("format_name", ["bf16", "int8", "int4-g128", "fp8"])
+def test_no_kernel_reads_tagged_words_that_it_writes(format_name: FormatName) -> None:
     """Of the plans that are measured: some take words without a step that waits."""
-    schedule = plan(load_model("llama3-8b"), H200, wanted=formats(kept), max_context=256)
+    schedule = plan(load_model("llama3-8b"), H200, formats=formats(format_name), max_context=256)
     tagged = [buffer.name for buffer in schedule.buffers if buffer.tagged]
     for kernel in phases(schedule).kernels:
         names = Counter(
@@ -104,7 +104,7 @@ def test_rings_start_at_the_weights_of_their_kernel(model: object) -> None:
 @pytest.mark.turns(24)
 @pytest.mark.parametrize("form", ["bf16", "int8", "int4-g128-zp"])
 def test_the_code_overlaps_and_has_no_hand_off_of_its_own(form: str) -> None:
-    schedule = plan(PLAIN, H200, max_context=256, workers=4, wanted=formats(form))  # type: ignore[arg-type]
+    schedule = plan(PLAIN, H200, max_context=256, workers=4, formats=formats(form))  # type: ignore[arg-type]
     code = emit_phases(schedule, 2)
     compiled = compile_cuda(code.source, H200.arch)
     assert set(compiled.resources) == {kernel.symbol for kernel in code.kernels}

@@ -34,7 +34,7 @@ def long_plan(name: str, kv: CacheDtype = "bf16") -> Schedule:
     wanted, settings = formats("bf16"), replace(FAST, kv_dtype=kv)
     workers = choose_workers(model, target, 1)
     settings = tuned(settings, model, target, layered(model, wanted), workers, CONTEXT)
-    return plan(model, target, settings=settings, wanted=wanted, max_context=CONTEXT)
+    return plan(model, target, settings=settings, formats=wanted, max_context=CONTEXT)
 
 
 def bodies(cubin: bytes, kernel: str) -> list[list[Issued]]:

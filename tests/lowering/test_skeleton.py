@@ -173,7 +173,7 @@ OTHERS: dict[str, tuple[Settings, FormatName]] = {
 def test_a_warp_barrier_inside_an_op_that_is_taken_out_fails(name: str, header: str, place: int) -> None:
     settings, kept = OTHERS.get(name, (FAST, "bf16"))
     wanted, target = formats(kept), load_target("h200")
-    schedule = plan(tiny(layers=1), target, settings=settings, wanted=wanted, max_context=128, workers=4)
+    schedule = plan(tiny(layers=1), target, settings=settings, formats=wanted, max_context=128, workers=4)
     text = headers.read_header(found := f"amk/{'' if header == 'staged' else 'ops/'}{header}.cuh")
     pieces = text.split("sync::warp_barrier();")
     without = "sync::warp_barrier();".join(pieces[: place + 1]) + "sync::warp_barrier();".join(pieces[place + 1 :])

@@ -73,7 +73,7 @@ def test_compiles_within_its_budget(preset: str, name: str, arch: str) -> None:
 def test_quantised_weights_compile_within_the_budget(
     name: str, layers: FormatName, lm_head: FormatName, arch: str
 ) -> None:
-    schedule = plan(load_model(name), load_target(ONE_PER_ARCH[arch]), wanted=formats(layers, lm_head))
+    schedule = plan(load_model(name), load_target(ONE_PER_ARCH[arch]), formats=formats(layers, lm_head))
     check_drain(check(schedule, arch), schedule, layers)
 
 

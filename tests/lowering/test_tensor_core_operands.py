@@ -284,7 +284,7 @@ def test_products_in_pairs_and_alone_are_among_the_models_of_tests(
     name: FormatName, model: ModelSpec, expected: set[bool]
 ) -> None:
     """Of which tests/gpu takes the logits: what one of the two does wrong is seen."""
-    (stream,) = plan(model, load_target("h200"), wanted=formats(name), max_context=4096).streams
+    (stream,) = plan(model, load_target("h200"), formats=formats(name), max_context=4096).streams
     found = {in_pairs(chunk, matrix(model, of).k) for of, chunk in stream.chunks.items()}
     assert found == expected
 

@@ -26,13 +26,13 @@ SHORT = 128
 
 def default(champion: Champion, context: int, settings: Settings = FAST, model: str | None = None) -> Schedule:
     spec, wanted = load_model(model or champion.model), formats(champion.dtype)
-    return plan(spec, load_target(champion.target), settings=settings, wanted=wanted, max_context=context)
+    return plan(spec, load_target(champion.target), settings=settings, formats=wanted, max_context=context)
 
 
 def planned(champion: Champion, context: int, settings: Settings = FAST, model: str | None = None) -> Schedule:
     """The planner's own: as many workers are asked for as there are anyway."""
     spec, target, wanted = load_model(model or champion.model), load_target(champion.target), formats(champion.dtype)
-    return plan(spec, target, settings=settings, wanted=wanted, max_context=context, workers=target.sms)
+    return plan(spec, target, settings=settings, formats=wanted, max_context=context, workers=target.sms)
 
 
 @pytest.mark.parametrize("champion", CHAMPIONS, ids=lambda each: f"{each.model}-{each.dtype}")

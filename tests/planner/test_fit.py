@@ -75,5 +75,5 @@ def test_a_refusal_names_the_formats_that_would_fit() -> None:
     found = help_of("llama3.1-8b", "l4", max_context=131_072)
     assert found.startswith("largest context that fits in bf16: ") and ", in int8: " in found
     fits = int(found.rpartition(", in int4-g128: ")[2].replace(",", ""))
-    schedule = plan(load_model("llama3.1-8b"), load_target("l4"), wanted=formats("int4-g128"), max_context=fits)
+    schedule = plan(load_model("llama3.1-8b"), load_target("l4"), formats=formats("int4-g128"), max_context=fits)
     assert schedule.kv.context == fits

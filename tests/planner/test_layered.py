@@ -34,11 +34,11 @@ PLAIN = formats("bf16", "int8") | {"o": "int4-g128"}
 WANTED: Layered = ((4, EIGHT), (5, FOUR))
 
 
-def plan_of(wanted: Layered = WANTED) -> Schedule:
-    return plan(MODEL, load_target("h200"), wanted=wanted, max_context=64, workers=8)
+def plan_of(layers: Layered = WANTED) -> Schedule:
+    return plan(MODEL, load_target("h200"), formats=layers, max_context=64, workers=8)
 
 
-made_uniform = plan(MODEL, load_target("h200"), wanted=EIGHT, max_context=64, workers=8)
+made_uniform = plan(MODEL, load_target("h200"), formats=EIGHT, max_context=64, workers=8)
 
 
 def loops(schedule: Schedule) -> list[Loop]:
@@ -59,7 +59,7 @@ def edited(change: Any) -> Schedule:
 
 def test_a_run_of_equal_layers_is_a_loop() -> None:
     assert runs_of([EIGHT, EIGHT, FOUR]) == ((2, EIGHT), (1, FOUR))
-    schedule = plan(MODEL, load_target("h200"), wanted=runs_of([EIGHT] * 9), max_context=64, workers=8)
+    schedule = plan(MODEL, load_target("h200"), formats=runs_of([EIGHT] * 9), max_context=64, workers=8)
     assert schedule == made_uniform and not schedule.streams[0].later
     assert [loop.count for loop in loops(plan_of())] == [4, 5]
     assert plan_of().weights_label == LAYERED
@@ -70,17 +70,17 @@ def test_a_run_of_equal_layers_is_a_loop() -> None:
 
 def test_narrower_formats_in_some_layers_are_fewer_bytes() -> None:
     model, target = load_model("smollm2-135m"), load_target("h200")
-    plans = [plan(model, target, wanted=w, max_context=64) for w in (EIGHT, ((15, EIGHT), (15, FOUR)), FOUR)]
+    plans = [plan(model, target, formats=w, max_context=64) for w in (EIGHT, ((15, EIGHT), (15, FOUR)), FOUR)]
     sizes = [next(b.bytes for b in schedule.buffers if b.name == "weights") for schedule in plans]
     assert sizes == sorted(sizes, reverse=True) and len(set(sizes)) == 3
 
 
 @pytest.mark.turns(12)
-@pytest.mark.parametrize("wanted", [WANTED, ((1, PLAIN), (8, EIGHT)), ((3, FOUR), (3, PLAIN), (3, EIGHT))])
-def test_such_plans_are_safe_and_checked(wanted: Layered) -> None:
-    schedule = plan_of(wanted)
+@pytest.mark.parametrize("layers", [WANTED, ((1, PLAIN), (8, EIGHT)), ((3, FOUR), (3, PLAIN), (3, EIGHT))])
+def test_such_plans_are_safe_and_checked(layers: Layered) -> None:
+    schedule = plan_of(layers)
     reduced = reduce_layers(schedule)
-    assert [loop.count for loop in loops(reduced)] == [min(KEPT, count) for count, _ in wanted]
+    assert [loop.count for loop in loops(reduced)] == [min(KEPT, count) for count, _ in layers]
     verdict = verify(schedule)
     assert verdict.safe and verdict.stats["layers checked"] == reduced.model.layers
     certificate = json.loads(json.dumps(certify_schedule(schedule, checked=False)))
@@ -104,7 +104,7 @@ def test_a_mistake_in_the_second_loop_is_found() -> None:
         return None if any(wait.counter == "h_out.1" for wait in step.waits) else step
 
     fenced = plan(
-        MODEL, load_target("h200"), settings=replace(FAST, handoff="fenced"), wanted=WANTED, max_context=64, workers=8
+        MODEL, load_target("h200"), settings=replace(FAST, handoff="fenced"), formats=WANTED, max_context=64, workers=8
     )
     assert verify(fenced).safe
     assert verify(rewritten(fenced, drop)).status == "UNSAFE"

@@ -99,7 +99,7 @@ def test_parts_of_down_are_whole_chunks_of_one_sequence() -> None:
     with pytest.raises(AmkError, match="AMK016"):
         plan(model, target, settings=replace(FAST, act_parts=2, batch=2), max_context=64)
     with pytest.raises(AmkError, match="codes") as refused:
-        plan(model, target, settings=replace(FAST, act_parts=2), wanted=formats("int8"), max_context=64)
+        plan(model, target, settings=replace(FAST, act_parts=2), formats=formats("int8"), max_context=64)
     assert refused.value.diagnostics[0].code == "AMK016"
 
 
@@ -183,7 +183,7 @@ def test_a_raised_threshold_of_the_draw_is_unsafe(counter: str) -> None:
 @pytest.mark.parametrize("model", [PLAIN, VARIANTS[1]], ids=lambda model: model.name)
 def test_quantised_plans_are_safe(model: ModelSpec, layers: FormatName, lm_head: FormatName) -> None:
     for gpu in ("h200", "l4"):
-        verdict = verify(plan(model, load_target(gpu), wanted=formats(layers, lm_head), max_context=256))
+        verdict = verify(plan(model, load_target(gpu), formats=formats(layers, lm_head), max_context=256))
         assert verdict.safe, [diagnostic.message for diagnostic in verdict.diagnostics]
 
 
@@ -202,7 +202,7 @@ def test_a_cache_of_another_type_than_the_layout_is_refused() -> None:
 
 
 def test_a_chunk_that_is_no_whole_tile_is_refused() -> None:
-    schedule = plan(PLAIN, load_target("h200"), wanted=formats("int4-g128"), max_context=256)
+    schedule = plan(PLAIN, load_target("h200"), formats=formats("int4-g128"), max_context=256)
     (stream,) = schedule.streams
     chunks = stream.chunks | {"o": Chunk(format="int4-g128", columns=160)}
     verdict = verify(schedule.model_copy(update={"streams": (stream.model_copy(update={"chunks": chunks}),)}))

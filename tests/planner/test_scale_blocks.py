@@ -23,7 +23,7 @@ from tests.tiny import PLAIN
 
 def planned(form: FormatName, scale_blocks: ScaleBlocks) -> Schedule:
     settings = replace(FAST, scale_blocks=scale_blocks, kv_splits=1)
-    return plan(PLAIN, load_target("h200"), settings=settings, wanted=formats(form), max_context=256)
+    return plan(PLAIN, load_target("h200"), settings=settings, formats=formats(form), max_context=256)
 
 
 def runs(schedule: Schedule) -> set[int]:

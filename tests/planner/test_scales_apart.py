@@ -18,7 +18,7 @@ from tests.tiny import PLAIN
 
 def apart() -> Schedule:
     wanted = formats("fp8", "int8")
-    return plan(PLAIN, load_target("h200"), settings=replace(FAST, scales_apart=True), wanted=wanted, max_context=256)
+    return plan(PLAIN, load_target("h200"), settings=replace(FAST, scales_apart=True), formats=wanted, max_context=256)
 
 
 def test_plans_with_scales_apart_are_safe() -> None:

@@ -154,7 +154,7 @@ def test_a_short_search_has_tried_every_choice() -> None:
         if searcher.spent:
             break
     for knob in searcher.space.knobs:
-        tried = {getattr(settings, knob.name) for settings in searcher.known}
+        tried = {getattr(settings, knob.name) for settings in searcher.states}
         assert tried == set(knob.values), f"{knob.name}: only {tried}"
 
 

@@ -106,7 +106,7 @@ def test_copies_are_padded_to_whole_lines_where_that_is_cheap(
 ) -> None:
     """Not where they are whole lines as they are, nor where the padding of 2,064 bytes would cost a twentieth."""
     model = load_model("llama3-8b")
-    schedule = plan(model, load_target("h200"), wanted=formats(layers, head), max_context=256)
+    schedule = plan(model, load_target("h200"), formats=formats(layers, head), max_context=256)
     (stream,), buffers = schedule.streams, {b.name: b for b in schedule.buffers}
     largest = max(chunk.bytes for name in MATRICES for chunk in stream.kinds(name))
     ring, weights = buffers["ring"], buffers["weights"]

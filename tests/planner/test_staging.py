@@ -50,7 +50,7 @@ def test_plans_of_bf16_know_no_blocks() -> None:
 def quantised(layers: FormatName = "int4-g128-zp", lm_head: FormatName = "fp8") -> Schedule:
     settings = replace(FAST, warps=2)
     return plan(
-        PLAIN, load_target("h200"), settings=settings, wanted=formats(layers, lm_head), max_context=64, workers=4
+        PLAIN, load_target("h200"), settings=settings, formats=formats(layers, lm_head), max_context=64, workers=4
     )
 
 

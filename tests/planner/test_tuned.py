@@ -23,15 +23,15 @@ H200 = load_target("h200")
 LONG, SHORT = 8192, 256
 
 
-def of(name: str, wanted: Formats = BF16, context: int | None = LONG, gpu: str = "h200", **changes: Any) -> Settings:
+def of(name: str, weights: Formats = BF16, context: int | None = LONG, gpu: str = "h200", **changes: Any) -> Settings:
     model, target = load_model(name), load_target(gpu)
     settings = replace(FAST, **changes)
     workers = choose_workers(model, target, settings.batch)
-    return tuned(settings, model, target, layered(model, wanted), workers, context)
+    return tuned(settings, model, target, layered(model, weights), workers, context)
 
 
 @pytest.mark.parametrize(
-    ("name", "wanted", "context", "expected"),
+    ("name", "weights", "context", "expected"),
     [
         ("llama3.2-1b", BF16, LONG, (8, 4096, 2, 1 / 3)),
         ("llama3.2-1b", BF16, None, (8, 4096, 2, 1 / 3)),
@@ -48,11 +48,11 @@ def of(name: str, wanted: Formats = BF16, context: int | None = LONG, gpu: str =
     ],
 )
 def test_kinds_of_models(
-    name: str, wanted: Formats, context: int | None, expected: tuple[int, int | None, int, float]
+    name: str, weights: Formats, context: int | None, expected: tuple[int, int | None, int, float]
 ) -> None:
-    found = of(name, wanted, context)
+    found = of(name, weights, context)
     assert (found.warps, found.chunk_bytes, found.hint_slack, found.held_refills) == expected
-    layers = {form for matrix, form in wanted.items() if matrix != "lm_head"}
+    layers = {form for matrix, form in weights.items() if matrix != "lm_head"}
     early = layers == {"bf16"} or any(form.startswith("int4") for form in layers)
     assert found.hint_at == ("drained" if early else "published")
     assert found.handoff == ("tagged" if name == "smollm2-135m" else None)
@@ -104,7 +104,7 @@ def test_batches_of_a_large_model_have_long_rings(batch: int, parts: int, copy: 
 def test_codes_of_eight_bits_stand_alone_in_long_products(name: str, form: FormatName, apart: bool) -> None:
     found = of(name, formats(form))
     assert (found.scales_apart, found.prefetch_cache) == (apart, form == "bf16" or name == "llama3.2-1b")
-    schedule = plan(load_model(name), H200, wanted=formats(form), max_context=SHORT)
+    schedule = plan(load_model(name), H200, formats=formats(form), max_context=SHORT)
     assert all(chunk.apart == apart for chunk in schedule.streams[0].chunks.values())
     if apart:
         copies = (2048, 12) if name == "llama3.2-1b" else (4096, 6)
@@ -195,13 +195,13 @@ def test_the_plan_has_the_numbers() -> None:
     assert (schedule.launch.warps, stream.chunk_bytes, stream.slots, schedule.plan) == (8, 4096, 6, "fast")
 
 
-@pytest.mark.parametrize(("context", "asked"), [(LONG, True), (LONG + 1, False), (None, False)])
+@pytest.mark.parametrize(("context", "prefetch"), [(LONG, True), (LONG + 1, False), (None, False)])
 def test_short_products_are_refilled_early_and_the_cache_is_asked_for_in_short_contexts(
-    context: int | None, asked: bool
+    context: int | None, prefetch: bool
 ) -> None:
     found = of("llama3.2-1b", context=context)
     assert found.refill_first and found.refill_early and (found.prefetch_at, found.kv_block) == ("layer", 64)
-    assert found.prefetch_cache == asked
+    assert found.prefetch_cache == prefetch
     assert not of("llama3-8b", context=context).refill_early and of("llama3-8b", context=context).prefetch_cache
 
 
@@ -222,7 +222,7 @@ def test_which_default_plans_look_for_words_without_hints() -> None:
         ("llama3.2-1b", "bf16", 1, set()), ("llama3.2-1b", "int8", 1, {*few, "attn", "h_mid", "h_out"}),
     ):  # fmt: skip
         used = formats(form)
-        schedule = plan(load_model(name), H200, settings=replace(FAST, batch=batch), wanted=used, max_context=SHORT)
+        schedule = plan(load_model(name), H200, settings=replace(FAST, batch=batch), formats=used, max_context=SHORT)
         steps = list(steps_of(schedule.programs[0].body))
         waits = {wait.counter: wait.at_least for step in steps for wait in step.waits}
         assert waits.keys() - {"split"} == {"qkv", "attn", "h_mid", "act", "h_out", "best"} - without

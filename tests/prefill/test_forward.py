@@ -32,7 +32,7 @@ CASES: dict[str, tuple[ModelSpec, dict[str, Any]]] = {
     "head norms": (tiny_model(qk_norm=True), {}),
     "beside each other": (tiny_model(**NEOX), {}),
     "one after the other, tanh": (tiny_model(**(NEOX | {"parallel": False, "activation": "gelu-tanh"})), {}),
-    "int8 in groups": (tiny_model(ffn=160), {"wanted": formats("int8-g64", "bf16"), "chunk_bytes": 1024} | MANY),
+    "int8 in groups": (tiny_model(ffn=160), {"weights": formats("int8-g64", "bf16"), "chunk_bytes": 1024} | MANY),
     "fp8 cache": (tiny_model(heads=3, kv_heads=1, hidden=96), {"kv_dtype": "fp8"} | MANY),
 }
 

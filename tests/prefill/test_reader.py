@@ -57,15 +57,15 @@ def test_an_activation_that_torch_has_no_form_of_is_left_to_the_kernel(
     assert reader.why_not(schedule) == "it has no swiglu"
 
 
-@pytest.mark.parametrize("wanted", ["auto", "torch"])
+@pytest.mark.parametrize("choice", ["auto", "torch"])
 def test_torch_that_cannot_be_used_is_told_if_it_was_asked_for(
-    wanted: Prefill, schedule: Schedule, monkeypatch: pytest.MonkeyPatch
+    choice: Prefill, schedule: Schedule, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reader.TorchPrompts, "_start", lambda _: 1 / 0)
     monkeypatch.setattr(reader, "why_not", lambda _: None)
-    found = prompts_of(engine(schedule), wanted)
+    found = prompts_of(engine(schedule), choice)
     assert found is not None and not found.read([], 0), "no token is nothing to read"
-    if wanted == "auto":
+    if choice == "auto":
         with pytest.warns(RuntimeWarning, match="kernel reads prompts, as torch cannot: division"):
             assert not found.read(LONG, 0)
         with warnings.catch_warnings(action="error"):
@@ -75,14 +75,14 @@ def test_torch_that_cannot_be_used_is_told_if_it_was_asked_for(
             found.read(LONG[:1], 0)
 
 
-@pytest.mark.parametrize("wanted", ["auto", "torch"])
+@pytest.mark.parametrize("choice", ["auto", "torch"])
 def test_a_device_that_breaks_while_torch_prepares_is_its_error(
-    wanted: Prefill, schedule: Schedule, monkeypatch: pytest.MonkeyPatch
+    choice: Prefill, schedule: Schedule, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither a reason to let the kernel read, nor the fault of one request."""
     monkeypatch.setattr(reader.TorchPrompts, "_start", lambda _: 1 / 0)
     monkeypatch.setattr(reader, "why_not", lambda _: None)
-    found = prompts_of(engine(schedule, broken=True), wanted)
+    found = prompts_of(engine(schedule, broken=True), choice)
     assert found is not None
     with pytest.raises(AmkError, match="AMK603") as raised:
         found.read(LONG, 0)

@@ -34,7 +34,7 @@ def program() -> Any:
 @pytest.mark.parametrize("name", PACKED)
 def test_chunks_become_the_rows_that_they_stand_for(name: str, program: Any) -> None:
     model, wanted, settings = PACKED[name]
-    source, schedule = RandomTensors(model), tiny_plan(model, wanted=wanted, **settings)
+    source, schedule = RandomTensors(model), tiny_plan(model, weights=wanted, **settings)
     packed, scales = packed_arrays(schedule, source)
     for (matrix_name, layer), places in matrix_places(schedule, schedule.streams[0]).items():
         if matrix_name == "lm_head" or layer == 0:

@@ -37,9 +37,9 @@ MORE: dict[str, tuple[ModelSpec, dict[str, Any]]] = {
     "norms of heads": (tiny_model(qk_norm=True, qkv_bias=True, layers=1), {}),
     "shifts of norms": (tiny_model(**NEOX), {}),
     "fp8 cache": (tiny_model(), {"kv_dtype": "fp8"}),
-    "codes beside bf16": (tiny_model(ffn=160), {"wanted": formats("int4-g64", "bf16"), "workers": 5, "warps": 8}),
+    "codes beside bf16": (tiny_model(ffn=160), {"weights": formats("int4-g64", "bf16"), "workers": 5, "warps": 8}),
 }
-PLANS = {name: (model, {"wanted": wanted} | settings) for name, (model, wanted, settings) in PACKED.items()} | MORE
+PLANS = {name: (model, {"weights": wanted} | settings) for name, (model, wanted, settings) in PACKED.items()} | MORE
 
 
 def memory(schedule: Schedule, source: RandomTensors) -> dict[str, NDArray[np.uint8]]:
@@ -81,7 +81,7 @@ def test_every_buffer_is_its_memory_in_its_type_and_shape(name: str) -> None:
 @pytest.mark.parametrize("name", PACKED)
 def test_packed_weights_are_the_numbers_of_their_format(name: str) -> None:
     model, wanted, settings = PACKED[name]
-    source, schedule = RandomTensors(model), tiny_plan(model, wanted=wanted, **settings)
+    source, schedule = RandomTensors(model), tiny_plan(model, weights=wanted, **settings)
     seen, (stream,) = views(schedule, memory(schedule, source)), schedule.streams
     chunks = seen[stream.source].reshape(-1).view(torch.uint8).reshape(-1, stream.chunk_bytes)
     for (matrix_name, layer), places in matrix_places(schedule, stream).items():

@@ -153,7 +153,7 @@ def test_the_command_reports_synthetic_matrices(capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["quantize", "--model", "smollm2-135m"], "go together"),
         (["quantize", "--max-kl", "0.1"], "--max-kl"),
@@ -162,10 +162,10 @@ def test_the_command_reports_synthetic_matrices(capsys: pytest.CaptureFixture[st
         (["plan", "--model", "smollm2-135m", "--gpu", "h200", "--dtype", "int8", "--text", "x"], "--dtype auto"),
     ],
 )
-def test_half_a_request_is_refused(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_half_a_request_is_refused(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words) == 2
     found = capsys.readouterr().err
-    assert "AMK005" in found and said in found
+    assert "AMK005" in found and message in found
 
 
 def test_auto_plans_from_a_checkpoint(

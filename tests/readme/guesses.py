@@ -27,12 +27,12 @@ def tokens(rows: int, right: float) -> float:
     return sum(right**row for row in range(rows))
 
 
-def probability(rows: int, wanted: float) -> float:
+def probability(rows: int, count: float) -> float:
     """At which a step of so many rows gives so many tokens."""
     low, high = 0.0, 1.0
     for _ in range(40):
         middle = (low + high) / 2
-        low, high = (middle, high) if tokens(rows, middle) < wanted else (low, middle)
+        low, high = (middle, high) if tokens(rows, middle) < count else (low, middle)
     return low
 
 

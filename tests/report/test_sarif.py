@@ -42,11 +42,11 @@ def validator() -> Draft4Validator:
     return Draft4Validator(schema, format_checker=Draft4Validator.FORMAT_CHECKER)
 
 
-def check(found: dict[str, Any]) -> None:
+def check(document: dict[str, Any]) -> None:
     """The schema, and what it cannot say: references, order and kind of addresses (specification 3.13 to 3.57)."""
-    validator().validate(found)
-    assert found["version"] == "2.1.0" and found["$schema"].endswith("sarif-schema-2.1.0.json")
-    (run,) = found["runs"]
+    validator().validate(document)
+    assert document["version"] == "2.1.0" and document["$schema"].endswith("sarif-schema-2.1.0.json")
+    (run,) = document["runs"]
     driver = run["tool"]["driver"]
     assert driver["name"] == "amk" and run["columnKind"] in ("utf16CodeUnits", "unicodeCodePoints")
     rules = [rule["id"] for rule in driver["rules"]]

@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from amk.adversary.neighbourhood.bases import MADE, base
+from amk.adversary.neighbourhood.bases import SMALL_BASES, base
 from amk.agent.gate.candidate import program_key
 from amk.bench.tools.provenance import software
 from amk.judges.judge import judge
@@ -62,7 +62,7 @@ def key_of(name: str) -> str:
 
 def trial(number: int) -> tuple[str, dict[str, Any]]:
     """(plan, what became of the edits)."""
-    small = sorted(MADE)
+    small = sorted(SMALL_BASES)
     name = FULL if number % SHARE == 0 else small[number % len(small)]
     rng = np.random.default_rng([number, 20])
     before = parent(name)

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amk.adversary.neighbourhood.bases import MADE, base
+from amk.adversary.neighbourhood.bases import SMALL_BASES, base
 from amk.cli import main
 from amk.planner.replan import replanned
 from amk.report.diagnostic import AmkError
@@ -32,7 +32,7 @@ from amk.schedule_ir.ops import BarrierOp
 from amk.schedule_ir.schedule import Schedule, Step
 from amk.validator.verify import verify
 
-BASES = sorted(MADE)
+BASES = sorted(SMALL_BASES)
 
 
 @cache
@@ -324,13 +324,13 @@ def test_shrinking_keeps_what_matters() -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(st.sets(st.integers(0, 19), min_size=1, max_size=5))
-def test_shrinking_finds_exactly_the_needed_part(needed: set[int]) -> None:
+def test_shrinking_finds_exactly_the_needed_part(indices: set[int]) -> None:
     edits = [kinds.Remove(node=str(i)) for i in range(20)]
 
     def holds(part: Sequence[kinds.Edit]) -> bool:
-        return {str(i) for i in needed} <= {e.node for e in part if isinstance(e, kinds.Remove)}
+        return {str(i) for i in indices} <= {e.node for e in part if isinstance(e, kinds.Remove)}
 
-    assert shrunk(edits, holds) == tuple(e for i, e in enumerate(edits) if i in needed)
+    assert shrunk(edits, holds) == tuple(e for i, e in enumerate(edits) if i in indices)
 
 
 def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -104,15 +104,15 @@ PLANS = {
         tiny_model(), workers=4, batch=2, head_sums="global"
     ),
     "fp8 cache": lambda: tiny_plan(tiny_model(), kv_dtype="fp8"),
-    "digits": lambda: tiny_plan(tiny_model(ffn=160), wanted=formats("int8"), chunk_bytes=1024),
-    "digits and sums, lm_head bf16": lambda: tiny_plan(tiny_model(hidden=96), wanted=formats("int4-g64-zp", "bf16")),
-    "halves, lm_head digits": lambda: tiny_plan(tiny_model(hidden=96), wanted=formats("fp8", "int4-g64"), warps=5),
+    "digits": lambda: tiny_plan(tiny_model(ffn=160), weights=formats("int8"), chunk_bytes=1024),
+    "digits and sums, lm_head bf16": lambda: tiny_plan(tiny_model(hidden=96), weights=formats("int4-g64-zp", "bf16")),
+    "halves, lm_head digits": lambda: tiny_plan(tiny_model(hidden=96), weights=formats("fp8", "int4-g64"), warps=5),
     "digits, splits reduced": lambda: tiny_plan(
-        tiny_model(), workers=8, kv_block=8, reduce_from=2, wanted=formats("int8-g64", "fp8")
+        tiny_model(), workers=8, kv_block=8, reduce_from=2, weights=formats("int8-g64", "fp8")
     ),
     "LayerNorm, parallel": lambda: tiny_plan(tiny_model(**NEOX)),
     "LayerNorm, parallel, digits": lambda: tiny_plan(
-        tiny_model(**NEOX, ffn=160), wanted=formats("int8"), chunk_bytes=1024
+        tiny_model(**NEOX, ffn=160), weights=formats("int8"), chunk_bytes=1024
     ),
     "LayerNorm, one after the other, batch of two, fenced": lambda: tiny_plan(
         tiny_model(**NEOX | {"parallel": False, "qkv_bias": False, "activation": "gelu-tanh"}),
@@ -123,10 +123,10 @@ PLANS = {
     "slice of layers": lambda: tiny_plan(tiny_model(qk_norm=True).sliced(1, 2)),
     "output head": lambda: tiny_plan(tiny_model().sliced(2, 2, head=True)),
     "last layer and output head, digits": lambda: tiny_plan(
-        tiny_model(hidden=96).sliced(1, 2, head=True), wanted=formats("int4-g64-zp")
+        tiny_model(hidden=96).sliced(1, 2, head=True), weights=formats("int4-g64-zp")
     ),
     "slice of layers, digits and sums": lambda: tiny_plan(
-        tiny_model(hidden=96).sliced(0, 2), wanted=formats("int4-g64-zp")
+        tiny_model(hidden=96).sliced(0, 2), weights=formats("int4-g64-zp")
     ),
     "padded chunks": lambda: narrow_chunks(tiny_plan(tiny_model(hidden=96, ffn=160), workers=3)),
 }  # fmt: skip
@@ -234,10 +234,10 @@ def events(schedule: Schedule, pos: int) -> Iterator[tuple[Op, Env]]:
                 yield step.op, Env(loops, worker, agent, pos, tables)
 
 
-def run(op: Op, env: Env, geo: Geometry, arrays: dict[str, Array], token: int, done: int) -> Recorder:
+def run(op: Op, env: Env, geo: Geometry, arrays: dict[str, Array], token: int, is_done: int) -> Recorder:
     tokens = {token_register(s): token + s for s in range(geo.vectors)}
     places = {pos_register(s): env.pos for s in range(geo.batch if geo.live else 1)}
-    memory = Recorder(arrays, tokens | places | {"epoch": 5, "done": done}, geo)
+    memory = Recorder(arrays, tokens | places | {"epoch": 5, "done": is_done}, geo)
     op.reference(env, geo, memory)
     return memory
 
@@ -253,7 +253,7 @@ def check(op: Op, env: Env, geo: Geometry, base: dict[str, Array]) -> None:
     # What it does not even name it cannot touch: that would be a KeyError.
     named = {value for _, value in op if isinstance(value, str)} | reads.keys() | writes.keys()
     base = {name: array for name, array in base.items() if name in named}
-    full = run(op, env, geo, {n: a.copy() for n, a in base.items()}, token=3, done=0)
+    full = run(op, env, geo, {n: a.copy() for n, a in base.items()}, token=3, is_done=0)
     for buffer in full.reads | reads:
         seen, declared = full.reads.get(buffer, set()), reads.get(buffer, set())
         assert seen <= declared, f"{where}: undeclared reads of {buffer}: {sorted(seen - declared)[:5]}"
@@ -263,7 +263,7 @@ def check(op: Op, env: Env, geo: Geometry, base: dict[str, Array]) -> None:
     assert {b: w for b, w in full.writes.items() if w} == writes, f"{where}: writes differ from the declared ones"
     only_reads = blanked(base, reads)
     before = {n: a.copy() for n, a in only_reads.items()}
-    bare = run(op, env, geo, only_reads, token=3, done=0)
+    bare = run(op, env, geo, only_reads, token=3, is_done=0)
     assert bare.regs == full.regs, where
     for buffer, array in bare.arrays.items():
         index = sorted(writes.get(buffer, ()))
@@ -324,9 +324,9 @@ def test_every_op_is_in_some_plan() -> None:
     assert used | {"signal"} == set(OPS), "an op that no plan uses is not tested"
 
 
-@pytest.mark.parametrize("done", [0, 1])
+@pytest.mark.parametrize("is_done", [0, 1])
 @pytest.mark.parametrize("forced", [0, 9, 10])
-def test_select_declares_what_either_choice_reads(forced: int, done: int) -> None:
+def test_select_declares_what_either_choice_reads(forced: int, is_done: int) -> None:
     """Position 8 becomes 9: given when 10 tokens are forced, chosen otherwise."""
     schedule = planned("groups of two")
     geo, base = schedule.geometry(), fresh_arrays(schedule, 2)
@@ -335,10 +335,10 @@ def test_select_declares_what_either_choice_reads(forced: int, done: int) -> Non
         if op.op != "select":
             continue
         reads = elements(op.accesses(env, geo), "read", geo)
-        memory = run(op, env, geo, blanked(base, reads), token=3, done=done)
-        chosen = 3 if done else base["request"][1]
+        memory = run(op, env, geo, blanked(base, reads), token=3, is_done=is_done)
+        chosen = 3 if is_done else base["request"][1]
         expected = base["prompt"][9] if forced == 10 else chosen
-        assert memory.regs == {"token": expected, "pos": 9, "epoch": 6, "done": int(done or forced != 10)}
+        assert memory.regs == {"token": expected, "pos": 9, "epoch": 6, "done": int(is_done or forced != 10)}
 
 
 @pytest.mark.turns(4)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amk.report.json_file import SHOWN, Positions
+from amk.report.json_file import MOST_CHARACTERS, Positions
 from amk.report.schema import json_pointer
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.text(max_size=8)
@@ -38,7 +38,7 @@ def test_every_value_is_where_its_region_says(tree: Any, indent: int | None, asc
         inside[-1] = inside[-1][: region.end_column - 1]
         inside[0] = inside[0][region.column - 1 :]
         assert json.loads("\n".join(inside)) == value
-        assert len(region.text) <= SHOWN and region.text.isprintable()
+        assert len(region.text) <= MOST_CHARACTERS and region.text.isprintable()
 
 
 @pytest.mark.parametrize(

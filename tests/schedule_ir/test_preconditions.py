@@ -54,14 +54,14 @@ BASES: dict[str, Callable[[], Schedule]] = {
     "divided": lambda: plan_of(
         settings=replace(FAST, warps=2, rows=3, handoff="mixed", chunk_bytes=512, kv_block=8, k_splits=2)
     ),
-    "int8": lambda: plan_of(settings=replace(FAST, scales_apart=True), wanted=formats("int8")),
+    "int8": lambda: plan_of(settings=replace(FAST, scales_apart=True), formats=formats("int8")),
     "refilled": lambda: plan_of(tiny(hidden=512, ffn=4096, heads=8)),
-    "int4": lambda: plan_of(wanted=formats("int4-g64")),
+    "int4": lambda: plan_of(formats=formats("int4-g64")),
     "LayerNorm": lambda: plan_of(CENTRED),
-    "LayerNorm, codes": lambda: plan_of(CENTRED, wanted=formats("int8")),
+    "LayerNorm, codes": lambda: plan_of(CENTRED, formats=formats("int8")),
     "slice": lambda: plan_of(PLAIN.sliced(1, 2)),
     "output head": lambda: plan_of(PLAIN.sliced(2, 2, head=True)),
-    "slice, codes": lambda: plan_of(PLAIN.sliced(0, 2), wanted=formats("int4-g64-zp")),
+    "slice, codes": lambda: plan_of(PLAIN.sliced(0, 2), formats=formats("int4-g64-zp")),
 }
 """Together they have every op and every operand."""
 
@@ -227,30 +227,30 @@ def changed(name: str, change: Callable[[Document], object]) -> Schedule:
 
 
 def of_buffer(name: str, **fields: object) -> Callable[[Document], object]:
-    return lambda found: next(b for b in found["buffers"] if b["name"] == name).update(fields)
+    return lambda document: next(b for b in document["buffers"] if b["name"] == name).update(fields)
 
 
 def stream_of(**fields: object) -> Callable[[Document], object]:
-    return lambda found: found["streams"][0].update(fields)
+    return lambda document: document["streams"][0].update(fields)
 
 
 def entry(table: str, value: int) -> Callable[[Document], object]:
-    return lambda found: found["tables"][table].__setitem__(0, value)
+    return lambda document: document["tables"][table].__setitem__(0, value)
 
 
-def short_of_a_drain(found: Document) -> None:
+def short_of_a_drain(document: Document) -> None:
     """Two programs, of which one leaves a product out."""
-    whole = found["programs"][0]
+    whole = document["programs"][0]
     tokens = next(i for i, node in enumerate(whole["body"]) if "body" in node)
     other = json.loads(json.dumps(whole)) | {"name": "other", "first": 1, "count": whole["count"] - 1}
     body = other["body"][tokens]["body"]
     body.remove(next(node for node in body if node.get("op", {}).get("op") == "gemv"))
-    found["programs"] = [whole | {"count": 1}, other]
+    document["programs"] = [whole | {"count": 1}, other]
 
 
-def choosing_once(found: Document) -> None:
+def choosing_once(document: Document) -> None:
     """Behind the loop over tokens."""
-    program = found["programs"][0]
+    program = document["programs"][0]
     tokens = next(node["body"] for node in program["body"] if "body" in node)
     place = next(i for i, node in enumerate(tokens) if node.get("op", {}).get("op") == "select")
     program["body"].append(tokens.pop(place))
@@ -271,13 +271,13 @@ CHANGES: list[tuple[str, Callable[[Document], object]]] = [
     ("groups", entry("qkv.first", -1)),
     ("served", entry("attn.head", 7)),
     ("served", entry("attn.split", -1)),
-    ("stream", lambda found: found["streams"].append(found["streams"][0] | {"name": "other"})),
+    ("stream", lambda document: document["streams"].append(document["streams"][0] | {"name": "other"})),
     ("source", stream_of(source="embedding")),
     ("source", of_buffer("weights", role="scratch")),
     ("weights", of_buffer("weights", shape=[1024])),
     ("apart", stream_of(chunks={"o": {"format": "int8-g64", "columns": 64, "apart": True}})),
-    ("chunks", lambda found: (entry("lm_head.count", 2**24)(found), found["launch"].update(max_tokens=2**20))),
-    ("counts", lambda found: found["roles"][0].update(count=found["roles"][0]["count"] - 1)),
+    ("chunks", lambda document: (entry("lm_head.count", 2**24)(document), document["launch"].update(max_tokens=2**20))),
+    ("counts", lambda document: document["roles"][0].update(count=document["roles"][0]["count"] - 1)),
     ("drains", short_of_a_drain),
     ("select.loop", choosing_once),
     ("gemv.alike", stream_of(later=[{"first": 1, "chunks": {"o": {"format": "bf16", "columns": 32}}}])),
@@ -307,7 +307,7 @@ def test_the_longest_share_of_a_norm(
     form = formats("int8" if model is CENTRED else "bf16")
     for hidden in (most * 2, most * 2 + 128):
         longer = model.model_copy(update={"hidden": hidden})
-        found = wanted(plan_of(longer, replace(settings, warps=2), wanted=form))
+        found = wanted(plan_of(longer, replace(settings, warps=2), formats=form))
         assert (need in found) == (hidden > 2 * most)
 
 
@@ -372,15 +372,15 @@ def test_the_device_finds_the_norm_of_every_layer() -> None:
 
 def op_with(kind: str, **fields: object) -> Callable[[Document], object]:
     """The first op of that kind has these fields."""
-    return lambda found: next(s["op"] for _, s in steps(found) if s["op"]["op"] == kind).update(fields)
+    return lambda document: next(s["op"] for _, s in steps(document) if s["op"]["op"] == kind).update(fields)
 
 
 def step_again(kind: str, **fields: object) -> Callable[[Document], object]:
     """The first step of that kind is there twice, and the second has these fields."""
 
-    def change(found: Document) -> None:
-        (*body, place), step = next((path, s) for path, s in steps(found) if s["op"]["op"] == kind)
-        at(found, tuple(body)).insert(place + 1, step | {"op": step["op"] | fields, "waits": [], "signals": []})
+    def change(document: Document) -> None:
+        (*body, place), step = next((path, s) for path, s in steps(document) if s["op"]["op"] == kind)
+        at(document, tuple(body)).insert(place + 1, step | {"op": step["op"] | fields, "waits": [], "signals": []})
 
     return change
 
@@ -404,22 +404,22 @@ def test_tokens_are_chosen_in_one_way(need: str, name: str, change: Callable[[Do
 def test_a_chunk_has_one_place() -> None:
     """The second drain of a product would find chunks elsewhere than the first."""
 
-    def twice(found: Document) -> None:
-        step_again("gemv")(found)
-        weights = next(b for b in found["buffers"] if b["name"] == "weights")
+    def twice(document: Document) -> None:
+        step_again("gemv")(document)
+        weights = next(b for b in document["buffers"] if b["name"] == "weights")
         weights["shape"] = [2 * n for n in weights["shape"]]
 
-    def before(found: Document) -> None:
+    def before(document: Document) -> None:
         """Whatever its chunks, they are drained once in a launch."""
-        (*body, place), step = next((path, s) for path, s in steps(found) if s["op"].get("matrix") == "lm_head")
-        at(found, tuple(body)).pop(place)
-        found["programs"][0]["body"].insert(1, step)
+        (*body, place), step = next((path, s) for path, s in steps(document) if s["op"].get("matrix") == "lm_head")
+        at(document, tuple(body)).pop(place)
+        document["programs"][0]["body"].insert(1, step)
 
     assert "drains" in wanted(changed("fast", twice)) and "drains" in wanted(changed("fast", before))
 
 
 OF_ROWS: list[tuple[str, Callable[[Document], object]]] = [
-    ("rows", lambda found: found.update(batch=2)),
+    ("rows", lambda document: document.update(batch=2)),
     ("whole-rows", of_buffer("ssq", shape=[3])),
     ("whole-rows", of_buffer("qkv", shape=[5, 255])),
     ("whole-rows", of_buffer("x", shape=[3, 289])),

@@ -31,13 +31,13 @@ USER = [{"role": "user", "content": "HI"}]
 
 
 @given(st.lists(st.sampled_from("abc"), max_size=12), st.sets(st.integers(0, 11), max_size=4))
-def test_clients_take_turns_and_each_is_served_in_its_order(clients: list[str], gone: set[int]) -> None:
+def test_clients_take_turns_and_each_is_served_in_its_order(clients: list[str], absent: set[int]) -> None:
     queue: FairQueue[int] = FairQueue(100, 100)
     for index, client in enumerate(clients):
         assert queue.put(client, index)
-    for index in gone & set(range(len(clients))):
+    for index in absent & set(range(len(clients))):
         assert queue.remove(clients[index], index) and not queue.remove(clients[index], index)
-    left = [index for index in range(len(clients)) if index not in gone]
+    left = [index for index in range(len(clients)) if index not in absent]
     assert len(queue) == len(left)
     taken = [queue.take() for _ in left]
     turns: dict[str, int] = {}
@@ -77,8 +77,8 @@ def test_a_fault_in_one_request_is_logged_and_does_not_end_the_others(caplog: py
     assert len(logged) == 2 and "tokenizer" in caplog.text
 
 
-def in_thread(running: Running, found: list[Any], **fields: Any) -> threading.Thread:
-    thread = threading.Thread(target=lambda: found.append(running.post(CHAT, messages=USER, **fields)), daemon=True)
+def in_thread(running: Running, answers: list[Any], **fields: Any) -> threading.Thread:
+    thread = threading.Thread(target=lambda: answers.append(running.post(CHAT, messages=USER, **fields)), daemon=True)
     thread.start()
     return thread
 

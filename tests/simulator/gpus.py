@@ -48,7 +48,7 @@ def row(gpu: str, model: str, form: FormatName) -> dict[str, Any]:
     target = load_target(gpu)
     key = {"gpu": gpu, "model": model, "format": form}
     try:
-        schedule = plan(load_model(model), target, wanted=formats(form), max_context=4096)
+        schedule = plan(load_model(model), target, formats=formats(form), max_context=4096)
     except AmkError as error:
         return {**key, "refused": error.diagnostics[0].code, "reason": error.diagnostics[0].message}
     predicted = predict(schedule, POSITION)

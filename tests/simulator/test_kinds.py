@@ -23,7 +23,7 @@ MODEL = tiny("small", hidden=512, ffn=1024, heads=8, kv_heads=4, vocab=4096)
 
 def small(batch: int = 1, form: str = "bf16", gpu: str = "h200", rows: int = 1) -> Schedule:
     settings = replace(FAST, batch=batch, rows=rows)
-    return plan(MODEL, load_target(gpu), settings=settings, wanted=formats(form), max_context=16384)  # type: ignore[arg-type]
+    return plan(MODEL, load_target(gpu), settings=settings, formats=formats(form), max_context=16384)  # type: ignore[arg-type]
 
 
 def test_kinds_are_what_changes_where_the_time_goes() -> None:

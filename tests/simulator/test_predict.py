@@ -106,7 +106,7 @@ def test_whatever_constants_are_given_a_simulation_ends(change: dict[str, float]
 def test_rings_that_begin_full_do_not_pass_the_floor() -> None:
     """A published shape: its rings hold a seventh of a layer in int8, and its time was below the assumed ceiling."""
     shapes, target = published().shapes, load_target("a10g")
-    schedule = plan(model_of("1.3B", shapes["1.3B"]), target, wanted=formats("int8"), max_context=2048)
+    schedule = plan(model_of("1.3B", shapes["1.3B"]), target, formats=formats("int8"), max_context=2048)
     least = (moved_bytes(schedule, 0) - target.l2_bytes) / (target.read_ceiling_gbps * 1e6)
     found = predict(schedule, 0)
     assert found.ms == step_ms(schedule, 0) >= found.floor_ms == pytest.approx(least)

@@ -95,7 +95,7 @@ def test_bytes_are_neither_lost_nor_made() -> None:
 def test_a_ring_that_holds_refills_back_stands_still_until_it_asks_for_them() -> None:
     memory = supply([1], 50.0)
     memory.ring(0, 100.0, True, NEVER)
-    memory.begin_drain(0, 300.0, 40.0, held=60.0)
+    memory.begin_drain(0, 300.0, 40.0, held_bytes=60.0)
     run(memory)
     assert memory.level[0] == pytest.approx(40.0, abs=0.1) and memory.outstanding(0) == pytest.approx(0.0, abs=0.1)
     memory.refill(0)
@@ -126,7 +126,7 @@ def test_what_is_in_flight_at_a_later_time_is_what_has_not_come_by_then() -> Non
 def test_copies_that_were_just_asked_for_begin_to_come_after_their_latency() -> None:
     memory = supply([2], 20.0, latency=0.5)
     memory.ring(0, 100.0, True, NEVER)
-    memory.begin_drain(0, 40.0, 40.0, held=60.0)
+    memory.begin_drain(0, 40.0, 40.0, held_bytes=60.0)
     run(memory)
     memory.refill(0)
     before = memory.outstanding(0)

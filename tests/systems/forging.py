@@ -30,7 +30,7 @@ def complete(flat: FlatSystem, rng: Random) -> Iterator[Machine]:
 def claims_of(flat: FlatSystem, machine: Machine, block: Json, orders: Json) -> Json:
     """Everything that is so: how the run met its waits, and all of the order that helps."""
     claims: Json = {
-        "met": [machine.met[row] for row in range(len(block["wait_counter"]))],
+        "met": [machine.wait_counts[row] for row in range(len(block["wait_counter"]))],
         "sent": [machine.sent[row] for row in range(len(block["signal_counter"]))],
     }
     found = skeleton(block, orders, claims)

@@ -68,8 +68,8 @@ def compare(number: int) -> dict[str, Any]:
     return {**counts, "differences": differences}
 
 
-def _round_trip(said: LoopSystem, system: LoopSystem) -> Iterator[str]:
-    if any(to_json(system.unrolled(laps).flat()) != to_json(said.unrolled(laps).flat()) for laps in (0, 1, 5)):
+def _round_trip(document: LoopSystem, system: LoopSystem) -> Iterator[str]:
+    if any(to_json(system.unrolled(laps).flat()) != to_json(document.unrolled(laps).flat()) for laps in (0, 1, 5)):
         yield "the file says another system"
 
 

@@ -73,7 +73,7 @@ class Rules:
         self.states = len(seen)
         return found
 
-    def step(self, state: State, agent: int, found: set[str]) -> State | None:
+    def step(self, state: State, agent: int, faults: set[str]) -> State | None:
         at, counters, known, joined, memory = state
         event = self.first[agent] + at[agent]
         if event == self.first[agent + 1]:
@@ -89,7 +89,7 @@ class Rules:
                 # what a phase released is seen by waits for it; what a counter was given, by waits for it
                 events = counters[c][4] if rule in (1, 3) else counters[c][3]
                 past, fenced = past | {e for e in events if e >= 0}, fenced | {-e - 1 for e in events if e < 0}
-        memory = self.touch(event, past, fenced, memory, found)
+        memory = self.touch(event, past, fenced, memory, faults)
         past = past | {event}
         if self.proxy[event] == 2:
             fenced = fenced | past
@@ -98,7 +98,7 @@ class Rules:
             if self.phase[c]:
                 arrived[agent, c] = counters[c][0]
             mine = past | {-e - 1 for e in fenced} if releases else frozenset()
-            counters[c] = self.signalled(c, counters[c], amount, rule, mine, found)
+            counters[c] = self.signalled(c, counters[c], amount, rule, mine, faults)
         at = (*at[:agent], at[agent] + 1, *at[agent + 1 :])
         known = (*known[:agent], (past, fenced), *known[agent + 1 :])
         return at, tuple(counters), known, tuple(sorted(arrived.items())), memory
@@ -109,7 +109,7 @@ class Rules:
         return bool((value >= threshold, value % 2 != threshold, value == threshold, value > mine)[rule])
 
     def signalled(
-        self, number: int, counter: State, amount: int, rule: int, mine: frozenset[int], found: set[str]
+        self, number: int, counter: State, amount: int, rule: int, mine: frozenset[int], faults: set[str]
     ) -> State:
         value, pending, missing, events, over = counter
         if not self.phase[number]:
@@ -118,12 +118,12 @@ class Rules:
         missing += {0: 0, 2: amount, 3: -amount, 4: amount}[rule]
         events = events | mine
         if pending < 0:
-            found.add("arrivals")
+            faults.add("arrivals")
         if pending == 0 == missing:
             return value + 1, self.phase[number], 0, events, events
         return value, pending, missing, events, over
 
-    def touch(self, event: int, past: frozenset[int], fenced: frozenset[int], memory: State, found: set[str]) -> State:
+    def touch(self, event: int, past: frozenset[int], fenced: frozenset[int], memory: State, faults: set[str]) -> State:
         """memory: (event, row) of the accesses that happened, in order."""
         for row, (buffer, lo, hi, kind, value) in enumerate(self.accesses[event]):
             held = dict(self.initial.get(buffer, {}))
@@ -133,12 +133,12 @@ class Rules:
                     continue
                 alike = kind == what != 1
                 if self.agent_of[other] != self.agent_of[event] and not alike and other not in past:
-                    found.add("race")
+                    faults.add("race")
                 elif what != 0 and self.proxy[other] == 0 and self.proxy[event] == 1 and other not in fenced:
-                    found.add("unfenced")
+                    faults.add("unfenced")
                 if what != 0:
                     held |= dict.fromkeys(range(first, end), content)
             if kind == 0 and value >= 0 and any(held.get(byte) != value for byte in range(lo, hi)):
-                found.add("value")
+                faults.add("value")
             memory = (*memory, (event, row))
         return memory

@@ -117,7 +117,7 @@ def plan_of(model: dict[str, Any], settings: dict[str, Any], plan: dict[str, Any
     spec = tiny("odd", **{"max_context": CONTEXT} | model)
     with patch.multiple(decode, **dict.fromkeys(REFUSALS, lambda *_: None)):
         return decode.plan(
-            spec, load_target(plan["gpu"]), settings=replace(Settings(), **settings), wanted=wanted,
+            spec, load_target(plan["gpu"]), settings=replace(Settings(), **settings), formats=wanted,
             max_context=CONTEXT, workers=plan["workers"],
         )  # fmt: skip
 

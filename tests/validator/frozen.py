@@ -33,7 +33,7 @@ from amk.adversary.cases import repaired
 from amk.adversary.classes.table import CLASSES
 from amk.adversary.confusion import mutation
 from amk.adversary.edits import Json
-from amk.adversary.neighbourhood.bases import MADE, base
+from amk.adversary.neighbourhood.bases import SMALL_BASES, base
 from amk.adversary.neighbourhood.search import ordered
 from amk.adversary.neighbourhood.survey import Survey
 from amk.adversary.suite import folder
@@ -81,7 +81,7 @@ def _matrix(number: int) -> Iterator[Case]:
     try:
         schedule = plan(
             load_model(model), load_target(target), settings=PRESETS[preset],
-            wanted=formats(weights),  # type: ignore[arg-type]
+            formats=formats(weights),  # type: ignore[arg-type]
         )  # fmt: skip
     except AmkError:
         return
@@ -89,8 +89,8 @@ def _matrix(number: int) -> Iterator[Case]:
 
 
 def _neighbourhood(number: int) -> Iterator[Case]:
-    name = sorted(MADE)[number % len(MADE)]
-    at, survey = number // len(MADE) * EDITS, Survey(base(name))
+    name = sorted(SMALL_BASES)[number % len(SMALL_BASES)]
+    at, survey = number // len(SMALL_BASES) * EDITS, Survey(base(name))
     for change in ordered(name)[at : at + EDITS]:
         if (document := survey.edited(change)) is not None:
             yield f"{name} {change.key}", document
@@ -110,7 +110,7 @@ def _mutants(number: int) -> Iterator[Case]:
 PARTS: dict[str, tuple[Callable[[int], Iterator[Case]], int]] = {
     "files": (_files, 20),
     "matrix": (_matrix, len(_cells())),
-    "neighbourhood": (_neighbourhood, 10 * len(MADE)),
+    "neighbourhood": (_neighbourhood, 10 * len(SMALL_BASES)),
     "full-size": (_full_size, 500),
     "mutants": (_mutants, 2002),
 }

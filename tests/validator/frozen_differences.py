@@ -25,7 +25,7 @@ from typing import Any
 
 from amk.adversary.confusion import mutation
 from amk.adversary.edits import Edit, Json, apply
-from amk.adversary.neighbourhood.bases import MADE, base
+from amk.adversary.neighbourhood.bases import SMALL_BASES, base
 from amk.models.model import load_model
 from tests.adversarial.full_size import drawn
 from tests.validator.frozen import PARTS, ROOT, _document, _server, worktree
@@ -81,7 +81,7 @@ def _named(part: str) -> dict[str, Json]:
 def document(part: str, name: str) -> Json:
     """The schedule that a slice calls so."""
     if part == "neighbourhood":
-        of = max((known for known in MADE if name.startswith(f"{known} ")), key=len)
+        of = max((known for known in SMALL_BASES if name.startswith(f"{known} ")), key=len)
         edits = [Edit(do, tuple(path), value) for do, path, value in json.loads(name[len(of) + 1 :])]
         return apply(base(of), edits)[0]
     if part in ("mutants", "full-size"):

@@ -111,8 +111,8 @@ def test_a_warp_waits_for_the_words_that_it_reads_itself() -> None:
     _, reading, found = flat.parts_of(0, flat.traces[0].event_of[stage]).tolist()
     words, *writing = flat.parts_of(3, flat.traces[0].event_of[swiglu][:1])
 
-    def ran(events: list[int], held: I64) -> list[bool]:
-        run = greedy(flat.system, held.tolist())
+    def ran(events: list[int], stops: I64) -> list[bool]:
+        run = greedy(flat.system, stops.tolist())
         return [bool(run.cut[flat.system.agent_of[e]] > flat.system.index_of[e]) for e in events]
 
     assert all(ran(reading, words)) and any(ran(found, words)) and not all(ran(found, words))

@@ -219,11 +219,11 @@ def test_joined_rows_have_the_same_bytes_and_stand_apart_where_they_must() -> No
     assert apart_seen > 20
 
 
-def _alike(found: list[tuple[I64, Footprint]], schedule: Schedule, worker: int) -> list[object]:
+def _alike(footprints: list[tuple[I64, Footprint]], schedule: Schedule, worker: int) -> list[object]:
     """What workers of a class have in common: rows of shared memory but for one displacement per family."""
     first: dict[int, int] = {}
     signature = []
-    for numbers, one in found:
+    for numbers, one in footprints:
         mine = (one.worker == worker) & (one.rows[:, 0] == SHARED)
         for row, item, agent in zip(one.rows[mine].tolist(), one.item[mine], one.agent[mine], strict=True):
             shift = first.setdefault(row[4] >> FAMILY_SHIFT if row[4] >= 0 else -1, row[5])

@@ -104,13 +104,13 @@ def test_no_field_takes_memory_that_is_not_its_own(kind: str) -> None:
 
 
 @pytest.mark.parametrize("field", ["x", "part", "ssq", "q", "partial", "residual", "mix"])
-@pytest.mark.parametrize("taken", ["ring", "full"])
-def test_no_op_has_its_shared_memory_in_a_ring(field: str, taken: str) -> None:
+@pytest.mark.parametrize("buffer", ["ring", "full"])
+def test_no_op_has_its_shared_memory_in_a_ring(field: str, buffer: str) -> None:
     base = small("fenced")
     users = [(path, step["op"][field]) for path, step in steps(base) if step["op"].get(field)]
     dtype = at(base, named(base, "buffers", users[0][1]))["dtype"]
-    edits = [Edit("replace", (*path, "op", field), taken) for path, _ in users]
-    found = edited(base, Edit("replace", (*named(base, "buffers", taken), "dtype"), dtype), *edits)
+    edits = [Edit("replace", (*path, "op", field), buffer) for path, _ in users]
+    found = edited(base, Edit("replace", (*named(base, "buffers", buffer), "dtype"), dtype), *edits)
     assert {d.code for d in check_owners(parsed(found))} == {"AMK301"} and status(found) == "UNSAFE"
 
 

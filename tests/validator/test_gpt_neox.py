@@ -31,7 +31,7 @@ PLANS: dict[str, Any] = {
     "batch of two, splits reduced": lambda: tiny_plan(tiny_model(**AFTER), workers=8, batch=2, reduce_from=2),
     "digits, formats by layer": lambda: tiny_plan(
         tiny_model(**NEOX, layers=3), chunk_bytes=1024,
-        wanted=((1, formats("int8", "bf16")), (2, formats("int4-g64", "bf16"))),
+        weights=((1, formats("int8", "bf16")), (2, formats("int4-g64", "bf16"))),
     ),
     "many layers": lambda: tiny_plan(tiny_model(**NEOX, layers=9)),
 }  # fmt: skip
@@ -54,7 +54,7 @@ def test_a_judge_that_knows_no_proof_finds_nothing_wrong(name: str) -> None:
 
 @pytest.mark.parametrize(("model", "settings", "form"), [("410m", FAST, "bf16"), ("2.8b", NAIVE, "int8")])
 def test_full_size_plans_are_safe(model: str, settings: Settings, form: Any) -> None:
-    schedule = plan(load_model(f"pythia-{model}"), load_target("h200"), settings=settings, wanted=formats(form))
+    schedule = plan(load_model(f"pythia-{model}"), load_target("h200"), settings=settings, formats=formats(form))
     assert verify(schedule).status == "SAFE"
 
 

@@ -54,13 +54,13 @@ def rows_of(system: System) -> Rows:
     )  # fmt: skip
 
 
-def pairs(found: Judgement, number: Callable[[int], int] = lambda e: e) -> set[frozenset[int]]:
-    return {frozenset((number(r.first), number(r.second))) for r in found.races.races}
+def pairs(judgement: Judgement, number: Callable[[int], int] = lambda e: e) -> set[frozenset[int]]:
+    return {frozenset((number(r.first), number(r.second))) for r in judgement.races.races}
 
 
-def verdict(found: Judgement) -> tuple[bool, bool, bool]:
-    correct = found.dataflow.correct or found.races.racy  # what a racy run reads is chance
-    return found.deadlock is not None, found.races.racy, correct
+def verdict(judgement: Judgement) -> tuple[bool, bool, bool]:
+    correct = judgement.dataflow.correct or judgement.races.racy  # what a racy run reads is chance
+    return judgement.deadlock is not None, judgement.races.racy, correct
 
 
 def permuted(rows: Rows, rng: Random) -> Rows:

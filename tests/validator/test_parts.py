@@ -31,10 +31,10 @@ def of_parts(shown: I64, who: I64) -> Bytes:
     return found
 
 
-def signatures_of(found: Bytes) -> set[tuple[int, tuple[tuple[int, int, int, int], ...]]]:
+def signatures_of(memory: Bytes) -> set[tuple[int, tuple[tuple[int, int, int, int], ...]]]:
     """What a byte is touched by, up to one displacement for each value."""
     signatures = set()
-    for (buffer, _), touches in found.items():
+    for (buffer, _), touches in memory.items():
         least = {value: min(t[3] for t in touches if t[2] == value) for _, _, value, _ in touches}
         own = {(who, kind, v, 0 if v == DONT_CARE else delta - least[v]) for who, kind, v, delta in touches}
         signatures.add((buffer, tuple(sorted(own))))

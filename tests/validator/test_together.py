@@ -94,8 +94,8 @@ def test_scales_that_stand_apart_are_those_of_one_format() -> None:
         "int8 first": ((1, formats("int8", "bf16")), (1, formats("int4-g64", "bf16"))),
         "int8 last": ((1, formats("int4-g64", "bf16")), (1, formats("int8", "bf16"))),
     }  # fmt: skip
-    schedules = {name: tiny_plan(model, **ALIKE, wanted=each, scales_apart=True) for name, each in wanted.items()}
-    fewer = tiny_plan(model, workers=7, warps=4, wanted=wanted["int8"], scales_apart=True)
+    schedules = {name: tiny_plan(model, **ALIKE, weights=each, scales_apart=True) for name, each in wanted.items()}
+    fewer = tiny_plan(model, workers=7, warps=4, weights=wanted["int8"], scales_apart=True)
     assert apart(schedules["int8"], fewer) == apart(fewer, schedules["int8"]) == []
     source = RandomTensors(model)
     scales = {name: packed_arrays(schedule, source)[1] for name, schedule in schedules.items()}
@@ -105,7 +105,7 @@ def test_scales_that_stand_apart_are_those_of_one_format() -> None:
         assert (apart(schedules[one], schedules[other]) == []) == same, (one, other)
         assert {d.code for d in apart(schedules[one], schedules[other])} <= {"AMK103"}
     head = model.sliced(2, 2, head=True)
-    int8, fp8 = (tiny_plan(head, **ALIKE, wanted=formats(form), scales_apart=True) for form in ("int8", "fp8"))
+    int8, fp8 = (tiny_plan(head, **ALIKE, weights=formats(form), scales_apart=True) for form in ("int8", "fp8"))
     assert apart(int8, int8) == [] and [d.code for d in apart(int8, fp8)] == ["AMK103"], "it has no layers"
 
 
@@ -182,12 +182,14 @@ PACKINGS: dict[str, tuple[ModelSpec, list[dict[str, Any]], list[dict[str, Any]]]
     ),
     "codes": (
         CODED,
-        [{"wanted": formats("int8"), "scales_apart": yes} for yes in (True, False)],
+        [{"weights": formats("int8"), "scales_apart": yes} for yes in (True, False)],
         [{"chunk_bytes": n} for n in (512, 1024, 2048)],
     ),
-    "codes with scales": (CODED, [{"wanted": formats("int4-g128", "int8")}], [{"chunk_bytes": n} for n in (512, 1024)]),
+    "codes with scales": (
+        CODED, [{"weights": formats("int4-g128", "int8")}], [{"chunk_bytes": n} for n in (512, 1024)],
+    ),
     "fp8 beside bf16": (
-        CODED, [{"wanted": formats("fp8", "bf16"), "scales_apart": True}],
+        CODED, [{"weights": formats("fp8", "bf16"), "scales_apart": True}],
         [{"chunk_bytes": n, "workers": k} for n in (512, 1024) for k in (7, 8)],
     ),
 }  # fmt: skip

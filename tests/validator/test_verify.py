@@ -11,7 +11,7 @@ import pytest
 
 from amk.adversary.cases import BASES, base_schedule
 from amk.adversary.edits import Edit, Json, after, apply, at, steps
-from amk.adversary.neighbourhood.bases import MADE, base
+from amk.adversary.neighbourhood.bases import SMALL_BASES, base
 from amk.judges.flat_checker import check
 from amk.judges.oracle.judge import last_start, rule
 from amk.models.model import load_model
@@ -84,7 +84,7 @@ ASKED = ("output head", "warps apart", "warps apart, fenced")
 
 
 @pytest.mark.turns(4)
-@pytest.mark.parametrize("name", sorted(MADE))
+@pytest.mark.parametrize("name", sorted(SMALL_BASES))
 def test_a_launch_of_one_token_is_safe_where_that_follows(name: str) -> None:
     schedule = reduce_layers(from_document(base(name)))
     result = compose(schedule)

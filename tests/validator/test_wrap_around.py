@@ -39,8 +39,8 @@ def rows(result: Composition, amount: int) -> tuple[I64, I64, int]:
     return found[0], found[1], trace.events - 1
 
 
-@pytest.mark.parametrize(("gain", "tokens", "known"), [(2048, 2**20, True), (2048, 2**20 + 1, False)])
-def test_a_wait_that_holds_nobody_back_sees_the_whole_launch(gain: int, tokens: int, known: bool) -> None:
+@pytest.mark.parametrize(("gain", "tokens", "is_decided"), [(2048, 2**20, True), (2048, 2**20 + 1, False)])
+def test_a_wait_that_holds_nobody_back_sees_the_whole_launch(gain: int, tokens: int, is_decided: bool) -> None:
     """The wait of the first token, put behind all steps of its worker, for all of that token's increments: (N - 1) * D
     is what the counter may be ahead.
     """
@@ -49,10 +49,10 @@ def test_a_wait_that_holds_nobody_back_sees_the_whole_launch(gain: int, tokens: 
     assert not check_lags(result, waits, signals).open, "where the plan waits, others wait for the waiter"
     free = waits[waits[:, 5] == 0][:1].copy()
     free[0, 1] = last
-    assert ((tokens - 1) * gain < LAG) == known
+    assert ((tokens - 1) * gain < LAG) == is_decided
     lags = check_lags(result, free, signals)
-    assert not lags.early and [d.code for d in lags.open] == ([] if known else ["AMK204"])
-    assert known or f"{2**20:,} tokens are safe" in lags.open[0].message
+    assert not lags.early and [d.code for d in lags.open] == ([] if is_decided else ["AMK204"])
+    assert is_decided or f"{2**20:,} tokens are safe" in lags.open[0].message
 
 
 def test_a_wait_for_the_token_before_leaves_room_for_less() -> None:

@@ -27,13 +27,13 @@ SMALLEST = ModelSpec(
 
 
 def _small(
-    settings: Settings, *, workers: int = 2, wanted: Formats | Layered = BF16, gpu: str = "h200", **model: Any
+    settings: Settings, *, workers: int = 2, formats: Formats | Layered = BF16, gpu: str = "h200", **model: Any
 ) -> Json:
     """The plan with blocks of 4 positions, or of a step's rows, of which a head's cache has three."""
     block = max(CONTEXT // 3, settings.rows)
     settings = replace(settings, kv_block=block, max_tokens=CONTEXT, max_ring_bytes=min(settings.max_ring_bytes, 16384))
     spec = SMALLEST.model_copy(update={"max_context": 3 * block} | model)
-    schedule = plan(spec, load_target(gpu), settings=settings, wanted=wanted, workers=workers, max_context=3 * block)
+    schedule = plan(spec, load_target(gpu), settings=settings, formats=formats, workers=workers, max_context=3 * block)
     return json.loads(schedule.model_dump_json())
 
 
@@ -74,7 +74,7 @@ def _own_counters() -> Json:
     return document | {"tables": tables, "counters": [*document["counters"], own]}
 
 
-MADE: dict[str, Callable[[], Json]] = {
+SMALL_BASES: dict[str, Callable[[], Json]] = {
     "fenced": lambda: _small(replace(PHASED, warps=2)),
     "fenced, heads apart": lambda: _small(
         replace(PHASED, warps=2, wide_epilogue=4096, head_handoff=True), heads=4, kv_heads=2, layers=1
@@ -90,21 +90,21 @@ MADE: dict[str, Callable[[], Json]] = {
     "live batch, fenced, head norms": lambda: _small(
         replace(PHASED, warps=2, batch=2, live=True), layers=1, qk_norm=True
     ),
-    "batch of codes": lambda: _small(replace(TAGGED, batch=2), wanted=formats("int4-g128-zp", "int8"), layers=1),
-    "int8, fp8 cache": lambda: _small(replace(TAGGED, kv_dtype="fp8"), wanted=formats("int8", "int8-g64"), layers=1),
+    "batch of codes": lambda: _small(replace(TAGGED, batch=2), formats=formats("int4-g128-zp", "int8"), layers=1),
+    "int8, fp8 cache": lambda: _small(replace(TAGGED, kv_dtype="fp8"), formats=formats("int8", "int8-g64"), layers=1),
     "int4 with zeros": lambda: _small(
-        TAGGED, wanted=formats("int4-g64-zp", "int4-g128-zp"), layers=1, hidden=64, vocab=41, tied_embeddings=True
+        TAGGED, formats=formats("int4-g64-zp", "int4-g128-zp"), layers=1, hidden=64, vocab=41, tied_embeddings=True
     ),
     "fp8, scales apart": lambda: _small(
-        replace(PHASED, warps=2, scales_apart=True), wanted=formats("fp8", "int4-g64"), layers=1
+        replace(PHASED, warps=2, scales_apart=True), formats=formats("fp8", "int4-g64"), layers=1
     ),
     "layers of two kinds": lambda: _small(
-        replace(TAGGED), wanted=((1, formats("int8-g64", "int8-g128")), (1, MIXED)), layers=2
+        replace(TAGGED), formats=((1, formats("int8-g64", "int8-g128")), (1, MIXED)), layers=2
     ),
     "two programs": _two_programs,
     "naive, head norms": lambda: _small(NAIVE, qk_norm=True, layers=1),
     "splits reduced": lambda: _small(
-        replace(TAGGED, reduce_from=2, kv_splits=2), wanted=formats("int8"), layers=1, hidden=64
+        replace(TAGGED, reduce_from=2, kv_splits=2), formats=formats("int8"), layers=1, hidden=64
     ),
     "batch, drawing": lambda: _small(replace(PHASED, warps=2, batch=2, sampling="top-k"), layers=1),
     "sm_80": lambda: _small(
@@ -139,14 +139,14 @@ MADE: dict[str, Callable[[], Json]] = {
         replace(FAST, handoff="mixed", warps=2, rows=4, headless=True, chunk_bytes=512, k_splits=2), layers=1, workers=3
     ),
     "batch of codes, down in thirds": lambda: _small(
-        replace(TAGGED, batch=2, k_parts=3), wanted=formats("int8"), ffn=192, layers=1, workers=3
+        replace(TAGGED, batch=2, k_parts=3), formats=formats("int8"), ffn=192, layers=1, workers=3
     ),
     "rows without output head": lambda: _small(replace(TAGGED, rows=2, headless=True), layers=1),
     "slice of layers": lambda: _small(TAGGED, layers=1, slice=LayerSlice(first=1, of=3)),
     "four layers, fenced, room": lambda: _roomy(_small(replace(PHASED, warps=2), layers=4)),
     "four layers, tagged, room": lambda: _roomy(_small(TAGGED, layers=4)),
     "three layers of each of two kinds, room": lambda: _roomy(
-        _small(TAGGED, wanted=((3, formats("int8-g64", "int8-g128")), (3, MIXED)), layers=6)
+        _small(TAGGED, formats=((3, formats("int8-g64", "int8-g128")), (3, MIXED)), layers=6)
     ),
     "three layers of rows in parts": lambda: _small(
         replace(FAST, handoff="mixed", warps=2, rows=8, chunk_bytes=512, x_parts=2, k_parts=2), layers=3, hidden=64
@@ -178,4 +178,4 @@ STAND_FOR_MORE = (
 @cache
 def base(name: str) -> Json:
     """The document of that base; shared, so edit copies."""
-    return MADE[name]()
+    return SMALL_BASES[name]()

@@ -16,7 +16,7 @@ from amk.adversary.edits import Json
 from amk.adversary.neighbourhood.mutator import Change
 from amk.adversary.neighbourhood.survey import Outcome
 
-SHOWN = 600
+MOST_CHARACTERS = 600
 """Characters of an edit that a line repeats; a longer one is found again by its key."""
 
 
@@ -47,7 +47,7 @@ class Ledger:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.done: set[str] = set()
+        self.keys: set[str] = set()
         self.lines: list[Line] = []
         if path.exists():
             for line in read(path):
@@ -61,7 +61,7 @@ class Ledger:
         self._take(line)
 
     def _take(self, line: Line) -> None:
-        self.done.add(line.key)
+        self.keys.add(line.key)
         self.lines.append(line)
 
     def close(self) -> None:

@@ -15,13 +15,13 @@ from random import Random
 
 from amk.adversary.edits import Json
 from amk.adversary.neighbourhood.bases import base
-from amk.adversary.neighbourhood.ledger import SHOWN, Ledger, Line, key_of
+from amk.adversary.neighbourhood.ledger import MOST_CHARACTERS, Ledger, Line, key_of
 from amk.adversary.neighbourhood.mutator import Change, Neighbourhood, schema_of_schedules
 from amk.adversary.neighbourhood.survey import EVERYTHING, Care, Survey
 
 TURN = 500
 """Edits of a base before the next one has its turn."""
-SAMPLED = 50
+ONE_IN = 50
 """One in so many SAFE edits is judged by everything, and one in so many others at all."""
 
 
@@ -62,12 +62,12 @@ class Search:
 
     def _pending(self, name: str) -> Iterator[Change]:
         changes = pairs(name, self.seed) if self.pairs else iter(ordered(name, self.seed))
-        return (change for change in changes if key_of(name, change) not in self.ledger.done)
+        return (change for change in changes if key_of(name, change) not in self.ledger.keys)
 
     def judged(self, name: str, survey: Survey, change: Change) -> Line:
         """What becomes of one edit, written down."""
         outcome = survey.outcome(change, self._care(name, change))
-        shown = change.key if len(change.key) <= SHOWN or outcome.hole else ""
+        shown = change.key if len(change.key) <= MOST_CHARACTERS or outcome.hole else ""
         line = Line(name, key_of(name, change), change.field, change.kind, outcome, self.commit, shown)
         self.ledger.add(line)
         if line.outcome.hole and self.holes is not None and not self._counts[_hole(line)]:
@@ -77,7 +77,7 @@ class Search:
 
     def _care(self, name: str, change: Change) -> Care:
         """Everything for the first SAFE edit of a field and for a sample; the first others of a field and kind."""
-        drawn = int(key_of(name, change)[:8], 16) % SAMPLED == 0
+        drawn = int(key_of(name, change)[:8], 16) % ONE_IN == 0
         first = not self._counts[f"safe {change.field}"]
         known = self._counts[f"other {name} {change.field} {change.kind}"]
         deep = self.thorough and (first or drawn)
@@ -102,9 +102,9 @@ def ordered(name: str, seed: int = 0) -> list[Change]:
     return in_turns(Neighbourhood(base(name), schema_of_schedules()).changes(), Random(f"{seed} {name}"))
 
 
-def in_turns(found: Iterable[Change], rng: Random) -> list[Change]:
+def in_turns(all_changes: Iterable[Change], rng: Random) -> list[Change]:
     """The changes in a drawn order: one of every field and kind first, then another of each, and so on."""
-    changes = list(found)
+    changes = list(all_changes)
     rng.shuffle(changes)
     rank: Counter[tuple[str, str]] = Counter()
     place: list[int] = []

@@ -32,11 +32,11 @@ class Couples:
     refused: dict[tuple[str, ...], list[Point]] = field(default_factory=dict)
     passed: list[Point] = field(default_factory=list)
 
-    def blocked(self, known: Collection[Point]) -> Iterator[Point]:
-        """The pairs that explain refusals that none of the `known` sets of values explains."""
+    def blocked(self, pairs: Collection[Point]) -> Iterator[Point]:
+        """The pairs that explain refusals that none of the other `pairs` explains."""
         frequent = Counter(item for point in self.passed for item in point)
         for points in self.refused.values():
-            left = [point for point in points[-MEMORY:] if not any(values <= point for values in known)]
+            left = [point for point in points[-MEMORY:] if not any(values <= point for values in pairs)]
             while (pair := self._explaining(left, frequent)) is not None:
                 yield pair
                 left = [point for point in left if not pair <= point]

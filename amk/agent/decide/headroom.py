@@ -22,7 +22,7 @@ from amk.simulator.constants import REFERENCE
 ERROR = 0.036
 """Largest median error of a set that no constant was fitted to (amk/simulator/README.md); the smallest is 1.3%."""
 CANDIDATES = 8
-LISTED = 16
+MOST_LISTED = 16
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def candidates(state: State) -> list[Worth]:
         score = trial.score if trial.closed else promised(state, trial)
         if score is not None and trial.gated is not None and trial.gated.verdict == "passed":
             found.append(Worth(trial, -score, expected(-score)))
-    return sorted(found, key=lambda worth: -worth.value)[:LISTED]
+    return sorted(found, key=lambda worth: -worth.value)[:MOST_LISTED]
 
 
 def expected(gain: float) -> float:

@@ -41,7 +41,7 @@ from amk.planner.space import Value, moved
 Fate = Literal["tried", "impossible", "duplicate", "avoided", "bounded", "open", "pending", "later"]
 """`pending`: proposed, and not decided. `later`: another plan comes first, which may settle this one."""
 
-PAID = 0.001
+LEAST_GAIN = 0.001
 """Log gain of a single change that is worth a try together with others."""
 
 TOGETHER = 2
@@ -192,15 +192,15 @@ class Neighbourhood:
         return None
 
     def paid(self, progress: Progress) -> list[tuple[float, Item]]:
-        """By knob its best single change, if that gains more than PAID (log time, change), the greatest gain first;
-        empty until every single change is settled."""
+        """(log time, change): of each knob the best single change, if that gains more than LEAST_GAIN, the greatest
+        first. Empty until every single change is settled."""
         with self._few_plans(progress):
             if self._single_that_is(progress, *UNSETTLED) is not None:
                 return []
         self.effects.update(progress)
         base, best = progress.incumbent(), dict[str, tuple[float, Item]]()
-        for change, worth in sorted(self.effects.averaged(base).items(), key=lambda seen: seen[1]):
-            if worth < -PAID:
+        for change, worth in sorted(self.effects.averaged(base).items(), key=lambda item: item[1]):
+            if worth < -LEAST_GAIN:
                 best.setdefault(change[0], (worth, change))
         return list(best.values())
 
@@ -349,6 +349,6 @@ def sentence(event: Surveyed) -> str:
     return f"{event.open} are open around {best}: {settled}" if event.open else f"exhausted around {best}: {settled}"
 
 
-def ended(reason: str, known: Surveyed | None) -> str:
+def ended(reason: str, survey: Surveyed | None) -> str:
     """Why a search ended, and whether anything is left near its best."""
-    return f"{reason}; {sentence(known)}" if known is not None else reason
+    return f"{reason}; {sentence(survey)}" if survey is not None else reason

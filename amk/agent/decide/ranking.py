@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from amk.agent.journal.state import State
-from amk.simulator.agreement import RANKED, spearman
+from amk.simulator.agreement import LEAST_POINTS, spearman
 
-TOLD = 48
+MOST_UNRANKED = 48
 """Measured designs after which the simulator is judged by its ranking of them."""
 USEFUL = 0.3
 """Rank correlation below which it is not asked: on H200s it was 0.78 for llama3-8b in int4 and 0.16 for llama3.2-1b in
@@ -15,10 +15,12 @@ int8."""
 
 
 def ranking(state: State) -> float | None:
-    """Rank correlation of what a device measured with what the simulator had said; None of fewer than RANKED designs.
-    Measured is the time relative to the start, so that neither drift nor another card moves it."""
+    """Rank correlation of what a device measured with what the simulator had said; None of fewer than LEAST_POINTS.
+
+    Measured is the time relative to the start, so that neither drift nor another card moves it.
+    """
     pairs = designs(state)
-    if len(pairs) < RANKED:
+    if len(pairs) < LEAST_POINTS:
         return None
     measured, predicted = (np.array(column) for column in zip(*pairs, strict=True))
     return spearman(measured, predicted)
@@ -26,7 +28,7 @@ def ranking(state: State) -> float | None:
 
 def misleads(state: State) -> bool:
     """Whether the simulator ranks the designs of this run so badly that its advice costs more than it brings."""
-    known = ranking(state) if len(designs(state)) >= TOLD else None
+    known = ranking(state) if len(designs(state)) >= MOST_UNRANKED else None
     return known is not None and known < USEFUL
 
 

@@ -16,7 +16,7 @@ from amk.agent.journal.state import State, Trial
 RETRIES = 2
 """Attempts of one phase before a proposal is given up as the cause."""
 
-LOST = 8
+MOST_ENDS = 8
 """Times that driver or supervisor may end during one phase before the proposal is suspected of it."""
 
 LONGEST = 3
@@ -37,7 +37,7 @@ def rule(state: State, phase: Phase, measured: Measured, index: int) -> decide.R
     return ruling if even.passed else replace(ruling, passed=False, reason=even.reason)
 
 
-def lost(state: State, trial: Trial) -> bool:
+def has_lost(state: State, trial: Trial) -> bool:
     """Whether its pilot has already decided."""
     pilot = trial.measured.get("pilot")
     return pilot is not None and not rule(state, "pilot", pilot, trial.index).passed
@@ -56,7 +56,7 @@ def promised(state: State, trial: Trial) -> float | None:
 
 def leading(state: State) -> Trial | None:
     """The open proposal that promises most of those that passed their pilot."""
-    passed = [t for t in state.open_trials if "pilot" in t.measured and not lost(state, t)]
+    passed = [t for t in state.open_trials if "pilot" in t.measured and not has_lost(state, t)]
     return min(passed, key=partial(promise, state), default=None)
 
 
@@ -86,6 +86,6 @@ def attempt(trial: Trial, phase: Phase) -> int | Fault:
     failed = [fault for fault in before if fault.fault != "lost"]
     if len(failed) >= RETRIES:
         return Fault(failed[-1].fault, failed[-1].detail)
-    if len(before) - len(failed) >= LOST:
+    if len(before) - len(failed) >= MOST_ENDS:
         return Fault("lost", "driver or supervisor ended too often while it was measured")
     return len(before) + 1

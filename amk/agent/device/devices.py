@@ -37,13 +37,14 @@ def local_gpus(root: Path = DRIVER) -> list[LocalGpu]:
     return found
 
 
-def visible(gpus: Sequence[LocalGpu], asked: str | None) -> list[LocalGpu]:
-    """Those that CUDA may use, in its order and with its ordinals; asked: CUDA_VISIBLE_DEVICES, which names ordinals or
-    beginnings of uuids, and ends at the first that is none."""
-    if asked is None:
+def visible(gpus: Sequence[LocalGpu], setting: str | None) -> list[LocalGpu]:
+    """Those that CUDA may use, in its order and with its ordinals.
+
+    setting: CUDA_VISIBLE_DEVICES, which names ordinals or beginnings of uuids, and ends at the first that is none."""
+    if setting is None:
         return list(gpus)
     found: list[LocalGpu] = []
-    for word in (each.strip() for each in asked.split(",")):
+    for word in (each.strip() for each in setting.split(",")):
         named = [g for g in gpus if str(g.ordinal) == word or (word.startswith("GPU-") and g.uuid.startswith(word))]
         if len(named) != 1:
             break

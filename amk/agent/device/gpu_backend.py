@@ -22,7 +22,7 @@ BLOCK_FACTOR = 20.0
 BLOCK_SECONDS = 10.0
 """A block may take this long, plus BLOCK_FACTOR times what the incumbent needed."""
 
-SEATED = 12
+ROUNDS_IN_PLACE = 12
 """Rounds in one pair of places. Where a program and its data came to lie makes up to 0.7% of a small model's step."""
 
 Four = tuple[Block, Block, Block, Block]
@@ -97,7 +97,7 @@ class GpuBackend:
         while len(rounds) < job.rounds and not hopeless(job, rounds):
             if rounds and (fault := self._exchange(incumbent, candidate)):
                 return fault
-            count = min(SEATED, job.rounds - len(rounds))
+            count = min(ROUNDS_IN_PLACE, job.rounds - len(rounds))
             first = self._blocks(job, incumbent, candidate, ABBA[:2] * count)
             if isinstance(first, Fault):
                 return first

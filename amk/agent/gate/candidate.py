@@ -82,10 +82,10 @@ class Problem(Protocol):
     def constants(self) -> Constants | None: ...
 
 
-def workshop_of(asked: Problem) -> Workshop:
+def workshop_of(problem: Problem) -> Workshop:
     """What makes the candidates of a run."""
-    model, target = load_model(asked.model), load_target(asked.target)
-    return Workshop(model, target, asked.context, formats(asked.dtype), asked.batch, Simulator(asked.constants))
+    model, target = load_model(problem.model), load_target(problem.target)
+    return Workshop(model, target, problem.context, formats(problem.dtype), problem.batch, Simulator(problem.constants))
 
 
 def program_key(schedule: Schedule, source: str) -> str:
@@ -105,7 +105,7 @@ def content_key(schedule: Schedule) -> str:
 class Workshop:
     """Design -> candidate, for one model on one target with one context; remembers recent results.
 
-    wanted: how each matrix is stored, batch: sequences decoded together; both are part of the problem and no choice of
+    formats: how each matrix is stored, batch: sequences decoded together; both are part of the problem and no choice of
     the search. simulator: whom everybody asks how long a candidate takes.
     """
 
@@ -114,20 +114,20 @@ class Workshop:
         model: ModelSpec,
         target: Target,
         context: int | None = None,
-        wanted: Formats | None = None,
+        formats: Formats | None = None,
         batch: int = 1,
         simulator: Simulator = Simulator(),  # noqa: B008  it cannot be changed
     ) -> None:
         self.model, self.target, self.context, self.batch = model, target, context, batch
         self.simulator = simulator
-        self.wanted = BF16 if wanted is None else wanted
+        self.formats = BF16 if formats is None else formats
         self._candidates: OrderedDict[Design, Candidate | Impossible] = OrderedDict()
         self._keys: OrderedDict[Settings, str | None] = OrderedDict()
 
     def __reduce__(self) -> tuple[type[Self], tuple[ModelSpec, Target, int | None, Formats, int, Simulator]]:
         """Another process makes its own programs. What it is started with must fit in a pipe: who starts a process that
         dies before it has read everything waits for ever otherwise."""
-        return type(self), (self.model, self.target, self.context, self.wanted, self.batch, self.simulator)
+        return type(self), (self.model, self.target, self.context, self.formats, self.batch, self.simulator)
 
     def make(self, design: Design | Settings) -> Candidate | Impossible:
         """Plan the settings and make the edits; a plan without edits is lowered at once. The context is the run's, so
@@ -160,7 +160,7 @@ class Workshop:
 
     def numbers(self, settings: Settings) -> Settings:
         """A preset with what is best for this model, as users get it."""
-        runs, count = layered(self.model, self.wanted), choose_workers(self.model, self.target, self.batch)
+        runs, count = layered(self.model, self.formats), choose_workers(self.model, self.target, self.batch)
         return tuned(replace(settings, batch=self.batch), self.model, self.target, runs, count, self.context)
 
     def space(self, start: str) -> Space:
@@ -184,7 +184,7 @@ class Workshop:
     def _build(self, settings: Settings) -> Candidate | Impossible:
         labelled = replace(self.numbers(settings), plan="search")
         try:
-            schedule = plan(self.model, self.target, settings=labelled, wanted=self.wanted, max_context=self.context)
+            schedule = plan(self.model, self.target, settings=labelled, formats=self.formats, max_context=self.context)
         except AmkError as error:
             return Impossible(tuple(d.code for d in error.diagnostics), error.diagnostics[0].message)
         source = emit(schedule)

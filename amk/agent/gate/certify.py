@@ -61,7 +61,7 @@ def glancing() -> Certifier:
     def late(*_: object) -> None:
         raise _LateError
 
-    def asked(schedule: Schedule) -> Judgement:
+    def glance(schedule: Schedule) -> Judgement:
         if threading.current_thread() is not threading.main_thread():
             return elsewhere(schedule)
         before = signal.signal(signal.SIGPROF, late)
@@ -74,7 +74,7 @@ def glancing() -> Certifier:
             signal.setitimer(signal.ITIMER_PROF, 0.0)
             signal.signal(signal.SIGPROF, before)
 
-    return asked
+    return glance
 
 
 def judged(schedule: Schedule, verdict: Verdict) -> Judgement:

@@ -80,19 +80,19 @@ class Gate:
         """Whether `submit` returns what is already judged."""
         return True
 
-    def look(self, index: int, design: Design | Settings, seen: Mapping[str, int]) -> Gated | Candidate:
-        """What can be told without judging. `seen`: program key -> index of the proposal that had it first."""
+    def look(self, index: int, design: Design | Settings, indices: Mapping[str, int]) -> Gated | Candidate:
+        """What can be told without judging. `indices`: program key -> index of the proposal that had it first."""
         candidate = self.workshop.make(design)
         if isinstance(candidate, Impossible):
             return Gated(index=index, verdict="impossible", codes=candidate.codes, detail=candidate.detail[:DETAIL])
-        first = seen.get(candidate.key)
+        first = indices.get(candidate.key)
         if first is not None and first != index:
             what = "the start schedule" if first < 0 else f"proposal {first}"
             return Gated(index=index, verdict="duplicate", key=candidate.key, detail=f"lowers to the kernel of {what}")
         return candidate
 
-    def admit(self, index: int, design: Design | Settings, seen: Mapping[str, int]) -> Judged:
-        looked = self.look(index, design, seen)
+    def admit(self, index: int, design: Design | Settings, indices: Mapping[str, int]) -> Judged:
+        looked = self.look(index, design, indices)
         return (looked, None) if isinstance(looked, Gated) else self.judge(index, looked)
 
     def begin(self, index: int, design: Design | Settings) -> Future[Judged]:

@@ -43,13 +43,13 @@ class Pipeline:
             self.ready[index] = ready
         return gated, ready
 
-    def told_apart(self, index: int, judged: Judged, known: Mapping[str, int]) -> Judged:
+    def told_apart(self, index: int, judged: Judged, indices: Mapping[str, int]) -> Judged:
         """An edited schedule that is SAFE and lowers to a kernel known before is a duplicate of it.
 
-        known: proposals, or START, by kernel.
+        indices: proposals, or START, by kernel.
         """
         gated, ready = judged
-        first = index if ready is None or gated.kernel in (None, gated.key) else known.get(gated.kernel or "", index)
+        first = index if ready is None or gated.kernel in (None, gated.key) else indices.get(gated.kernel or "", index)
         if first == index:
             return judged
         self.ready.pop(index, None)

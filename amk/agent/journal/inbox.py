@@ -83,16 +83,18 @@ class Inbox:
         write_whole(self.folder / f"{handle}{suffix}", json.dumps(record))
         return handle
 
-    def waiting(self, done: Collection[str]) -> list[Suggestion]:
+    def waiting(self, handles: Collection[str]) -> list[Suggestion]:
         """Suggestions that were not journaled yet, oldest first."""
-        return [s for path in self._files("*.json") if path.stem not in done and (s := _suggestion(path)) is not None]
+        return [
+            s for path in self._files("*.json") if path.stem not in handles and (s := _suggestion(path)) is not None
+        ]
 
-    def take(self, done: Mapping[str, str]) -> list[Suggestion]:
-        """The suggestions that wait, oldest first; the others, and those in `done` (source by handle), are removed."""
+    def take(self, sources: Mapping[str, str]) -> list[Suggestion]:
+        """The suggestions that wait, oldest first; others, and those in `sources` (source by handle), are removed."""
         found: list[Suggestion] = []
-        waiting, submitted = Counter[str](), Counter(done.values())
+        waiting, submitted = Counter[str](), Counter(sources.values())
         for path in self._files("*.json"):
-            suggestion = None if path.stem in done else _suggestion(path)
+            suggestion = None if path.stem in sources else _suggestion(path)
             same = suggestion is not None and any(s.asks_the_same(suggestion) for s in found)
             source = "" if suggestion is None else suggestion.proposer
             room = waiting[source] < MOST_WAITING and waiting[source] + submitted[source] < MOST_SUBMITTED
@@ -103,12 +105,12 @@ class Inbox:
                 waiting[source] += 1
         return found
 
-    def notes(self, done: Mapping[str, str]) -> list[Letter]:
-        """The notes that wait, oldest first; the others, and those in `done` (source by handle), are removed."""
+    def notes(self, sources: Mapping[str, str]) -> list[Letter]:
+        """The notes that wait, oldest first; others, and those in `sources` (source by handle), are removed."""
         found: list[Letter] = []
-        count = Counter(done.values())
+        count = Counter(sources.values())
         for path in self._files("*.note"):
-            letter = None if path.stem in done else _letter(path)
+            letter = None if path.stem in sources else _letter(path)
             if letter is None or count[letter.author] >= MOST_NOTES:
                 _remove(path)
             else:

@@ -120,10 +120,10 @@ def family(text: str) -> str:
     return FAMILIES[edit_of(text).do]
 
 
-def _better(score: float, design: Design, known: Elite) -> bool:
-    if abs(score - known.score) < TIE:
-        return len(design.edits) < len(known.design.edits)
-    return score < known.score
+def _better(score: float, design: Design, elite: Elite) -> bool:
+    if abs(score - elite.score) < TIE:
+        return len(design.edits) < len(elite.design.edits)
+    return score < elite.score
 
 
 def place(edit: kinds.Edit) -> tuple[str, ...]:

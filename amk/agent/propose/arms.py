@@ -33,7 +33,7 @@ from amk.agent.journal.inbox import Suggestion
 from amk.agent.journal.state import State
 from amk.agent.propose.base import Context, Proposer, Settling
 from amk.agent.propose.costs import JUDGEMENT, Costs
-from amk.agent.propose.portfolio import STALLED, gains
+from amk.agent.propose.portfolio import EVALUATIONS_WITHOUT_KEEP, gains
 
 DISCOUNT = 0.88
 """Of what an evaluation says, with each later one: an arm stands for its latest eight or so."""
@@ -68,7 +68,7 @@ class Arms:
     def _settlers(self, state: State) -> tuple[Proposer, ...]:
         """Who comes before the arms."""
         minutes, last = state.limits.minutes, state.curve[-1].evals if state.curve else 0
-        late = minutes is not None and state.elapsed >= 30 * minutes and state.evals - last >= STALLED
+        late = minutes is not None and state.elapsed >= 30 * minutes and state.evals - last >= EVALUATIONS_WITHOUT_KEEP
         return self.settlers if late and len(state.trials) % TURNS else ()
 
     def order(self, state: State, settling: Collection[str] = ()) -> list[Proposer]:

@@ -28,7 +28,7 @@ TRIES = 48
 """Draws before a proposer admits that it finds nothing new."""
 
 
-PAIRED = 150
+LATEST_POINTS = 150
 """Latest measured points among which single changes that paid are looked for: each is compared with every other."""
 
 
@@ -55,7 +55,7 @@ class Context(Progress):
 
     def _paying(self, base: Settings) -> list[Item]:
         """Knob values, not those of `base`, whose single change was measured faster than the point that it changed."""
-        scored = list(dict(self.scored()[-PAIRED:]).items())
+        scored = list(dict(self.scored()[-LATEST_POINTS:]).items())
         found: dict[Item, None] = {}
         for (settings, score), (other, before) in permutations(scored, 2):
             if score < before and len(changed := self.space.changes(settings, other)) == 1:

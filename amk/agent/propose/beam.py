@@ -49,10 +49,10 @@ class Beam:
         positions = run.positions if run else (128,)
         looked = positions[POSITION : POSITION + 1] or positions
         problem = Problem(
-            workshop.model, workshop.target, workshop.wanted, workshop.context, looked, workshop.simulator.constants
+            workshop.model, workshop.target, workshop.formats, workshop.context, looked, workshop.simulator.constants
         )
         # No preset is among the states: only what this run has measured.
-        search = Search(problem, root, context.seed, WIDTH, known=(), space=context.space, tight_first=False)
+        search = Search(problem, root, context.seed, WIDTH, presets=(), space=context.space, tight_first=False)
         search.limit, search.avoid = EXPANSIONS, context.history.hopeless
         for _ in search.rounds():
             if search.spent:

@@ -72,16 +72,16 @@ class Combine:
         return []
 
 
-def combinations(base: Settings, found: list[Effect]) -> Iterator[Settings]:
+def combinations(base: Settings, effects: list[Effect]) -> Iterator[Settings]:
     """All effects at once, then all but one, then ever fewer of the greatest."""
-    values: dict[str, Value] = {name: value for _, name, value in found}
+    values: dict[str, Value] = {name: value for _, name, value in effects}
     if len(values) < 2:
         return
     yield moved(base, values)
-    for _, left_out, _ in reversed(found):
+    for _, left_out, _ in reversed(effects):
         yield moved(base, {name: value for name, value in values.items() if name != left_out})
-    for count in range(len(found) - 2, 1, -1):
-        yield moved(base, {name: value for _, name, value in found[:count]})
+    for count in range(len(effects) - 2, 1, -1):
+        yield moved(base, {name: value for _, name, value in effects[:count]})
 
 
 def effects(context: Context, base: Settings) -> list[Effect]:

@@ -42,7 +42,7 @@ OPEN: Final = 4
 """Submissions that wait to be measured, from which on no further conversation is begun."""
 SHARE: Final = 0.25
 """Of the run's dollars that one conversation may spend before it gets no further turn."""
-SHOWN: Final = 40
+MOST_SHOWN: Final = 40
 PERMANENT: Final = frozenset({
     "no_key", "unavailable", "not_recorded", "refused_by_budget", "AuthenticationError", "PermissionDeniedError",
     "NotFoundError", "BadRequestError", "EnforcedSpendLimitReachedError", "ContractSpendLimitReachedError",
@@ -230,7 +230,7 @@ def failures(state: State, proposer: str) -> int:
     """Conversations at the end of those of a run that failed, or led to no submission; what a session's end cut short
     is neither."""
     mine = (asked for asked in reversed(state.conversations) if asked.proposer == proposer and asked.outcome != STOPPED)
-    return sum(1 for _ in takewhile(lambda asked: asked.outcome not in HEARD_OUT or not asked.proposals, mine))
+    return sum(1 for _ in takewhile(lambda request: request.outcome not in HEARD_OUT or not request.proposals, mine))
 
 
 def within(bounds: Bounds, limits: Limits, elapsed: float) -> Bounds:
@@ -272,6 +272,6 @@ def history_text(context: Context) -> str:
         f"The latest of {len(state.trials)} proposals, each as a change to its parent, with its gain over that parent:"
     )
     shown = dict.fromkeys([state.best] if state.best != START else [])
-    shown |= dict.fromkeys(t.index for t in state.trials[-SHOWN:])
+    shown |= dict.fromkeys(t.index for t in state.trials[-MOST_SHOWN:])
     lines += [fate(state, state.trials[index]).text for index in shown]
     return "\n".join(lines)

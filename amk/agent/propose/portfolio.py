@@ -4,9 +4,11 @@ Each arm's worth is its rewards over their costs, both discounted, chosen by an 
 much as a proposal was faster than all before it, or a share if it came near; a cost is seconds of the GPU (`costs.py`).
 What was proposed and not measured yet counts as drawn, so that the two dozen proposals that are open at once are not
 all of one arm. An arm that has nothing new is passed over, and when all are, `last` is asked: blind draws, which hardly
-ever pay for what they cost. When nothing was kept for STALLED evaluations, `sweep` settles what is near the best before
-the arms go on; from the hand-tuned plan it does so from the first proposal. Every TURNS-th proposal of a sweep is three
-and more changes at once, of those that pay.
+ever pay for what they cost.
+
+After EVALUATIONS_WITHOUT_KEEP evaluations that kept nothing, `sweep` settles what is near the best before the arms go
+on; from the hand-tuned plan it does so from the first proposal. Every TURNS-th proposal of a sweep is three and more
+changes at once, of those that pay.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ SHARE = 0.2
 SHARE_OF_SECONDS = 0.02
 """The same where seconds are the cost: what comes near takes a pilot, what gains takes tests of ten times as long."""
 
-STALLED = 24
+EVALUATIONS_WITHOUT_KEEP = 24
 """Evaluations in a row that kept nothing, after which what is near the best is settled."""
 
 TURNS = 6
@@ -105,4 +107,7 @@ def earned(gain: float | None, share: float = SHARE) -> float:
 
 def stalled(state: State) -> bool:
     """Whether the latest evaluations kept nothing, and nothing waits for its paired test."""
-    return leading(state) is None and state.evals - (state.curve[-1].evals if state.curve else 0) >= STALLED
+    return (
+        leading(state) is None
+        and state.evals - (state.curve[-1].evals if state.curve else 0) >= EVALUATIONS_WITHOUT_KEEP
+    )

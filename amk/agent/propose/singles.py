@@ -80,13 +80,13 @@ class SingleTrial:
     here: Design
     before: tuple[tuple[float, Design], ...]
 
-    def worth(self, context: Context, known: Mapping[Design, int]) -> float:
+    def worth(self, context: Context, indices: Mapping[Design, int]) -> float:
         """The least log time that it took alone beside an earlier best, 0 where that is not known."""
         trials = context.state.trials
         scores = [
             score - was
             for was, design in self.before
-            if (index := known.get(design)) is not None and (score := trials[index].score) is not None
+            if (index := indices.get(design)) is not None and (score := trials[index].score) is not None
         ]
         return min(scores, default=0.0)
 
@@ -152,14 +152,14 @@ Draws = Mapping[str, Sequence[tuple[str, ...]]]
 """The edits that each draw of a kind made to the best; a draw that finds no place makes none."""
 
 
-def changes(context: Context, drawn: Draws) -> Iterator[Single]:
+def changes(context: Context, draws: Draws) -> Iterator[Single]:
     """Knobs under the edits of the best, then edits of it, one of each kind in turn."""
     best = context.design(context.state.best)
-    if drawn and best.edits:
+    if draws and best.edits:
         for settings in context.space.neighbours(best.settings):
             yield Single(KNOB, next(iter(context.space.changes(settings, best.settings).items())))
     for place in range(DRAWS):
-        for kind, found in drawn.items():
+        for kind, found in draws.items():
             yield from (Single(kind, edits=edits) for edits in found[place : place + 1])
 
 
@@ -174,11 +174,11 @@ def draws(context: Context) -> Draws:
     return {kind: list(_drawn(hot, kind, best)) for kind in KINDS}
 
 
-def unseen(drawn: Sequence[tuple[str, ...]]) -> float:
+def unseen(draws: Sequence[tuple[str, ...]]) -> float:
     """The chance that one more draw makes an edit that none of these made, by Good and Turing's estimate: the share of
     draws whose edit was drawn once. 0 where nothing can be drawn."""
-    counts = Counter(drawn)
-    return sum(count == 1 for count in counts.values()) / len(drawn) if drawn else 0.0
+    counts = Counter(draws)
+    return sum(count == 1 for count in counts.values()) / len(draws) if draws else 0.0
 
 
 def _drawn(hot: Hot, kind: str, best: Design) -> Iterator[tuple[str, ...]]:

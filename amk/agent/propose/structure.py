@@ -43,7 +43,7 @@ LOOKS = {True: 12, False: 3}
 wait for them, as it takes a second for a candidate."""
 CLEAR = 0.02
 """Simulated log gain over the parent at which no further child is looked at."""
-STACKED = {True: 4, False: 2}
+MOST_ON_TOP = {True: 4, False: 2}
 """Changes that are tried on top of a child, until one adds nothing, where the simulator measures and where a device
 does: each may add less than a keep needs, and all together more, but where one is refused all are."""
 KNOBS = 1 / 3
@@ -52,7 +52,7 @@ kinds of edits. Where a device measures a knob is a way like others: of 109 unde
 the best on an H200, and knobs have their own arm."""
 ADDS = 0.0005
 """Simulated log gain of such a change at which it stays."""
-CLIMBED = 0.0001
+LEAST_CLIMB = 0.0001
 """The same of a climb, where what the simulator says of a child is exact: many small changes come to a keep."""
 CLIMBS = 24
 """Children that the simulator calls no faster, one after the other, at which a climb lets others propose."""
@@ -60,7 +60,7 @@ DRAWS = 4
 """Times as many that are drawn: the climb knows many of them already."""
 ENOUGH = 1.25
 """Times the gain that a keep needs, at which a climb is proposed: less is not kept, and costs its evaluation."""
-UNTRIED = 6
+FURTHER_DRAWS = 6
 """Further draws where a device measures, until an edit comes that no proposal had: what it was worth elsewhere is
 known, and merged from there."""
 HOPELESS = -0.01
@@ -80,7 +80,7 @@ class Child:
     other: int | None = None
 
 
-Looked = tuple[float, Child]
+Look = tuple[float, Child]
 """Simulated log gain over the parent, or over the best where only that counts, and the child."""
 
 
@@ -89,7 +89,7 @@ class Climb:
     """Where a climb from the design that leads is. It is not written down: a resumed run climbs again."""
 
     leader: Design
-    best: Looked | None = None
+    best: Look | None = None
     visited: set[Design] = field(default_factory=set)
 
 
@@ -113,7 +113,7 @@ class Structure:
             climbed = self._climbed(context, elites, rng)
             return [] if climbed is None else [self._suggestion(context, climbed[1])]
         looks, stacked = (
-            (LOOKS[run.simulated], STACKED[run.simulated]) if run is not None and advised(context) else (1, 0)
+            (LOOKS[run.simulated], MOST_ON_TOP[run.simulated]) if run is not None and advised(context) else (1, 0)
         )
         if (best := self._best(context, elites, rng, looks)) is None:
             return []
@@ -129,7 +129,7 @@ class Structure:
         run = context.state.run
         return not self.alone and run is not None and run.simulated and run.prior
 
-    def _climbed(self, context: Context, elites: Sequence[Elite], rng: np.random.Generator) -> Looked | None:
+    def _climbed(self, context: Context, elites: Sequence[Elite], rng: np.random.Generator) -> Look | None:
         """Changes on top of each other, each faster than all before it, and what leads. None while they do not come to
         a keep: others are asked, and the climb goes on where it was when it is asked again, unless another leads."""
         leader = self._leader(context)
@@ -151,7 +151,7 @@ class Structure:
                 continue
             looks += 1
             before = climb.best[0] if climb.best else self._ahead(context, context.design(child.parent), lead) or 0.0
-            if gain >= before + CLIMBED and self._is_safe(context, child.design):
+            if gain >= before + LEAST_CLIMB and self._is_safe(context, child.design):
                 climb.best = gain, child if climb.best is None else _on_top(child, climb.best[1])
                 looks = draws = 0
         if climb.best is None or climb.best[0] < ENOUGH * least_gain(context.state.noise):
@@ -194,17 +194,17 @@ class Structure:
             and candidate.key != context.start_key() and context.is_safe(candidate)
         )  # fmt: skip
 
-    def _stacked(self, context: Context, found: Looked, rng: np.random.Generator, looks: int) -> Looked:
+    def _stacked(self, context: Context, look: Look, rng: np.random.Generator, looks: int) -> Look:
         """With a further change that adds to it, if there is one."""
-        gain, child = found
+        gain, child = look
         further = self._best(context, [Elite(child.parent, child.design, -gain, ("", ""))], rng, looks)
         if further is None or further[0] < gain + ADDS:
-            return found
+            return look
         return further[0], _on_top(further[1], child)
 
-    def _best(self, context: Context, parents: Sequence[Elite], rng: np.random.Generator, looks: int) -> Looked | None:
+    def _best(self, context: Context, parents: Sequence[Elite], rng: np.random.Generator, looks: int) -> Look | None:
         """The best of so many; None if none is worth a proposal."""
-        found: list[Looked] = []
+        found: list[Look] = []
         for _ in range(TRIES):
             child = self._child(context, parents, rng)
             gain = None if child is None else self._gain(context, child)
@@ -274,7 +274,7 @@ class Structure:
             times = self.archive.times(context, parent.index)
             hot = Hot(result.schedule, rng, times.us, result.roots)
             new = [text_of(edit) for edit in fresh(directed(hot, kind), parent.design.edits)]
-            for _ in range(0 if self._sure(context) else UNTRIED):
+            for _ in range(0 if self._sure(context) else FURTHER_DRAWS):
                 if not had(context).issuperset(new):
                     break
                 new = [text_of(edit) for edit in fresh(directed(hot, kind), parent.design.edits)]

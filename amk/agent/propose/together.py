@@ -32,14 +32,14 @@ from amk.agent.propose.combine import RIDGE, WORTH_TRYING
 from amk.planner.space import Value, moved
 from amk.report.diagnostic import AmkError
 
-GAINED = 0.001
+LEAST_GAIN = 0.001
 """Log gain of a change that is worth a try beside others."""
 FEW = 4
 """Knobs and edits of a change: many at once say little of what they do elsewhere."""
 CHANGES = 8
 """Changes that are combined, the most gain first."""
 AT_ONCE = (4, 3, 2, 1)
-LOOKED = 6
+PLANS = 6
 """Combinations that are planned for one proposal: a plan takes a while."""
 
 
@@ -78,7 +78,7 @@ class Together:
     def ask(self, context: Context) -> Sequence[Suggestion]:
         best = context.state.best
         new = (each for each in combined(context) if not each.proposed)
-        for each in islice(new, LOOKED):
+        for each in islice(new, PLANS):
             candidate = context.workshop.make(each.design)
             if (
                 isinstance(candidate, Candidate)
@@ -102,11 +102,11 @@ class Sum:
     proposed: bool
 
 
-def combined(context: Context, found: Sequence[tuple[float, Change, int]] | None = None) -> Iterator[Sum]:
-    """What may come to a keep, the greatest sum first; found: what `gained` says, where that is known."""
+def combined(context: Context, gains: Sequence[tuple[float, Change, int]] | None = None) -> Iterator[Sum]:
+    """What may come to a keep, the greatest sum first; gains: the result of `gained`, where that is known."""
     base, known = context.design(context.state.best), {*context.history.designs}
-    found = gained(context) if found is None else found
-    sums = [(sum(gain for gain, _, _ in some), some) for count in AT_ONCE for some in combinations(found, count)]
+    gains = gained(context) if gains is None else gains
+    sums = [(sum(gain for gain, _, _ in some), some) for count in AT_ONCE for some in combinations(gains, count)]
     for total, some in sorted(sums, key=lambda each: -each[0]):
         if total < WORTH_TRYING * least_gain(context.state.noise):
             return
@@ -136,7 +136,7 @@ def gained(context: Context) -> list[tuple[float, Change, int]]:
     gains = fitted(len(known), rows)
     best = context.design(context.state.best)
     found = [(gain, change, index) for gain, (change, index) in zip(gains, known.items(), strict=True)]
-    worth = [each for each in found if each[0] > GAINED and each[1].on(best) is not None]
+    worth = [each for each in found if each[0] > LEAST_GAIN and each[1].on(best) is not None]
     return sorted(worth, key=lambda each: -each[0])[:CHANGES]
 
 

@@ -119,12 +119,12 @@ def read(paths: Sequence[Path]) -> Lessons:
     return Lessons(lessons=tuple(sorted(found, key=lambda lesson: -lesson.gain)[:MOST]))
 
 
-def default_lessons(asked: Problem) -> Lessons:
+def default_lessons(problem: Problem) -> Lessons:
     """What makes the planner's plan of this problem the default one, where a search had found that (champions.py)."""
-    if asked.batch != 1:
+    if problem.batch != 1:
         return Lessons()
-    model, target = load_model(asked.model), load_target(asked.target)
-    champion = champion_of(model, target, layered(model, formats(asked.dtype)), FAST)
+    model, target = load_model(problem.model), load_target(problem.target)
+    champion = champion_of(model, target, layered(model, formats(problem.dtype)), FAST)
     if champion is None:
         return Lessons()
     lesson = Lesson(

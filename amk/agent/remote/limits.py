@@ -29,7 +29,7 @@ RUNNING: Final = 1
 """Searches of a client at once."""
 RUNNING_OF_ALL: Final = 4
 """Searches that clients started, at once, over all clients whose runs lie in one folder."""
-STARTED: Final = 16
+MOST_SEARCHES: Final = 16
 """Searches of a client in all."""
 EVALUATIONS: Final = 1000
 MINUTES: Final = 240.0
@@ -41,8 +41,8 @@ BEGIN_SECONDS: Final = 120.0
 STOP_SECONDS: Final = 90.0
 EXIT_SECONDS: Final = 10.0
 """From the end of a run to that of its process."""
-STOPPED: Final = "stopped by stop_run; it can be resumed"
-SAID: Final = re.compile(r"^run (\S+) on ", re.MULTILINE)
+STOP_REASON: Final = "stopped by stop_run; it can be resumed"
+RUN_LINE: Final = re.compile(r"^run (\S+) on ", re.MULTILINE)
 COMMAND: Final = python_module("amk")
 
 
@@ -85,8 +85,8 @@ class Searches:
             self._let_end()
             if sum(each.poll() is None for each in self._started.values()) >= RUNNING:
                 raise LimitError(f"{RUNNING} search of this client runs already: stop_run, or wait for it")
-            if self._count >= STARTED:
-                raise LimitError(f"{STARTED} searches were started, which is the limit of a client")
+            if self._count >= MOST_SEARCHES:
+                raise LimitError(f"{MOST_SEARCHES} searches were started, which is the limit of a client")
             base = runs_directory()
             base.mkdir(parents=True, exist_ok=True)
             with _slot(base) as held:
@@ -119,7 +119,7 @@ class Searches:
         """What a search of this client, which has let go of its run, said last, if its process does not end well; of
         one that the client stopped, that."""
         if run in self._stopped:
-            return STOPPED
+            return STOP_REASON
         process = self._started.get(run)
         if process is None:
             return None
@@ -167,7 +167,7 @@ def _name_of(process: subprocess.Popen[bytes], log: Path) -> str:
     until = time.monotonic() + BEGIN_SECONDS
     while time.monotonic() < until:
         text = log.read_text(encoding="utf-8", errors="replace")
-        if said := SAID.search(text):
+        if said := RUN_LINE.search(text):
             return said.group(1)
         if process.poll() is not None:
             raise LimitError(f"the search ended at once: {_last_words(log)}")

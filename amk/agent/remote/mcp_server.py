@@ -94,9 +94,9 @@ class Server:
         folder, state = run_of(run)
         return Desk(MCP, Inbox(folder / INBOX), lambda: state, self._limited_look)
 
-    def _limited_look(self, asked: DesignRequest) -> Trial:
+    def _limited_look(self, request: DesignRequest) -> Trial:
         with self.searches.looking():
-            return self.look(asked)
+            return self.look(request)
 
     def check_settings(
         self, changes: dict[str, Any], model: str, gpu: str, dtype: FormatName = "bf16", batch: int = 1,
@@ -195,7 +195,7 @@ class Strict(MCPServer[Any]):
     written beside the templates, for clients that show a list."""
 
     async def list_resources(self) -> list[Resource]:
-        there = await anyio.to_thread.run_sync(lambda: list(written(LISTED)))
+        there = await anyio.to_thread.run_sync(lambda: list(written(MOST_LISTED)))
         return [
             Resource(uri=f"amk://runs/{run}/{name}", name=f"{run} {name}", mime_type=RESOURCES[name][0])
             for run, name in there
@@ -243,7 +243,7 @@ RESOURCES: Final = {
     "best.schedule.json": ("application/json", export.BEST),
 }
 """What a run has written, by the end of its address."""
-LISTED: Final = 20
+MOST_LISTED: Final = 20
 """Latest runs whose resources are listed; those of the others are read by their addresses."""
 
 
@@ -291,12 +291,14 @@ def _refusing(method: Callable[..., Any]) -> Callable[..., Any]:
     return _named(called, method, signature(method) if inspect.ismethod(method) else None)
 
 
-def _named(tool: Callable[..., Any], method: Callable[..., Any], known: inspect.Signature | None) -> Callable[..., Any]:
+def _named(
+    tool: Callable[..., Any], method: Callable[..., Any], signature: inspect.Signature | None
+) -> Callable[..., Any]:
     tool.__name__, tool.__doc__ = method.__name__, inspect.cleandoc(method.__doc__ or "")
-    if known is not None:
-        tool.__signature__ = known  # type: ignore[attr-defined]
-        tool.__annotations__ = {p.name: p.annotation for p in known.parameters.values()}
-        tool.__annotations__["return"] = known.return_annotation
+    if signature is not None:
+        tool.__signature__ = signature  # type: ignore[attr-defined]
+        tool.__annotations__ = {p.name: p.annotation for p in signature.parameters.values()}
+        tool.__annotations__["return"] = signature.return_annotation
     return tool
 
 

@@ -29,7 +29,7 @@ from amk.schedule_ir.edits.directed import KINDS
 Gained = Sequence[tuple[float, Change, int]]
 """Log gain, change, a trial of it."""
 LINE = 160
-SHOWN = 0.02
+LEAST_CHANCE = 0.02
 """Chance of a new draw from which the verdict names a kind."""
 WORDS: Final[dict[Outcome, str]] = {
     "measured": "measured", "refused": "refused", "known": "kernel known before", "avoided": "value refused before",
@@ -172,7 +172,7 @@ class Remaining:
         if not self.near:
             return "", ""
         what, error = summary(state, self.survey, Counter(each.outcome for each in self.near), self.sums)
-        more = sorted(((chance, kind) for kind, chance in self.unseen.items() if chance >= SHOWN), reverse=True)
+        more = sorted(((chance, kind) for kind, chance in self.unseen.items() if chance >= LEAST_CHANCE), reverse=True)
         if more:
             kinds = ", ".join(f"{kind} {100 * chance:.0f}%" for chance, kind in more)
             error += f" One more draw would show a change that is not among these with a chance of: {kinds}."

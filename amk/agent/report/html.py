@@ -109,7 +109,7 @@ def render(
     head = f'<meta charset="utf-8">{whole}{_PHONE}<title>{title}</title><style>{_STYLE}</style>'
     policy = f'<meta http-equiv="Content-Security-Policy" content="{escape(content_policy())}; {FRAMES}">'
     page = f"<!doctype html><html lang=en><head>{head}{policy}</head><body>{''.join(sections)}</body></html>\n"
-    return _CONTROL.sub(lambda found: found.group().encode("unicode_escape").decode("ascii"), page)
+    return _CONTROL.sub(lambda match: match.group().encode("unicode_escape").decode("ascii"), page)
 
 
 def _notice(state: State) -> str:
@@ -165,9 +165,9 @@ def middle(state: State) -> int:
     return state.run.positions[len(state.run.positions) // 2]
 
 
-def _foreseen(state: State, candidate: Candidate, known: Prediction | None) -> Prediction:
+def _foreseen(state: State, candidate: Candidate, prediction: Prediction | None) -> Prediction:
     assert state.run is not None
-    return known or predict(candidate.schedule, middle(state), state.run.constants)
+    return prediction or predict(candidate.schedule, middle(state), state.run.constants)
 
 
 def _steps_moved(
@@ -228,10 +228,10 @@ def _language_model(state: State) -> str:
     )
 
 
-def _talk(asked: Asked) -> tuple[str, ...]:
-    tools = ", ".join(f"{name} {n}" for name, n in sorted(asked.tools.items()))
-    failed = "; ".join(filter(None, (asked.detail, *asked.faults)))
-    return str(asked.evals), asked.outcome, str(asked.turns), str(asked.proposals), tools, failed[:600]
+def _talk(request: Asked) -> tuple[str, ...]:
+    tools = ", ".join(f"{name} {n}" for name, n in sorted(request.tools.items()))
+    failed = "; ".join(filter(None, (request.detail, *request.faults)))
+    return str(request.evals), request.outcome, str(request.turns), str(request.proposals), tools, failed[:600]
 
 
 def _notes(state: State) -> str:

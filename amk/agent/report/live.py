@@ -114,13 +114,13 @@ def line(state: State, index: int) -> str:
     return printable(f"{label}#{index} {trial.proposed.proposer}: {verdict(trial)}: {reason}", 300)
 
 
-def asked_line(state: State, asked: Asked) -> str:
+def asked_line(state: State, request: Asked) -> str:
     """What a proposer that may fail answered."""
     label = "simulated  " if state.run is not None and state.run.simulated else ""
-    what = f"{asked.proposals} proposals in {asked.turns} turns: {asked.outcome} {asked.detail}".rstrip()
-    again = ", not asked again in this session" if asked.wait is None else ""
-    faults = f"; failed: {', '.join(asked.faults)}" if asked.faults else ""
-    return printable(f"{label}{asked.proposer}: {what}{again}; ${state.dollars:.4f} spent{faults}", 400)
+    what = f"{request.proposals} proposals in {request.turns} turns: {request.outcome} {request.detail}".rstrip()
+    again = ", not asked again in this session" if request.wait is None else ""
+    faults = f"; failed: {', '.join(request.faults)}" if request.faults else ""
+    return printable(f"{label}{request.proposer}: {what}{again}; ${state.dollars:.4f} spent{faults}", 400)
 
 
 def board(state: State) -> Group:

@@ -24,7 +24,7 @@ from amk.report.diagnostic import AmkError
 from amk.schedule_ir.edits.apply import edit_text
 from amk.schedule_ir.edits.difference import difference
 
-SHOWN = 24
+MOST_CHANGES = 24
 """Changes in the table of what each is worth."""
 CHANGES = 200
 LINE = 200
@@ -111,10 +111,10 @@ def what_matters(changes: Sequence[Ablated], every: int, where: str) -> str:
         return ""
     rows = [
         ("", (each.change[:LINE], "nothing runs" if each.worth is None else percent(each.worth)))
-        for each in changes[:SHOWN]
+        for each in changes[:MOST_CHANGES]
     ]
     more = f" Taken out: {len(changes)} of {every} changes." if every > len(changes) else ""
-    more += f" The {SHOWN} worthiest of {len(changes)} are shown." if len(changes) > SHOWN else ""
+    more += f" The {MOST_CHANGES} worthiest of {len(changes)} are shown." if len(changes) > MOST_CHANGES else ""
     words = f"Each change taken out of the best by itself: what it is worth there, simulated {where}.{more}"
     return f"<h2>What matters</h2><p>{escape(words)}</p>{table(('change', 'worth'), rows)}"
 

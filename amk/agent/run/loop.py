@@ -26,7 +26,7 @@ from amk.agent.decide import keep as decide
 from amk.agent.decide.headroom import nothing_to_rank
 from amk.agent.decide.history import History
 from amk.agent.decide.neighbourhood import Neighbourhood, ended
-from amk.agent.decide.rulings import LOST, PHASES, RETRIES, attempt, due, early_ends, lost, promise, rule
+from amk.agent.decide.rulings import MOST_ENDS, PHASES, RETRIES, attempt, due, early_ends, has_lost, promise, rule
 from amk.agent.device.measure import ROUNDS, Backend, Fault, Job, steps_of
 from amk.agent.gate.candidate import Candidate
 from amk.agent.gate.design import Design
@@ -267,7 +267,7 @@ class Loop:
         """
         taken = {other.job.index for other in self._device_queues if other.busy and other.job is not None}
         waiting = [t for t in self.state.open_trials if t.index not in taken]
-        tested = [t for t in waiting if lost(self.state, t)] or [t for t in waiting if "paired test" in t.measured]
+        tested = [t for t in waiting if has_lost(self.state, t)] or [t for t in waiting if "paired test" in t.measured]
         promising = sorted(
             (t for t in waiting if "pilot" in t.measured and t not in tested), key=partial(promise, self.state)
         )
@@ -364,7 +364,7 @@ class Loop:
             self._quarantine(queue, fault.detail)
         elif job.index == START:
             queue.failures += 1
-            if fault.suspect or queue.failures >= (LOST if fault.kind == "lost" else RETRIES):
+            if fault.suspect or queue.failures >= (MOST_ENDS if fault.kind == "lost" else RETRIES):
                 self._quarantine(queue, f"the incumbent itself cannot be measured: {fault.kind}: {fault.detail}")
         elif fault.suspect and job.index >= 0:
             self._decide_fault(self.state.trials[job.index], fault)

@@ -242,9 +242,9 @@ class Desk:
             raise RefusedError("nobody asks the simulator in this run")
         return chosen
 
-    def _gain(self, found: Trial, parent: int | None) -> float | None:
+    def _gain(self, trial: Trial, parent: int | None) -> float | None:
         """Simulated log speed over the parent."""
-        if not found.simulated_ms:
+        if not trial.simulated_ms:
             return None
         run, base = self.state_of().run, self._candidate(parent)
         assert run is not None
@@ -252,7 +252,7 @@ class Desk:
             before = [self._made_by().simulator.step_ms(base.schedule, pos) for pos in run.positions]
         except AmkError:
             return None
-        pairs = zip(before, found.simulated_ms, strict=True)
+        pairs = zip(before, trial.simulated_ms, strict=True)
         return round(sum(log(old / new) for old, new in pairs) / len(before), 6)
 
     def _outcome(self, key: str) -> str:

@@ -20,23 +20,24 @@ class StepTimes:
     ms: float
 
 
-def step_times(found: Prediction) -> StepTimes:
-    return StepTimes(by_step(found), found.bottleneck, found.ms)
+def step_times(prediction: Prediction) -> StepTimes:
+    return StepTimes(by_step(prediction), prediction.bottleneck, prediction.ms)
 
 
-def by_step(found: Prediction) -> dict[str, float]:
+def by_step(prediction: Prediction) -> dict[str, float]:
     """Empty for several loops of layers, of which only one is in the prediction."""
-    if len(runs(found.schedule)) > 1:
+    if len(runs(prediction.schedule)) > 1:
         return {}
     names = [
-        [leaf.name for _, leaf in walk(tree(program)) if isinstance(leaf, Leaf)] for program in found.schedule.programs
+        [leaf.name for _, leaf in walk(tree(program)) if isinstance(leaf, Leaf)]
+        for program in prediction.schedule.programs
     ]
-    workers = sum(len(group.workers) for group in found.window.groups)
+    workers = sum(len(group.workers) for group in prediction.window.groups)
     us: dict[str, float] = defaultdict(float)
-    for span in found.spans:
+    for span in prediction.spans:
         if span.part in STREAMED:
             continue
-        group = found.window.groups[span.group]
-        site = found.window.items[group.program][span.item].site
+        group = prediction.window.groups[span.group]
+        site = prediction.window.items[group.program][span.item].site
         us[names[group.program][site.number]] += (span.end - span.start) * len(group.workers) / workers
     return dict(us)

@@ -73,11 +73,11 @@ class Trial(BaseModel):
 Look = Callable[[DesignRequest], Trial]
 
 
-def look(asked: DesignRequest) -> Trial:
+def look(request: DesignRequest) -> Trial:
     """`looked_at` in a process of its own; UNKNOWN with AMK709 if it ends or is late."""
     try:
         done = subprocess.run(
-            [*PROCESS, str(os.getpid())], input=asked.model_dump_json().encode(), stdout=subprocess.PIPE,
+            [*PROCESS, str(os.getpid())], input=request.model_dump_json().encode(), stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL, timeout=SECONDS, env=worker_environment(os.environ), start_new_session=True,
             check=False,
         )  # fmt: skip
@@ -89,49 +89,49 @@ def look(asked: DesignRequest) -> Trial:
         return Trial(verdict="UNKNOWN", codes=["AMK709"], told=why)
 
 
-def looked_at(asked: DesignRequest, workshop: Workshop) -> Trial:
+def looked_at(request: DesignRequest, workshop: Workshop) -> Trial:
     """The design, judged in this process."""
     try:
-        settings = workshop.space(asked.run.start).parse(asked.settings)
-        candidate = workshop.make(Design(settings, read_edits([json.loads(text) for text in asked.edits])))
+        settings = workshop.space(request.run.start).parse(request.settings)
+        candidate = workshop.make(Design(settings, read_edits([json.loads(text) for text in request.edits])))
     except ValueError as error:
         return Trial(verdict="IMPOSSIBLE", told=printable(str(error), TEXT))
     if not isinstance(candidate, Candidate):
         found = Trial(verdict="IMPOSSIBLE", codes=list(candidate.codes), told=printable(candidate.detail, TEXT),
                       explained=_explained(candidate.codes))  # fmt: skip
-        return found.model_copy(update={"matters": _matters(found, asked, workshop)})
+        return found.model_copy(update={"matters": _matters(found, request, workshop)})
     found = Trial(verdict="UNKNOWN", repaired=list(candidate.repaired[:20]), key=candidate.key)
     _verdict(found, candidate)
-    found.matters = _matters(found, asked, workshop)
-    if asked.run.prior:
-        _simulated(found, workshop.simulator, candidate, asked.run.positions)
-    if asked.compile and found.verdict == "SAFE":
+    found.matters = _matters(found, request, workshop)
+    if request.run.prior:
+        _simulated(found, workshop.simulator, candidate, request.run.positions)
+    if request.compile and found.verdict == "SAFE":
         _compiled(found, candidate)
     return found
 
 
-def _verdict(found: Trial, candidate: Candidate) -> None:
+def _verdict(trial: Trial, candidate: Candidate) -> None:
     from amk.validator.verify import verify
 
     try:
         verdict = verify(candidate.schedule, timeout_s=VERDICT_SECONDS)
     except AmkError as error:
-        diagnostics, found.verdict = error.diagnostics, "IMPOSSIBLE"
+        diagnostics, trial.verdict = error.diagnostics, "IMPOSSIBLE"
     else:
         diagnostics = verdict.diagnostics
-        found.verdict = verdict.status if verdict.deterministic or not verdict.safe else "UNKNOWN"
-    found.codes = list(dict.fromkeys(d.code for d in diagnostics))[:8]
-    found.told = "\n".join(printable(line) for line in render(diagnostics[:3]).splitlines())[:TEXT]
-    found.explained = _explained(found.codes)
+        trial.verdict = verdict.status if verdict.deterministic or not verdict.safe else "UNKNOWN"
+    trial.codes = list(dict.fromkeys(d.code for d in diagnostics))[:8]
+    trial.told = "\n".join(printable(line) for line in render(diagnostics[:3]).splitlines())[:TEXT]
+    trial.explained = _explained(trial.codes)
 
 
-def _matters(found: Trial, asked: DesignRequest, workshop: Workshop) -> list[str]:
+def _matters(trial: Trial, request: DesignRequest, workshop: Workshop) -> list[str]:
     """A part of the edits that is refused with the same first code, and none of which can be left out; more of them
     where looking took too long."""
-    edits = tuple(map(edit_of, asked.edits))
-    if found.verdict == "SAFE" or not found.codes or len(edits) < 2:
+    edits = tuple(map(edit_of, request.edits))
+    if trial.verdict == "SAFE" or not trial.codes or len(edits) < 2:
         return []
-    settings, until = workshop.space(asked.run.start).parse(asked.settings), time.process_time() + MATTERS_SECONDS
+    settings, until = workshop.space(request.run.start).parse(request.settings), time.process_time() + MATTERS_SECONDS
 
     def refused_so(part: Sequence[Edit]) -> bool:
         if time.process_time() > until:
@@ -141,7 +141,7 @@ def _matters(found: Trial, asked: DesignRequest, workshop: Workshop) -> list[str
             _verdict(again, candidate)
         else:
             again.codes = list(candidate.codes)
-        return again.codes[:1] == found.codes[:1]
+        return again.codes[:1] == trial.codes[:1]
 
     try:
         return [edit_text(edit) for edit in shrunk(edits, refused_so)]
@@ -153,24 +153,24 @@ def _explained(codes: Sequence[str]) -> str:
     return explanation(codes[0])[:TEXT] if codes and codes[0] in TITLES else ""
 
 
-def _simulated(found: Trial, simulator: Simulator, candidate: Candidate, positions: tuple[int, ...]) -> None:
+def _simulated(trial: Trial, simulator: Simulator, candidate: Candidate, positions: tuple[int, ...]) -> None:
     try:
-        found.simulated_ms = [round(simulator.step_ms(candidate.schedule, pos), 5) for pos in positions]
+        trial.simulated_ms = [round(simulator.step_ms(candidate.schedule, pos), 5) for pos in positions]
     except AmkError as error:
-        found.told += printable(f"\nsimulated: {error.diagnostics[0].message}", 300)
+        trial.told += printable(f"\nsimulated: {error.diagnostics[0].message}", 300)
 
 
-def _compiled(found: Trial, candidate: Candidate) -> None:
+def _compiled(trial: Trial, candidate: Candidate) -> None:
     from amk.lowering.kernel import build
 
     try:
         built = build(candidate.schedule)
     except AmkError as error:
-        found.refused = printable(f"{error.diagnostics[0].code}: {error.diagnostics[0].message}", TEXT)
+        trial.refused = printable(f"{error.diagnostics[0].code}: {error.diagnostics[0].message}", TEXT)
         return
     used = built.resources
-    found.registers, found.shared_bytes = used.registers, built.shared_bytes
-    found.spilled_bytes = used.spill_stores + used.spill_loads
+    trial.registers, trial.shared_bytes = used.registers, built.shared_bytes
+    trial.spilled_bytes = used.spill_stores + used.spill_loads
 
 
 def main(parent: int) -> None:

@@ -219,11 +219,11 @@ def compiled(subject: Subject, pos: int, first_token: int, torch_error: float, r
 
 def fastest(
     name: str, model: StaticModel, variants: Sequence[Variant], subject: Subject, pos: int, first_token: int,
-    accepted: tuple[float, Tensor],
+    reference: tuple[float, Tensor],
 ) -> Contestant:  # fmt: skip
     """The fastest variant of `model`'s step; those that cannot be compiled, do not fit or are wrong are passed over.
 
-    accepted: the error that torch's own forward has, and the logits that errors are of. WrongBaseline, with the
+    reference: the error that torch's own forward has, and the logits that errors are of. WrongBaseline, with the
     reasons, if no variant is left.
     """
     best: tuple[float, Callable[[], None]] | None = None
@@ -231,7 +231,7 @@ def fastest(
     for variant in variants:
         try:
             result = _compiled_variant(
-                replace(model, attention=variant.attention), variant, subject, pos, first_token, accepted
+                replace(model, attention=variant.attention), variant, subject, pos, first_token, reference
             )
         except RuntimeError as error:  # the compiler's errors and torch's out of memory are such, too
             reasons.append(f"{variant.name}: {(str(error).strip() or type(error).__name__).splitlines()[0]}")
@@ -248,7 +248,7 @@ def fastest(
 
 
 def _compiled_variant(
-    model: StaticModel, variant: Variant, subject: Subject, pos: int, first_token: int, accepted: tuple[float, Tensor]
+    model: StaticModel, variant: Variant, subject: Subject, pos: int, first_token: int, reference: tuple[float, Tensor]
 ) -> tuple[float, Callable[[], None]]:
     """Median ms of some replays, and the replay. WrongBaseline if the logits are not those of the model."""
     caches = static_caches(subject, pos, variant.length(pos))
@@ -256,9 +256,9 @@ def _compiled_variant(
     token, where = first.clone(), torch.tensor([pos], device="cuda")
     function = compiled_step(model, dict(variant.options))
     with torch.no_grad():
-        error = relative_error(function(token.copy_(first), where, caches), accepted[1])
-    if not error <= LOOSE * accepted[0]:
-        raise WrongBaseline(f"its logits have error {error:.2e}, torch's own forward {accepted[0]:.2e}")
+        error = relative_error(function(token.copy_(first), where, caches), reference[1])
+    if not error <= LOOSE * reference[0]:
+        raise WrongBaseline(f"its logits have error {error:.2e}, torch's own forward {reference[0]:.2e}")
     replay = captured(partial(advance, function, token, where, caches))
     stream = torch.cuda.current_stream()
     return sorted(timed(stream, replay, HEAD_START) for _ in range(TRIALS))[TRIALS // 2], replay

@@ -35,8 +35,8 @@ def captured(step: Callable[[], None]) -> Callable[[], None]:
     with torch.cuda.graph(graph), torch.no_grad():
         step()
 
-    def replay(held: Callable[[], None] = step) -> None:
-        """`held` keeps the tensors that the graph reads and writes alive as long as the graph."""
+    def replay(step_of_graph: Callable[[], None] = step) -> None:
+        """`step_of_graph` keeps alive the tensors that the graph reads and writes."""
         graph.replay()
 
     return replay

@@ -50,17 +50,17 @@ class Kernel:
     admitted: AdmittedKernel
 
 
-def chosen(problem: Problem, count: int, seed: int, seen: Collection[Settings] = ()) -> list[State]:
+def chosen(problem: Problem, count: int, seed: int, others: Collection[Settings] = ()) -> list[State]:
     """Plans with different schedules: the presets, then half of them near the best by prediction and half not.
 
-    seen: plans that are not chosen, nor others that make the same schedule.
+    others: plans that are not chosen, nor any that make the same schedule.
 
     Candidates differ from the default in one knob, or are mutations of it, of the best and of slow ones. They are
     taken evenly over predicted time, among those of one interval the ones whose knob values were taken least so far.
     """
     search, wanted = Search(problem, seed=seed), int(count * SPARE)
     looked = (search.look(search.space.start), *search.presets())
-    known = {s.key for s in (search.look(settings) for settings in seen) if s is not None}
+    known = {s.key for s in (search.look(settings) for settings in others) if s is not None}
     presets = list({s.key: s for s in looked if s is not None}.values())
     for settings in search.space.neighbours(search.space.start):
         search.look(settings)
@@ -99,21 +99,21 @@ def _parent(search: Search, presets: Sequence[State], draw: int) -> Settings:
     return sources[draw % len(sources)].settings
 
 
-def _mixed(near: Iterator[State], far: Iterator[State], from_near: int, taken: int) -> Iterator[State]:
-    """States that make SHARE of all near, of which there are `from_near` among `taken` already; where one runs out, the
+def _mixed(near: Iterator[State], far: Iterator[State], from_near: int, total: int) -> Iterator[State]:
+    """States that make SHARE of all near, of which there are `from_near` among `total` already; where one runs out, the
     rest of the other."""
     while True:
-        first = from_near <= SHARE * taken
+        first = from_near <= SHARE * total
         state = next(near if first else far, None)
         if state is None:
             yield from far if first else near
             return
-        taken, from_near = taken + 1, from_near + first
+        total, from_near = total + 1, from_near + first
         yield state
 
 
 def _spread(
-    space: Space, states: Sequence[State], taken: Counter[tuple[str, object]], times: list[float]
+    space: Space, states: Sequence[State], uses: Counter[tuple[str, object]], times: list[float]
 ) -> Iterator[State]:
     """In turn from each interval of predicted time the state with the rarest changes, but none that is not APART from
     all `times`, to which those that are taken are added."""
@@ -128,16 +128,16 @@ def _spread(
         for stratum in strata:
             stratum[:] = (s for s in stratum if all(abs(log(s.ms[0] / t)) >= log(APART) for t in times))
             if stratum:
-                state = min(stratum, key=lambda s: _familiar(space, s, taken))
-                taken.update(space.changes(state.settings, FAST).items())
+                state = min(stratum, key=lambda s: _familiar(space, s, uses))
+                uses.update(space.changes(state.settings, FAST).items())
                 times.append(state.ms[0])
                 yield state
 
 
-def _familiar(space: Space, state: State, taken: Counter[tuple[str, object]]) -> float:
+def _familiar(space: Space, state: State, uses: Counter[tuple[str, object]]) -> float:
     """Mean number of times that the state's changes were taken before."""
     changes = space.changes(state.settings, FAST)
-    return sum(taken[item] for item in changes.items()) / max(1, len(changes))
+    return sum(uses[item] for item in changes.items()) / max(1, len(changes))
 
 
 def write_plans(path: Path, problem: Problem, states: Sequence[State]) -> None:

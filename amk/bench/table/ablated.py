@@ -29,11 +29,11 @@ from amk.report.diagnostic import AmkError
 from amk.schedule_ir.schedule import Schedule
 
 
-def ablated_cubins(schedule: Schedule, wanted: Sequence[Parts], processes: int) -> dict[str, bytes]:
+def ablated_cubins(schedule: Schedule, part_sets: Sequence[Parts], processes: int) -> dict[str, bytes]:
     """Machine code by `named` parts, compiled by so many processes, from the compiler's cache where it is there."""
-    names = [named(parts) for parts in wanted]
+    names = [named(parts) for parts in part_sets]
     with process_pool(min(processes, max(1, len(names)))) as pool:
-        return dict(zip(names, pool.map(_cubin, [schedule] * len(names), wanted), strict=True))
+        return dict(zip(names, pool.map(_cubin, [schedule] * len(names), part_sets), strict=True))
 
 
 def _cubin(schedule: Schedule, parts: Parts) -> bytes:

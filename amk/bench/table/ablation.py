@@ -43,7 +43,7 @@ PARTS = {
 """Names in the order of the bits of AMK_ABLATION."""
 
 WAITS = "waits"
-PAIRED = tuple(name for name in PARTS if name != WAITS)
+PARTS_OF_PAIRS = tuple(name for name in PARTS if name != WAITS)
 WORK = ("waits", "staging", "sums", "product", "fence", "attention", "argmax")
 """All of a worker but its copies."""
 
@@ -59,7 +59,7 @@ def mask(parts: Iterable[str]) -> int:
     return sum(1 << names.index(part) for part in parts)
 
 
-def variants(parts: Sequence[str] = PAIRED) -> list[Parts]:
+def variants(parts: Sequence[str] = PARTS_OF_PAIRS) -> list[Parts]:
     """The kernel itself, each of `parts` and each pair, with the waits and without; last the copies alone."""
     few = [frozenset(chosen) for size in (0, 1, 2) for chosen in combinations(parts, size)]
     found = [one | extra for extra in (NOTHING, frozenset({WAITS})) for one in few]
@@ -159,48 +159,50 @@ HEADER = ("left out", "ms", "p10", "p90", "worth ms", "us a layer", "%", "withou
 PAIRS = ("pair", "worth ms", "us a layer", "more than the sum", "without waits", "us a layer")
 
 
-def cells(found: Ablation) -> list[tuple[str, ...]]:
+def cells(ablation: Ablation) -> list[tuple[str, ...]]:
     """A line for the kernel itself and each single part, in the order of `HEADER`: with the waits, and without."""
     waits = frozenset({WAITS})
-    singles = [NOTHING, *(frozenset({p}) for p in PARTS if p in found.times)]
+    singles = [NOTHING, *(frozenset({p}) for p in PARTS if p in ablation.times)]
     lines: list[tuple[str, ...]] = []
     for parts in singles:
-        own = found.times[named(parts)]
-        other = found.times.get(named(parts | waits)) if WAITS not in parts else None
-        worth, alone = found.worth(parts), found.worth(parts, waits)
+        own = ablation.times[named(parts)]
+        other = ablation.times.get(named(parts | waits)) if WAITS not in parts else None
+        worth, alone = ablation.worth(parts), ablation.worth(parts, waits)
         lines.append((
-            named(parts), f"{own.ms:.4f}", f"{own.p10:.4f}", f"{own.p90:.4f}", *_worth(worth, found.layers),
-            "-" if worth is None else f"{100 * worth / found.ms:.1f}", "-" if other is None else f"{other.ms:.4f}",
-            *(_worth(alone, found.layers) if other is not None else ("-", "-")),
+            named(parts), f"{own.ms:.4f}", f"{own.p10:.4f}", f"{own.p90:.4f}", *_worth(worth, ablation.layers),
+            "-" if worth is None else f"{100 * worth / ablation.ms:.1f}", "-" if other is None else f"{other.ms:.4f}",
+            *(_worth(alone, ablation.layers) if other is not None else ("-", "-")),
         ))  # fmt: skip
     return lines
 
 
-def pairs(found: Ablation) -> list[tuple[str, ...]]:
+def pairs(ablation: Ablation) -> list[tuple[str, ...]]:
     """A line for each pair of parts, what it is worth, most first."""
     waits = frozenset({WAITS})
     lines: list[tuple[float, tuple[str, ...]]] = []
-    for name in found.times:
+    for name in ablation.times:
         parts = parts_of(name)
-        worth, hidden = found.worth(parts), found.hidden(parts) if len(parts) == 2 else None
+        worth, hidden = ablation.worth(parts), ablation.hidden(parts) if len(parts) == 2 else None
         if worth is None or hidden is None:
             continue
-        alone = found.worth(parts, waits) if WAITS not in parts else None
+        alone = ablation.worth(parts, waits) if WAITS not in parts else None
         lines.append((worth, (
-            name, *_worth(worth, found.layers), f"{hidden:+.4f}", *_worth(alone, found.layers),
+            name, *_worth(worth, ablation.layers), f"{hidden:+.4f}", *_worth(alone, ablation.layers),
         )))  # fmt: skip
     return [line for _, line in sorted(lines, key=lambda each: -each[0])]
 
 
-def summary(found: Ablation) -> str:
+def summary(ablation: Ablation) -> str:
     """One sentence: the time, the floor, the copies alone, and the part that is worth most."""
-    singles = {p: w for p in PARTS if (w := found.worth(frozenset({p}))) is not None}
+    singles = {p: w for p in PARTS if (w := ablation.worth(frozenset({p}))) is not None}
     most = max(singles, key=lambda p: singles[p], default=None)
-    bound = "not measured" if found.bound_ms is None else f"{found.bound_ms:.4f}"
-    text = f"{found.ms:.4f} ms; floor {found.floor_ms:.4f}; copies alone {bound}"
+    bound = "not measured" if ablation.bound_ms is None else f"{ablation.bound_ms:.4f}"
+    text = f"{ablation.ms:.4f} ms; floor {ablation.floor_ms:.4f}; copies alone {bound}"
     if most is None:
         return text
-    return f"{text}; most is worth {most}: {singles[most]:.4f} ms, {1e3 * singles[most] / found.layers:.2f} us a layer"
+    return (
+        f"{text}; most is worth {most}: {singles[most]:.4f} ms, {1e3 * singles[most] / ablation.layers:.2f} us a layer"
+    )
 
 
 def _worth(ms: float | None, layers: int) -> tuple[str, str]:

@@ -66,8 +66,8 @@ class Cell:
         return self.model, self.gpu, self.weights
 
 
-def examine(model: str, gpu: str, weights: FormatName, known: Cell | None = None, *, use_cache: bool = False) -> Cell:
-    """The cell of a model and a target; `known` if it was found for the same schedule and code.
+def examine(model: str, gpu: str, weights: FormatName, before: Cell | None = None, *, use_cache: bool = False) -> Cell:
+    """The cell of a model and a target; `before` if that is of the same schedule and code.
 
     use_cache: take machine code that was compiled before, which makes compile_s meaningless.
     """
@@ -75,7 +75,7 @@ def examine(model: str, gpu: str, weights: FormatName, known: Cell | None = None
     began = time.monotonic()
     start: dict[str, Any] = {"model": model, "gpu": gpu, "arch": target.arch, "weights": weights}
     try:
-        schedule = plan(load_model(model), target, wanted=formats(weights))
+        schedule = plan(load_model(model), target, formats=formats(weights))
     except AmkError as error:
         code, message = error.diagnostics[0].code, error.diagnostics[0].message
         outcome: Outcome = "does not fit" if code in ("AMK011", "AMK401") else "refused"
@@ -85,11 +85,11 @@ def examine(model: str, gpu: str, weights: FormatName, known: Cell | None = None
         "register_budget": schedule.launch.registers, "shared_limit": target.smem_per_block,
         "schedule_sha256": schedule_hash(schedule), "code_sha256": code_hash(schedule),
     }  # fmt: skip
-    if known is not None and (known.schedule_sha256, known.code_sha256) == (
+    if before is not None and (before.schedule_sha256, before.code_sha256) == (
         start["schedule_sha256"],
         start["code_sha256"],
     ):
-        return known
+        return before
     return _proved_and_compiled(schedule, start, use_cache)
 
 

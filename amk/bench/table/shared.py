@@ -119,7 +119,7 @@ def seal_of(content: dict[str, Any]) -> str:
 def write(path: Path, content: Shared, key: Path | None = None) -> None:
     """AMK001 if it cannot be written, AMK005 if `key` cannot sign."""
     if key is not None:
-        signature = _ssh_keygen("-Y", "sign", "-n", NAMESPACE, "-f", str(key), said=content.seal)
+        signature = _ssh_keygen("-Y", "sign", "-n", NAMESPACE, "-f", str(key), stdin=content.seal)
         content = content.model_copy(update={"signature": signature})
     try:
         path.write_text(json.dumps(content.model_dump(mode="json"), indent=1) + "\n", encoding="utf-8")
@@ -144,26 +144,26 @@ def read(path: Path, signers: Path | None = None) -> Shared:
     return found
 
 
-def _check_signature(path: Path, found: Shared, signers: Path) -> None:
-    if not found.signature:
+def _check_signature(path: Path, record: Shared, signers: Path) -> None:
+    if not record.signature:
         raise _refused(path, "it is not signed")
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "signature"
-        file.write_text(found.signature, encoding="utf-8")
+        file.write_text(record.signature, encoding="utf-8")
         try:
             who = _ssh_keygen("-Y", "find-principals", "-f", str(signers), "-s", str(file)).strip().splitlines()[0]
             _ssh_keygen(
-                "-Y", "verify", "-n", NAMESPACE, "-f", str(signers), "-I", who, "-s", str(file), said=found.seal
+                "-Y", "verify", "-n", NAMESPACE, "-f", str(signers), "-I", who, "-s", str(file), stdin=record.seal
             )
         except (AmkError, IndexError) as error:
             raise _refused(path, "the signature is of none of the signers, or of another content") from error
 
 
-def _ssh_keygen(*words: str, said: str = "") -> str:
+def _ssh_keygen(*words: str, stdin: str = "") -> str:
     """What ssh-keygen prints; AMK005 if it is not there, or refuses."""
     try:
         done = subprocess.run(
-            ["ssh-keygen", *words], input=said, capture_output=True, text=True, timeout=SECONDS, check=False
+            ["ssh-keygen", *words], input=stdin, capture_output=True, text=True, timeout=SECONDS, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise AmkError(Diagnostic("AMK005", f"ssh-keygen cannot be run: {type(error).__name__}")) from error

@@ -81,7 +81,7 @@ class Case(_Data):
         settings = replace(FAST, kv_dtype=self.kv, **self.settings)  # type: ignore[arg-type]
         wanted = formats(self.dtype, self.lm_head)
         model, target = load_model(self.model), load_target(gpu)
-        return plan(model, target, settings=settings, wanted=wanted, max_context=self.context)
+        return plan(model, target, settings=settings, formats=wanted, max_context=self.context)
 
 
 class Published(_Data):
@@ -191,13 +191,13 @@ class Judged:
         return {name: why for row in self.rows for name, why in row.left_out.items()}
 
 
-def judge(table: Table, keys: dict[str, Key], found: Sequence[Row]) -> list[Judged]:
-    """Each case with the rows of `found` that are its own, one a run; keys: by name of the case, of any run.
+def judge(table: Table, keys: dict[str, Key], measured_rows: Sequence[Row]) -> list[Judged]:
+    """Each case with those of `measured_rows` that are its own, one a run; keys: by name of the case, of any run.
 
     Baselines may differ from run to run: of two rows of one run the one with more of them counts.
     """
     l2 = load_target(table.gpu).l2_bytes
-    mine = {name: _runs(key, found) for name, key in keys.items()}
+    mine = {name: _runs(key, measured_rows) for name, key in keys.items()}
     judged = []
     for case in table.cases:
         rows = mine.get(case.case, ())
@@ -205,9 +205,9 @@ def judge(table: Table, keys: dict[str, Key], found: Sequence[Row]) -> list[Judg
     return judged
 
 
-def _runs(key: Key, found: Sequence[Row]) -> tuple[Row, ...]:
+def _runs(key: Key, measured_rows: Sequence[Row]) -> tuple[Row, ...]:
     rows: dict[int, Row] = {}
-    for row in sorted(found, key=lambda r: len(r.baselines)):
+    for row in sorted(measured_rows, key=lambda r: len(r.baselines)):
         if replace(row.key, run=key.run, baselines=key.baselines) == key:
             rows[row.key.run] = row
     return tuple(rows[number] for number in sorted(rows))
@@ -220,31 +220,31 @@ HEADER = (
 OTHERS = ("case", "program", "ms", "how", "method", "source")
 
 
-def cells(found: Judged) -> tuple[str, ...]:
+def cells(judgement: Judged) -> tuple[str, ...]:
     """One line of the table, in the order of `HEADER`."""
-    times = [row.times.ms for row in found.rows]
-    other = found.best_other()
+    times = [row.times.ms for row in judgement.rows]
+    other = judgement.best_other()
     return (
-        found.case.case,
-        str(len(found.rows)),
-        "-" if found.cards is None else str(found.cards),
-        _ms(found.floor_ms),
-        _ms(found.ms),
+        judgement.case.case,
+        str(len(judgement.rows)),
+        "-" if judgement.cards is None else str(judgement.cards),
+        _ms(judgement.floor_ms),
+        _ms(judgement.ms),
         _ms(min(times, default=None)),
         _ms(max(times, default=None)),
-        _ms(found.target_ms),
-        _met(found.reaches(found.target_ms)),
-        _ms(found.stretch_ms),
-        _met(found.reaches(found.stretch_ms)),
+        _ms(judgement.target_ms),
+        _answer(judgement.reaches(judgement.target_ms)),
+        _ms(judgement.stretch_ms),
+        _answer(judgement.reaches(judgement.stretch_ms)),
         f"{other.ms:.3f} {other.how}" if other else "-",
-        *power_cells(found.power()),
+        *power_cells(judgement.power()),
         ", ".join(
             [
-                *(f"{name} {ratio:.2f}x" for name, ratio in found.beaten().items()),
-                *(f"{name} left out" for name in found.left_out()),
+                *(f"{name} {ratio:.2f}x" for name, ratio in judgement.beaten().items()),
+                *(f"{name} left out" for name in judgement.left_out()),
             ]
         ),
-        "; ".join([*(found.wrong or ["ok"]), *found.notes]) if found.rows else "not measured",
+        "; ".join([*(judgement.wrong or ["ok"]), *judgement.notes]) if judgement.rows else "not measured",
     )
 
 
@@ -256,16 +256,16 @@ def others(table: Table) -> list[tuple[str, ...]]:
     ]  # fmt: skip
 
 
-def as_json(found: Judged) -> dict[str, Any]:
+def as_json(judgement: Judged) -> dict[str, Any]:
     """The same with the rows of every run."""
-    known = [other.model_dump() for other in found.case.others]
+    known = [other.model_dump() for other in judgement.case.others]
     return {
-        "case": found.case.case, "ms": found.ms, "floor_ms": found.floor_ms, "wrong": found.wrong,
-        "target_ms": found.target_ms, "target_met": found.reaches(found.target_ms),
-        "stretch_ms": found.stretch_ms, "stretch_met": found.reaches(found.stretch_ms),
-        "notes": found.notes, "cards": found.cards, "others": known, "times_faster": found.beaten(),
-        "left_out": found.left_out(),
-        "runs": [row.record() for row in found.rows],
+        "case": judgement.case.case, "ms": judgement.ms, "floor_ms": judgement.floor_ms, "wrong": judgement.wrong,
+        "target_ms": judgement.target_ms, "target_met": judgement.reaches(judgement.target_ms),
+        "stretch_ms": judgement.stretch_ms, "stretch_met": judgement.reaches(judgement.stretch_ms),
+        "notes": judgement.notes, "cards": judgement.cards, "others": known, "times_faster": judgement.beaten(),
+        "left_out": judgement.left_out(),
+        "runs": [row.record() for row in judgement.rows],
     }  # fmt: skip
 
 
@@ -273,5 +273,5 @@ def _ms(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
 
 
-def _met(reached: bool | None) -> str:
+def _answer(reached: bool | None) -> str:
     return "-" if reached is None else "met" if reached else "NOT MET"

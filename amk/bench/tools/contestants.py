@@ -41,7 +41,7 @@ def schedule_of(arguments: argparse.Namespace, changes: str) -> Schedule:
     wanted, settings = formats(arguments.dtype, arguments.lm_head), replace(FAST, batch=arguments.batch)
     workers = choose_workers(model, target, settings.batch)
     fast = tuned(settings, model, target, layered(model, wanted), workers, context)
-    return plan(model, target, settings=settings_of(changes, fast), wanted=wanted, max_context=context)
+    return plan(model, target, settings=settings_of(changes, fast), formats=wanted, max_context=context)
 
 
 def parse(argv: Sequence[str], description: str | None = None) -> argparse.Namespace:

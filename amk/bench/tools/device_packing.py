@@ -19,7 +19,7 @@ from amk.schedule_ir.memory import Stream
 from amk.schedule_ir.schedule import Schedule
 from amk.weights.weight_format import Chunk
 
-KEPT = 2
+PACKINGS = 2
 ROOM = 3
 
 
@@ -83,7 +83,7 @@ class Packings:
         found = self.by_key.pop(key, None)
         if found is None:
             found = packed_weights(schedule, weights)
-            while len(self.by_key) >= KEPT:
+            while len(self.by_key) >= PACKINGS:
                 self.by_key.popitem(last=False)
         if torch.cuda.mem_get_info()[0] >= ROOM * found.nbytes:
             self.by_key[key] = found

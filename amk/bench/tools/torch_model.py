@@ -197,9 +197,9 @@ def alone(logits: Tensor) -> Tensor:
     return logits[0] if len(logits) == 1 else logits
 
 
-def as_kept(values: Tensor, kept: CacheDtype) -> Tensor:
+def as_kept(values: Tensor, cache_dtype: CacheDtype) -> Tensor:
     """`values` as a cache of that type holds them, in their own type: rounded to e4m3 for fp8."""
-    if kept == "bf16":
+    if cache_dtype == "bf16":
         return values
     return values.clamp(-E4M3_MOST, E4M3_MOST).to(torch.float8_e4m3fn).to(values.dtype)
 

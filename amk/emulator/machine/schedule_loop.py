@@ -81,22 +81,22 @@ def finish(grid: int, number: int) -> None:
 
 
 @compiled
-def run_held(grid: int, held: int, slice_: int) -> bool:
+def run_held(grid: int, holds: int, slice_: int) -> bool:
     """A slice of one of those that are held; False if none of them can run."""
-    for warp in range(at(grid, WARP_COUNT)):  # noqa: SIM110
-        if at(held, warp) and ready(grid, warp) and run(grid, warp, slice_):
+    for warp in range(at(grid, WARP_COUNT)):
+        if at(holds, warp) and ready(grid, warp) and run(grid, warp, slice_):
             return True
     return False
 
 
 @compiled
 def advance(  # noqa: C901
-    grid: int, listed: int, listed_count: int, held: int, seeded: bool, slice_: int, budget: int
+    grid: int, listed: int, listed_count: int, holds: int, seeded: bool, slice_: int, budget: int
 ) -> int:
     """Run until all warps have ended, none can run, `budget` instructions are spent, or something is wrong.
 
     listed: address of the numbers of warps that run first, in this order, each until it waits or its slice is over.
-    held: address of a number for each warp, not 0 for those that run only where nothing else can happen.
+    holds: address of a number for each warp, not 0 for those that run only where nothing else can happen.
     seeded: warps, lengths of slices and copies that land are drawn; else warps take turns, and a copy lands when no
     warp can run without it.
     """
@@ -109,7 +109,7 @@ def advance(  # noqa: C901
         spent = 0
         for turn in range(count):
             warp = drawn(grid, count) if seeded else turn
-            if at(held, warp) == 0 and ready(grid, warp):
+            if at(holds, warp) == 0 and ready(grid, warp):
                 spent += run(grid, warp, 1 + drawn(grid, slice_) if seeded else slice_)
                 if seeded and at(grid, COPIES) and (drawn(grid, 4) == 0):
                     finish(grid, drawn(grid, at(grid, COPIES)))
@@ -118,12 +118,12 @@ def advance(  # noqa: C901
                     looks_changed(grid)
         if spent == 0 and seeded:
             for warp in range(count):
-                if at(held, warp) == 0 and ready(grid, warp):
+                if at(holds, warp) == 0 and ready(grid, warp):
                     spent += run(grid, warp, slice_)
         if spent == 0 and not spread_all(grid):
             if at(grid, COPIES):
                 finish(grid, drawn(grid, at(grid, COPIES)) if seeded else oldest(grid))
-            elif not run_held(grid, held, slice_):
+            elif not run_held(grid, holds, slice_):
                 return FINISHED if all_done(grid) else STALLED
     return FAULTED if at(grid, STOPPED) else OUT_OF_BUDGET
 

@@ -133,9 +133,9 @@ def unordered(grid: int, warp: int, pc: int, lane: int, byte: int, epoch: int, w
 
 
 @compiled
-def with_others(seen: int, mine: int) -> int:
+def with_others(theirs: int, mine: int) -> int:
     """One epoch for reads of one thread: of a lane, or of several."""
-    return mine if lane_of(seen) == lane_of(mine) else mine & ~(63 << LANE_AT) | MANY << LANE_AT
+    return mine if lane_of(theirs) == lane_of(mine) else mine & ~(63 << LANE_AT) | MANY << LANE_AT
 
 
 @separate

@@ -107,9 +107,9 @@ class AdmittedKernel:
         """What a cubin of this schedule uses; None for PTX."""
         return None if isinstance(code, str) else elf_resources(code, self.schedule.target.arch)[KERNEL]
 
-    def check_used(self, used: CompiledResources) -> None:
+    def check_used(self, resources: CompiledResources) -> None:
         """AMK401, 402 or 403 if the workers are not all resident with these registers and this shared memory."""
-        if found := check_resources(self.schedule, used):
+        if found := check_resources(self.schedule, resources):
             raise AmkError(found, Exit.UNSAFE)
 
 

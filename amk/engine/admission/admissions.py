@@ -60,10 +60,10 @@ def sealed(digest: str, certificate: Any, code: bytes) -> str:
     return "" if claim is None else seal(claim)
 
 
-def is_admitted(digest: str, certificate: Any, code: bytes | str, found: str) -> bool:
-    """Whether `found` is the seal of this schedule, certificate and code under this program."""
+def is_admitted(digest: str, certificate: Any, code: bytes | str, signature: str) -> bool:
+    """Whether `signature` is the seal of this schedule, certificate and code under this program."""
     claim = _claim(digest, certificate, code)
-    return claim is not None and is_sealed(claim, found)
+    return claim is not None and is_sealed(claim, signature)
 
 
 def _claim(digest: str, certificate: Any, code: bytes | str) -> str | None:

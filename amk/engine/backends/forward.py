@@ -86,7 +86,7 @@ class ForwardPass:
         self.model, self.context = source.spec, context
         self._source = source
         self._room = int(RESERVE * available_memory()) if memory is None else memory
-        self._kept: dict[tuple[str, ...], F32] = {}
+        self._matrices: dict[tuple[str, ...], F32] = {}
         self._vectors: dict[str, F32] = {}
         self._frequencies = rope_frequencies(self.model)
 
@@ -170,7 +170,7 @@ class ForwardPass:
 
     def _matrix(self, names: tuple[str, ...]) -> F32 | None:
         """The matrices as one float32 array, or None where they do not fit the memory for them."""
-        if names not in self._kept:
+        if names not in self._matrices:
             rows = [self._source.shape(name)[0] for name in names]
             joint_shape = (sum(rows), self._source.shape(names[0])[1])
             if 4 * prod(joint_shape) > self._room:
@@ -179,14 +179,14 @@ class ForwardPass:
             joint = np.empty(joint_shape, np.float32)
             for name, end, count in zip(names, accumulate(rows), rows, strict=True):
                 self._source.fill(name, joint[end - count : end])
-            self._kept[names] = joint
-        return self._kept[names]
+            self._matrices[names] = joint
+        return self._matrices[names]
 
     def _embedded(self, token: Token) -> F32:
         """The embedding of a token, [1, hidden]; tied ones are rows of the kept lm_head."""
         if isinstance(token, bytes):
             return np.frombuffer(token, np.float32)[None]
-        kept = self._kept.get(("lm_head",)) if self.model.tied_embeddings else None
+        kept = self._matrices.get(("lm_head",)) if self.model.tied_embeddings else None
         return kept[token : token + 1] if kept is not None else self._source.tensor("embed", slice(token, token + 1))
 
 

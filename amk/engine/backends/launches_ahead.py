@@ -52,7 +52,7 @@ class LaunchesAhead:
         self._heard = heard
         self._places = deque(range(AHEAD))
         self._running: deque[tuple[int, int]] = deque()  # place, tokens
-        self._taken = 0  # of the first of them
+        self._token = 0  # of the first of them
         self._open = True
         self._missed = time.monotonic()  # when the next token was seen to be missing
 
@@ -71,10 +71,10 @@ class LaunchesAhead:
         found = []
         while self._running and (token := self._word()) != NOTHING:
             found.append(token)
-            self._taken += 1
-            if self._taken == self._running[0][1]:
+            self._token += 1
+            if self._token == self._running[0][1]:
                 self._places.append(self._running.popleft()[0])
-                self._taken = 0
+                self._token = 0
         self._missed = time.monotonic()
         if self._left:
             self._enqueue()
@@ -103,7 +103,7 @@ class LaunchesAhead:
             self._left -= tokens
 
     def _word(self) -> int:
-        return int(self._heard.words[self._running[0][0] * self._each + self._taken])
+        return int(self._heard.words[self._running[0][0] * self._each + self._token])
 
     def _wait(self) -> None:
         looks = 0

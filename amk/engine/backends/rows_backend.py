@@ -116,27 +116,27 @@ class RowsBackend(ScheduleBackend):
         return self.engine.schedule.accepts and serves(self._mode, sampling)
 
     def accepted(
-        self, tokens: Sequence[Token], known: int, most: int, sampling: Sampling, eos: Sequence[int]
+        self, tokens: Sequence[Token], prefix: int, most: int, sampling: Sampling, eos: Sequence[int]
     ) -> list[list[int]]:
-        """One launch behind the first `known` tokens, what follows them are guesses: what each step adds to the text,
+        """One launch behind the first `prefix` tokens, what follows them are guesses: what each step adds to the text,
         at most `most` tokens in all, none behind one of `eos`."""
-        check_room(tokens[:known], self.engine.schedule.model.vocab, self.context)
-        text, first = token_numbers(tokens), known - 1
+        check_room(tokens[:prefix], self.engine.schedule.model.vocab, self.context)
+        text, first = token_numbers(tokens), prefix - 1
         self.cached = min(common(self._read, tokens), first)
         self._read = self._read[: self.cached]
-        at = min(self._read_before(text[:known], first), self.context - self.rows)
+        at = min(self._read_before(text[:prefix], first), self.context - self.rows)
         room = (self.context - at) // self.rows, self.engine.schedule.launch.max_tokens
-        self.engine.request(text[: self.context], tuple(eos)[: len(REQUEST) - 1], sampling, at, known)
+        self.engine.request(text[: self.context], tuple(eos)[: len(REQUEST) - 1], sampling, at, prefix)
         found, added, done = list[list[int]](), list[int](), False
         for step in self.engine.step(min(self.steps, most, *room)).reshape(-1, self.rows).tolist():
             shown = [token for token in step if token != REJECTED]
-            new, at = shown[max(known - 1 - at, 0) :], at + len(shown)
+            new, at = shown[max(prefix - 1 - at, 0) :], at + len(shown)
             new = new[: next((n + 1 for n, token in enumerate(new) if token in eos), len(new))][: most - len(added)]
             if new and not done:
                 found.append(new)
                 added += new
                 done = added[-1] in eos
-        self._read = [*tokens[:known], *added[:-1]]
+        self._read = [*tokens[:prefix], *added[:-1]]
         return found
 
     def _passes(self, tokens: Sequence[Token], first: int) -> Iterator[tuple[int, int, NDArray[np.int32]]]:

@@ -22,22 +22,22 @@ class Run:
 
     def __init__(self, launches: Launches, text: Sequence[Token], sampling: Sampling, eos: Sequence[int]) -> None:
         self._launches, self._text, self._sampling, self._eos = launches, list(text), sampling, tuple(eos)
-        self._found: list[int] = []
+        self._tokens: list[int] = []
         self._ended = False
 
     def goes_on(self, tokens: Sequence[Token], sampling: Sampling, eos: Sequence[int]) -> bool:
         """Does the request ask for what comes next, with tokens left to give?"""
         if self._ended or (self._sampling, self._eos) != (sampling, tuple(eos)) or list(tokens) != self._text:
             return False
-        if not self._found:
-            self._found = next(self._launches, [])
-        return bool(self._found)
+        if not self._tokens:
+            self._tokens = next(self._launches, [])
+        return bool(self._tokens)
 
     def next(self, most: int) -> list[int]:
         """1 to `most` tokens, none after one that ends the text."""
-        found = self._found or next(self._launches)
+        found = self._tokens or next(self._launches)
         end = min(most, next((at + 1 for at, token in enumerate(found) if token in self._eos), len(found)))
-        tokens, self._found = found[:end], found[end:]
+        tokens, self._tokens = found[:end], found[end:]
         self._text += tokens
         return tokens
 

@@ -148,7 +148,7 @@ def last_step(schedule: Schedule, steps: Schedule) -> Schedule | None:
 def _planned(schedule: Schedule, rows: int, headless: bool) -> Schedule:
     settings = replace(FAST, kv_dtype=schedule.kv.dtype, rows=rows, headless=headless)
     wanted, context = formats_of(schedule), schedule.kv.context
-    return plan(schedule.model, schedule.target, settings=settings, wanted=wanted, max_context=context)
+    return plan(schedule.model, schedule.target, settings=settings, formats=wanted, max_context=context)
 
 
 Pack = Callable[["CudaEngine"], None]

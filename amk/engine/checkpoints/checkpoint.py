@@ -104,13 +104,13 @@ def unread(checkpoint: Checkpoint) -> tuple[Diagnostic, ...]:
     return (Diagnostic("AMK013", message, severity=Severity.WARNING, where=where, facts=(shown(text),)),)
 
 
-def check_shape(path: Path, name: str, stored: str, found: Shape | None, expected: Shape) -> None:
+def check_shape(path: Path, name: str, stored_name: str, shape: Shape | None, expected: Shape) -> None:
     """AMK013 unless the file holds the tensor with exactly the model's shape."""
-    if found is None:
-        raise bad_weights(path, f"tensor {stored!r} is missing", f"the model needs it as {name} {list(expected)}")
-    if found != expected:
+    if shape is None:
+        raise bad_weights(path, f"tensor {stored_name!r} is missing", f"the model needs it as {name} {list(expected)}")
+    if shape != expected:
         raise bad_weights(
             path,
-            f"tensor {stored!r} has shape {list(found)}, expected {list(expected)}",
+            f"tensor {stored_name!r} has shape {list(shape)}, expected {list(expected)}",
             f"the model's configuration gives {name} that shape",
         )

@@ -21,14 +21,14 @@ Floats = npt.NDArray[np.float32]
 CODES = 32
 
 
-def decode(stored: npt.NDArray[np.generic], kind: Kind, out: Floats) -> None:
+def decode(blocks: npt.NDArray[np.generic], kind: Kind, out: Floats) -> None:
     """Rows of blocks, [rows, bytes per row], to `out`, [rows, elements per row] and contiguous."""
     decoder = _DECODERS.get(kind)
     if decoder is None:
-        out[...] = dequantize(stored, kind).reshape(out.shape)
+        out[...] = dequantize(blocks, kind).reshape(out.shape)
         return
     size, write = decoder
-    write(np.ascontiguousarray(stored).view(np.uint8).reshape(-1, size), out.reshape(-1, CODES))
+    write(np.ascontiguousarray(blocks).view(np.uint8).reshape(-1, size), out.reshape(-1, CODES))
 
 
 def _half(blocks: Bytes, at: int) -> Floats:
@@ -36,10 +36,10 @@ def _half(blocks: Bytes, at: int) -> Floats:
     return np.ascontiguousarray(blocks[:, at : at + 2]).view("<f2").astype(np.float32)
 
 
-def _nibbles(stored: Bytes, out: Floats) -> None:
+def _nibbles(blocks: Bytes, out: Floats) -> None:
     halves = out.reshape(-1, 2, CODES // 2)
-    halves[:, 0] = stored & 15
-    halves[:, 1] = stored >> 4
+    halves[:, 0] = blocks & 15
+    halves[:, 1] = blocks >> 4
 
 
 def _q4_0(blocks: Bytes, out: Floats) -> None:

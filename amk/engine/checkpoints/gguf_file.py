@@ -81,19 +81,19 @@ class GgufCheckpoint(Checkpoint):
             decode(self._stored[name][rows], self._kinds[name], out)
 
 
-def _kind(path: Path, stored: str, number: int) -> Kind:
+def _kind(path: Path, stored_name: str, number: int) -> Kind:
     try:
         kind = Kind(number)
     except ValueError:
-        raise unsupported(path, f"tensor {stored!r} has storage type {number}, which is not known") from None
+        raise unsupported(path, f"tensor {stored_name!r} has storage type {number}, which is not known") from None
     if kind not in KINDS:
         known = ", ".join(sorted(kind.name for kind in KINDS))
-        raise unsupported(path, f"tensor {stored!r} is stored as {kind.name}", f"amk reads {known}")
+        raise unsupported(path, f"tensor {stored_name!r} is stored as {kind.name}", f"amk reads {known}")
     return kind
 
 
 def _rows_of(
-    path: Path, stored: str, file: npt.NDArray[np.uint8], tensor: GgufTensor, kind: Kind
+    path: Path, stored_name: str, file: npt.NDArray[np.uint8], tensor: GgufTensor, kind: Kind
 ) -> npt.NDArray[np.generic]:
     """The stored bytes of a tensor, one row of the array per row of the tensor, as a view of the file.
 
@@ -102,13 +102,13 @@ def _rows_of(
     shape: Shape = tensor.shape if len(tensor.shape) > 1 else (*tensor.shape, 1)
     block, block_bytes = GGML_QUANT_SIZES[kind]
     if shape[-1] % block:
-        raise bad_weights(path, f"tensor {stored!r} has rows of {shape[-1]}, which {kind.name} cannot store")
+        raise bad_weights(path, f"tensor {stored_name!r} has rows of {shape[-1]}, which {kind.name} cannot store")
     row_bytes = shape[-1] // block * block_bytes
     end = tensor.offset + prod(shape[:-1]) * row_bytes
     if end > file.size:
         raise bad_weights(
             path,
-            f"tensor {stored!r} reaches past the end of the file",
+            f"tensor {stored_name!r} reaches past the end of the file",
             f"it ends at byte {end:,}; the file has {file.size:,}",
             help="the download may be incomplete: fetch the file again",
         )

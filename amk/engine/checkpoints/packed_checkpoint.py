@@ -42,9 +42,9 @@ class PackedCheckpoint(SafetensorsCheckpoint):
         """The format of the layers' matrices."""
         return weight_format(self._layout.form)
 
-    def _open(self, name: str, shape: Shape, stored: dict[str, Stored]) -> None:
+    def _open(self, name: str, shape: Shape, tensors: dict[str, Stored]) -> None:
         if len(shape) == 1 or not name.startswith("l") or name == "lm_head":
-            super()._open(name, shape, stored)
+            super()._open(name, shape, tensors)
             return
         base = self.spec.graph.tensor(name)[1].removesuffix("weight")
         rows, k = shape
@@ -53,18 +53,18 @@ class PackedCheckpoint(SafetensorsCheckpoint):
         groups = ceil(k / self.form.group)
         wanted: dict[str, Shape] = {"scales": (groups, rows), "qzeros": (groups, rows // PER_WORD)}
         wanted["qweight"] = (k, rows // PER_WORD) if self._layout.method == "awq" else (k // PER_WORD, rows)
-        if base + "g_idx" in stored:
+        if base + "g_idx" in tensors:
             wanted["g_idx"] = (k,)
-        self._packed[name] = {part: self._part(name, base + part, shape, stored) for part, shape in wanted.items()}
+        self._packed[name] = {part: self._part(name, base + part, shape, tensors) for part, shape in wanted.items()}
         self.stored_as[name] = self._layout.form
         self._check_order(name, k)
 
-    def _part(self, name: str, stored_as: str, shape: Shape, stored: dict[str, Stored]) -> npt.NDArray[np.generic]:
-        found = stored.get(stored_as)
+    def _part(self, name: str, stored_as: str, shape: Shape, tensors: dict[str, Stored]) -> npt.NDArray[np.generic]:
+        found = tensors.get(stored_as)
         assert self.path is not None
         check_shape(self.path, name, stored_as, found.shape if found else None, shape)
         assert found is not None
-        self._found.add(stored_as)
+        self._names.add(stored_as)
         kind = _KINDS[stored_as.rpartition(".")[2]]
         if found.dtype != kind:
             raise unsupported(found.file, f"tensor {stored_as!r} is stored as {found.dtype}", f"{kind} is read")

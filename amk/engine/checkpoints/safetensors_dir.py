@@ -51,24 +51,24 @@ class SafetensorsCheckpoint(Checkpoint):
         stored = {name: tensor for file in sorted(set(files.values())) for name, tensor in _directory(file).items()}
         self._maps: dict[Path, npt.NDArray[np.uint8]] = {}
         self._values: dict[str, npt.NDArray[np.generic]] = {}
-        self._found = set[str]()
+        self._names = set[str]()
         for name, shape in self.shapes.items():
             self._open(name, shape, stored)
         head = self.spec.graph.tensor("lm_head")[1]
-        left = stored.keys() - self._found - {head}
+        left = stored.keys() - self._names - {head}
         self.unread = tuple(sorted(name for name in left if not _DERIVED.search(name)))
         self._check_tied(head, stored.get(head))
 
-    def _open(self, name: str, shape: Shape, stored: dict[str, Stored]) -> None:
+    def _open(self, name: str, shape: Shape, tensors: dict[str, Stored]) -> None:
         """Find the values of one logical tensor."""
         assert self.path is not None
         described, hf_name = self.spec.graph.tensor(name)
-        tensor = stored.get(hf_name)
+        tensor = tensors.get(hf_name)
         whole = shape[0] * described.part[1], *shape[1:]
         check_shape(self.path, name, hf_name, tensor.shape if tensor else None, whole)
         if tensor is None:
             return
-        self._found.add(hf_name)
+        self._names.add(hf_name)
         if tensor.dtype not in _DTYPES:
             known = ", ".join(sorted(_DTYPES))
             raise unsupported(tensor.file, f"tensor {hf_name!r} is stored as {tensor.dtype}", f"amk reads {known}")

@@ -211,28 +211,28 @@ class StopFilter:
     """Text up to the first stop string; what might begin one is held back until it is decided."""
 
     def __init__(self, stops: Sequence[str]) -> None:
-        self._stops, self._held, self.stopped = stops, "", False
+        self._stops, self._tail, self.stopped = stops, "", False
 
     def push(self, text: str) -> str:
         """The part of what came so far that cannot belong to a stop string."""
         if self.stopped:
             return ""
-        self._held += text
-        ends = [at for stop in self._stops if (at := self._held.find(stop)) >= 0]
+        self._tail += text
+        ends = [at for stop in self._stops if (at := self._tail.find(stop)) >= 0]
         if ends:
             self.stopped = True
             keep = min(ends)
         else:
-            keep = len(self._held) - max((self._overlap(stop) for stop in self._stops), default=0)
-        out, self._held = self._held[:keep], self._held[keep:]
+            keep = len(self._tail) - max((self._overlap(stop) for stop in self._stops), default=0)
+        out, self._tail = self._tail[:keep], self._tail[keep:]
         return out
 
     def finish(self) -> str:
         """What was held back, at the end of the text."""
-        out = "" if self.stopped else self._held
-        self._held = ""
+        out = "" if self.stopped else self._tail
+        self._tail = ""
         return out
 
     def _overlap(self, stop: str) -> int:
         """The longest end of the held text that a stop string begins with."""
-        return next((n for n in range(min(len(stop) - 1, len(self._held)), 0, -1) if self._held.endswith(stop[:n])), 0)
+        return next((n for n in range(min(len(stop) - 1, len(self._tail)), 0, -1) if self._tail.endswith(stop[:n])), 0)

@@ -37,8 +37,8 @@ class Chat:
 class Turn:
     """An answer of a conversation, piece by piece."""
 
-    def __init__(self, chat: Chat, asked: list[dict[str, str]], stream: Stream) -> None:
-        self._chat, self._messages, self._stream = chat, asked, stream
+    def __init__(self, chat: Chat, messages: list[dict[str, str]], stream: Stream) -> None:
+        self._chat, self._messages, self._stream = chat, messages, stream
 
     def __iter__(self) -> Iterator[Piece]:
         yield from self._stream

@@ -29,7 +29,7 @@ class Grammars:
     def __init__(self, tokenizer: Tokenizer, spec: ModelSpec) -> None:
         self._tokenizer, self.spec = tokenizer, spec
         self._once = threading.Lock()
-        self._known: Any = None
+        self._llg_tokenizer: Any = None
 
     def mask(self, syntax: Syntax, text: str | Mapping[str, Any]) -> GrammarMask:
         """What restricts one answer. syntax: of `text`, which is a JSON schema, a regular expression or a Lark grammar.
@@ -63,14 +63,14 @@ class Grammars:
         from llguidance import LLTokenizer
 
         with self._once:
-            if self._known is None:
+            if self._llg_tokenizer is None:
                 self._tokenizer.encode("")  # what the process with limits does not stand is refused there
                 text, eos = whole(self._tokenizer.backend, self._tokenizer.normalizer), list(self.spec.eos) or None
                 try:
-                    self._known = LLTokenizer(text, n_vocab=self.spec.vocab, eos_token=eos)
+                    self._llg_tokenizer = LLTokenizer(text, n_vocab=self.spec.vocab, eos_token=eos)
                 except ValueError as error:
                     raise _refused(f"its tokenizer is of no kind that llguidance knows: {error}") from error
-            return self._known
+            return self._llg_tokenizer
 
 
 class GrammarMask:
@@ -79,13 +79,13 @@ class GrammarMask:
     def __init__(self, matcher: Any, vocab: int) -> None:
         from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
 
-        self._matcher, self._vocab, self._seen = matcher, vocab, 0
+        self._matcher, self._vocab, self._length = matcher, vocab, 0
         self._bits, self._fill = allocate_token_bitmask(1, vocab), fill_next_token_bitmask
 
     def __call__(self, answer: Sequence[int]) -> NDArray[np.bool_]:
-        for token in answer[self._seen :]:
+        for token in answer[self._length :]:
             self._matcher.consume_token(token)
-        self._seen = len(answer)
+        self._length = len(answer)
         if not self._matcher.is_error():
             self._fill(self._matcher, self._bits)
         if self._matcher.is_error():

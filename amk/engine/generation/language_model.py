@@ -298,9 +298,9 @@ class LanguageModel:
         """What is chosen on the way through a tree of guesses."""
         logits = self._backend.branches(tokens, tree.tokens, tree.parents)
 
-        def chosen(node: int, found: list[int]) -> Chosen:
-            row, pos = logits[1 + node], len(tokens) - 1 + len(found)
-            token = choose(biased(row, options, [*answer, *found]), options.sampling, pos)
+        def chosen(node: int, branch: list[int]) -> Chosen:
+            row, pos = logits[1 + node], len(tokens) - 1 + len(branch)
+            token = choose(biased(row, options, [*answer, *branch]), options.sampling, pos)
             return token, _logprob(row, token, options.logprobs)
 
         return speculation.followed(tree, chosen, () if options.ignore_eos else self.spec.eos)

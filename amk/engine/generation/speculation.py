@@ -57,9 +57,9 @@ class Accepting(Verifier, Protocol):
         """Whether it does where tokens are chosen so."""
 
     def accepted(
-        self, tokens: Sequence[Token], known: int, most: int, sampling: Sampling, eos: Sequence[int]
+        self, tokens: Sequence[Token], prefix: int, most: int, sampling: Sampling, eos: Sequence[int]
     ) -> list[list[int]]:
-        """What each step of a launch adds behind the first `known` tokens; the others are guesses."""
+        """What each step of a launch adds behind the first `prefix` tokens; the others are guesses."""
 
 
 class Drafter(Protocol):

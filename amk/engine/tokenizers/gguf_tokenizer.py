@@ -162,13 +162,13 @@ def _sentencepiece(metadata: _Metadata, tokens: list[str], ids: dict[str, int], 
     return backend
 
 
-def _splits(ranked: Iterable[str], known: set[str]) -> list[tuple[str, str]]:
+def _splits(texts: Iterable[str], vocabulary: set[str]) -> list[tuple[str, str]]:
     """Every way to join two known tokens to a known one, best joint token first."""
     return [
         (text[:cut], text[cut:])
-        for text in ranked
+        for text in texts
         for cut in range(1, len(text))
-        if text[:cut] in known and text[cut:] in known
+        if text[:cut] in vocabulary and text[cut:] in vocabulary
     ]
 
 

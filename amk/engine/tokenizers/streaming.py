@@ -7,7 +7,7 @@ unfinished text, because decoders strip a leading space.
 
 from collections.abc import Callable, Sequence
 
-_HELD = 64  # tokens; a model that emits only broken bytes is shown them, so that the window stays short
+_WINDOW = 64  # tokens; a model that emits only broken bytes is shown them, so that the window stays short
 
 
 class StreamDecoder:
@@ -24,7 +24,7 @@ class StreamDecoder:
         self._window.append(token)
         text = self._decode(self._window)
         held = len(self._window) - self._fresh
-        stable = text if held > _HELD else text.rstrip("\N{REPLACEMENT CHARACTER}")
+        stable = text if held > _WINDOW else text.rstrip("\N{REPLACEMENT CHARACTER}")
         part = stable[self._emitted :]
         self._emitted = max(self._emitted, len(stable))
         if len(stable) == len(text) and part:

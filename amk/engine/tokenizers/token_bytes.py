@@ -20,11 +20,11 @@ def bytes_of_tokens(backend: Backend) -> Callable[[int], bytes]:
     kinds = set(_kinds(json.loads(backend.decoder.__getstate__()))) if backend.decoder is not None else set()
     spelled = _byte_level if "ByteLevel" in kinds else _fallback if "ByteFallback" in kinds else str.encode
 
-    def found(token: int) -> bytes:
+    def bytes_of(token: int) -> bytes:
         text = backend.id_to_token(token)
         return b"" if text is None else text.encode() if token in added else spelled(text)
 
-    return found
+    return bytes_of
 
 
 def _kinds(decoder: Mapping[str, Any]) -> Iterator[str]:

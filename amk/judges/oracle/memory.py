@@ -40,9 +40,9 @@ def word_needs(touched: Touched, tagged: set[int], perhaps: set[tuple[int, int]]
     return _shared(needs, shared), _shared(sure, shared), None
 
 
-def _shared(needs: dict[int, set[int]], known: dict[tuple[int, ...], tuple[int, ...]]) -> Needs:
+def _shared(needs: dict[int, set[int]], unique: dict[tuple[int, ...], tuple[int, ...]]) -> Needs:
     tuples = {segment: tuple(sorted(wanted)) for segment, wanted in needs.items() if wanted}
-    return {segment: known.setdefault(wanted, wanted) for segment, wanted in tuples.items()}
+    return {segment: unique.setdefault(wanted, wanted) for segment, wanted in tuples.items()}
 
 
 def _meets(touched: Touched, rows: IntArray, other: int) -> np.ndarray:

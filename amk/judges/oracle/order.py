@@ -87,12 +87,12 @@ def execute(system: System) -> list[int]:
     return order
 
 
-def _ready(system: System, segment: int, value: list[int], done: list[bool]) -> bool:
+def _ready(system: System, segment: int, value: list[int], is_done: list[bool]) -> bool:
     for cell, threshold in system.waits[segment]:
         if value[cell] < threshold:
             return False
     needed = system.needs.get(segment)
-    return not needed or all(done[n] for n in needed)
+    return not needed or all(is_done[n] for n in needed)
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,9 +25,9 @@ class Stretches:
     spans: list[tuple[int, int]]
 
 
-def stretches(touched: Touched, asked: Sequence[Span] = ()) -> Stretches:
+def stretches(touched: Touched, extra: Sequence[Span] = ()) -> Stretches:
     """Cut at both ends of each access, and of the spans that are asked for besides."""
-    more = np.array(asked, np.int64).reshape(-1, 3)
+    more = np.array(extra, np.int64).reshape(-1, 3)
     space = np.concatenate((touched.space, more[:, 0]))
     _, rank = np.unique(np.concatenate((touched.lo, more[:, 1], touched.hi, more[:, 2])), return_inverse=True)
     _, where = np.unique(np.concatenate((space, space)) << 40 | rank.reshape(-1), return_inverse=True)

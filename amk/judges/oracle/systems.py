@@ -67,20 +67,20 @@ def misread(system: System) -> bool:
     )
 
 
-def _touch(code: Programs, event: int, memory: dict[tuple[int, int], Content], taken: set[tuple[int, int]]) -> bool:
-    """Apply one event; True if it meets other content than it expects. `taken`: sums that a reader took as complete."""
+def _touch(code: Programs, event: int, memory: dict[tuple[int, int], Content], complete: set[tuple[int, int]]) -> bool:
+    """Apply one event; True if it meets other content than it expects. complete: sums that a reader took as such."""
     bad = False
     for kind, buffer, lo, hi, value, delta in sorted(code.accesses[event], key=lambda row: row[0]):
         for cell in ((buffer, byte) for byte in range(lo, hi)):
             found = memory.get(cell)
             if kind != WRITE and value != DONT_CARE:
-                bad |= found != (value, delta) or (kind != READ and cell in taken)
+                bad |= found != (value, delta) or (kind != READ and cell in complete)
             elif kind not in (WRITE, READ):
                 bad |= found is not None and found[0] != DONT_CARE
             if kind == READ:
                 if value != DONT_CARE and found == (value, delta):
-                    taken.add(cell)
+                    complete.add(cell)
                 continue
-            taken.discard(cell)
+            complete.discard(cell)
             memory[cell] = (value, delta)
     return bad

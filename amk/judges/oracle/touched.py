@@ -233,9 +233,9 @@ class Toucher:
         rows = np.array(listed, np.int64).reshape(-1, 7)
         return Evaluated(rows, frozenset(outside), frozenset(constants), self._clash(found))
 
-    def _clash(self, found: list[Access]) -> bool:
+    def _clash(self, accesses: list[Access]) -> bool:
         """Is a byte used as part of two arrays, one of them written? A step orders only what it does to one array."""
-        names = sorted({a.buffer for a in found if self.by_name[a.buffer].space == "shared"})
+        names = sorted({a.buffer for a in accesses if self.by_name[a.buffer].space == "shared"})
         spans = sorted((b.offset or 0, (b.offset or 0) + b.bytes) for b in map(self.by_name.__getitem__, names))
         if all(one[1] <= two[0] for one, two in pairwise(spans)):
             return False
@@ -243,7 +243,7 @@ class Toucher:
         users, writers = np.zeros((2, room), np.int64)
         for name in names:
             base, used = self.by_name[name].offset or 0, np.zeros((2, room), bool)
-            for access in found:
+            for access in accesses:
                 if access.buffer == name:
                     used[:, base + access.lo : base + access.hi] |= [[True], [access.kind == "write"]]
             users += used[0]

@@ -45,14 +45,14 @@ def graph(model: Variant) -> Graph:
     )
 
 
-def _tensor(name: str, stored: str, *shape: Extent) -> Tensor:
-    return Tensor(name, shape, stored)
+def _tensor(name: str, stored_name: str, *shape: Extent) -> Tensor:
+    return Tensor(name, shape, stored_name)
 
 
-def _norm(name: str, stored: str, reads: int) -> Norm:
+def _norm(name: str, stored_name: str, reads: int) -> Norm:
     weight, shift = (
-        _tensor(f"{name}_norm", f"{stored}.weight", "hidden"),
-        _tensor(f"{name}_shift", f"{stored}.bias", "hidden"),
+        _tensor(f"{name}_norm", f"{stored_name}.weight", "hidden"),
+        _tensor(f"{name}_shift", f"{stored_name}.bias", "hidden"),
     )
     return Norm(weight, shift, reads)
 

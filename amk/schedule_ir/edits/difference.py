@@ -88,12 +88,12 @@ def _entries(before: Schedule, after: Schedule) -> Iterator[kinds.Edit]:
             last = name
 
 
-def in_both_orders(wanted: Sequence[Name], now: Sequence[Name]) -> list[Name]:
-    """The longest list of names that are in the order of both; `now` has all of `wanted`."""
+def in_both_orders(target: Sequence[Name], now: Sequence[Name]) -> list[Name]:
+    """The longest list of names that are in the order of both; `now` has all of `target`."""
     rank = {name: i for i, name in enumerate(now)}
     tails: list[int] = []
     chains: list[list[Name]] = []
-    for name in wanted:
+    for name in target:
         at = bisect_left(tails, rank[name])
         chain = [*(chains[at - 1] if at else []), name]
         tails[at : at + 1], chains[at : at + 1] = [rank[name]], [chain]

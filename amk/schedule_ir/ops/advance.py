@@ -8,7 +8,7 @@ from amk.schedule_ir.expr import Env
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import Access, Geometry, Memory, Op
 from amk.schedule_ir.ops.begin import given_rows
-from amk.schedule_ir.ops.precondition import GIVEN, PER_TOKEN, Need
+from amk.schedule_ir.ops.precondition import PER_TOKEN, ROWS_WITHOUT_HEAD, Need
 
 
 class AdvanceOp(Op):
@@ -21,7 +21,11 @@ class AdvanceOp(Op):
     registers: ClassVar[tuple[str, ...]] = ("pos", "epoch")
     needs: ClassVar[tuple[Need, ...]] = (
         PER_TOKEN,
-        Need("given", GIVEN, "a step goes on without choosing where it has no output head, and its rows are given"),
+        Need(
+            "given",
+            ROWS_WITHOUT_HEAD,
+            "a step goes on without choosing where it has no output head, and its rows are given",
+        ),
     )
     op: Literal["advance"] = "advance"
     prompt: Name

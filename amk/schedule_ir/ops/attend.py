@@ -14,7 +14,7 @@ from amk.schedule_ir.ops.attention import (
     PARTIAL_EXTRA,
     QUERIES,
     QUERY_TILE,
-    TOLD,
+    TREE_OF_ROWS,
     TREE_WORDS,
     Unit,
     agent_positions,
@@ -65,7 +65,7 @@ class AttendOp(Op):
     needs: ClassVar[tuple[Need, ...]] = (
         Need("dims", DIM.multiple_of(8), "a lane reads 8 dims"),
         QUERIES,
-        TOLD,
+        TREE_OF_ROWS,
         Need("in-place", Term(_in_place), "what is left in place of queries has one writer and their places"),
         Need("lap", SPLITS * BLOCK * DIM * 2 < INDEX, "two laps of the splits are counted in 32 bits"),
     )
@@ -157,11 +157,11 @@ class AttendOp(Op):
         return seen
 
 
-def _partials(scores: np.ndarray, v: np.ndarray, seen: np.ndarray) -> np.ndarray:
-    """f32 [n, head_dim + 4] of scores [n, positions] where `seen`; (0, -1e30, 0) of a vector that sees none."""
+def _partials(scores: np.ndarray, v: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """f32 [n, head_dim + 4] of scores [n, positions] where `mask` is True; (0, -1e30, 0) of a vector that sees none."""
     out = np.zeros((len(scores), v.shape[1] + PARTIAL_EXTRA), np.float32)
-    peak = np.where(seen, scores, NEGATIVE).max(axis=1)
-    weights = np.where(seen, np.exp(np.minimum(scores - peak[:, None], 0)), np.float32(0))
+    peak = np.where(mask, scores, NEGATIVE).max(axis=1)
+    weights = np.where(mask, np.exp(np.minimum(scores - peak[:, None], 0)), np.float32(0))
     out[:, :-PARTIAL_EXTRA], out[:, -PARTIAL_EXTRA], out[:, 1 - PARTIAL_EXTRA] = weights @ v, peak, weights.sum(axis=1)
     return out
 

@@ -170,7 +170,9 @@ QUERIES = Need("queries", Term(_wide_queries), "a query vector is whole and begi
 
 TREE_WORDS = 2
 """32-bit words of a row's bits: enough for the rows of a step."""
-TOLD = Need("tree", has("tree").equals(TREE), "rows are told which of them they see if and only if they are a tree")
+TREE_OF_ROWS = Need(
+    "tree", has("tree").equals(TREE), "rows are told which of them they see if and only if they are a tree"
+)
 
 
 def seen_before(mem: Memory, tree: str | None, row: int) -> list[int]:

@@ -41,7 +41,7 @@ LEFT = ("attend_agents", "candidates", "gather_agents", "moment_agents", "ssq_ag
 """Fields of ops that say how many agents left a part in an earlier one; `candidates` are those of all workers."""
 
 
-FETCHED = 4
+FETCH_BYTES = 4
 """Bytes that a read of an element of a hand-off costs at least: a lane fetches four elements at a time, but for rows of
 a batch (`Op.by_rows`)."""
 
@@ -129,7 +129,7 @@ class Op(Frozen):
                 far += size
                 spans += 1
             else:
-                least = 1 if buffer.role != "scratch" or self.by_rows(geo) else FETCHED // buffer.item_bytes
+                least = 1 if buffer.role != "scratch" or self.by_rows(geo) else FETCH_BYTES // buffer.item_bytes
                 near += size * max(1, least)
         return Work(near, far, spans, written, handled)
 

@@ -20,7 +20,7 @@ from amk.schedule_ir.ops.base import (
     Partials,
     agent_rows,
 )
-from amk.schedule_ir.ops.precondition import ALONE, FFN, SUMS, TAKEN, Need, Term, biased, own, row, untagged
+from amk.schedule_ir.ops.precondition import ALONE, FFN, SUMS, TAKING_OP, Need, Term, biased, own, row, untagged
 
 TANH = Term(lambda site: int(site.geo.model.activation == "gelu-tanh"))
 
@@ -42,7 +42,7 @@ class GeluOp(Op):
     sums_of: ClassVar[MatrixName | None] = "gate_up"
     needs: ClassVar[tuple[Need, ...]] = (
         *SUMS,
-        TAKEN,
+        TAKING_OP,
         biased(),
         Need("activation", own("tanh").equals(TANH), "the approximation is used if and only if the model has it"),
         Need("pairs", untagged("act") | FFN.multiple_of(2), "two elements share a word"),

@@ -153,7 +153,7 @@ ROWS = Term(lambda site: site.geo.rows_each)
 LAYERS = Term(lambda site: site.geo.model.layers > 0)
 LIVE = Term(lambda site: site.geo.live)
 TREE = Term(lambda site: site.geo.tree)
-GIVEN = Term(lambda site: site.geo.headless and site.geo.rows_each > 1)
+ROWS_WITHOUT_HEAD = Term(lambda site: site.geo.headless and site.geo.rows_each > 1)
 SLICED = Term(lambda site: site.geo.model.slice is not None)
 HEADED = Term(lambda site: site.geo.model.has_head)
 AGENTS = Term(lambda site: site.geo.role_size[site.op.role], "kAgents")
@@ -212,7 +212,7 @@ def normed_by(kind: str) -> Need:
     )
 
 
-TAKEN = Need(
+TAKING_OP = Need(
     "taken",
     Term(lambda site: site.geo.model.graph.products[site.matrix].taken_by == getattr(site.op, "op")),  # noqa: B009
     "the rows of the product are taken by the op that the model's graph names",

@@ -12,7 +12,7 @@ from amk.schedule_ir.expr import Env, Expr
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.attention import (
     QUERIES,
-    TOLD,
+    TREE_OF_ROWS,
     TREE_WORDS,
     Unit,
     group_size,
@@ -46,7 +46,7 @@ class RopeAppendOp(Op):
         as_model("q_norm", "qk_norm"),
         as_model("k_norm", "qk_norm"),
         QUERIES,
-        TOLD,
+        TREE_OF_ROWS,
         Need("row-pairs", (ROWS <= 1) | row("qkv").multiple_of(2), "of several rows, each begins at whole pairs"),
         Need("rows", ROWS <= BLOCK, "the rows of a step lie in two blocks at most"),
     )

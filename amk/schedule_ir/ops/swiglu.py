@@ -23,7 +23,7 @@ from amk.schedule_ir.ops.base import (
     owned_groups,
     split,
 )
-from amk.schedule_ir.ops.precondition import ALONE, FFN, MAX_PARTS, PARTS, SSQ, SUMS, TAKEN, Need, row, untagged
+from amk.schedule_ir.ops.precondition import ALONE, FFN, MAX_PARTS, PARTS, SSQ, SUMS, TAKING_OP, Need, row, untagged
 
 OUTPUTS_PER_GROUP = 4
 
@@ -37,7 +37,7 @@ class SwigluOp(Op):
     sums_of: ClassVar[MatrixName | None] = "gate_up"
     needs: ClassVar[tuple[Need, ...]] = (
         *SUMS,
-        TAKEN,
+        TAKING_OP,
         SSQ,
         PARTS,
         Need("pairs", untagged("act") | FFN.multiple_of(2), "two elements share a word"),

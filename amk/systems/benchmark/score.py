@@ -67,10 +67,10 @@ def score(cases: list[Case], results: list[Case]) -> dict[str, Any]:
     return {"cases": len(cases), "by_outcome": found, "seconds": times}
 
 
-def by_family(cases: list[Case], found: dict[str, list[str]]) -> list[tuple[str, int, int]]:
+def by_family(cases: list[Case], result: dict[str, list[str]]) -> list[tuple[str, int, int]]:
     """Family, cases, right ones."""
     families = sorted({case["family"] for case in cases})
-    right = set(found["right"])
+    right = set(result["right"])
     names = {family: [c["name"] for c in cases if c["family"] == family] for family in families}
     return [(family, len(names[family]), len(right & set(names[family]))) for family in families]
 

@@ -88,7 +88,7 @@ class _Reader:
                     self.instruction(words, reader, writer, done, k)
         return self.sys
 
-    def instruction(self, words: tuple[int, ...], reader: Agent, writer: Agent, done: Counter, k: int) -> None:
+    def instruction(self, words: tuple[int, ...], reader: Agent, writer: Agent, counter: Counter, k: int) -> None:
         kinds = {
             QKV: (4, self.qkv), ATTENTION: (5, self.attention), O_PROJ: (5, self.projection),
             UP_GATE: (3, self.up_gate), DOWN: (5, self.projection), LM_HEAD: (3, self.lm_head),
@@ -98,8 +98,8 @@ class _Reader:
             # nothing to do, or an operation that is not known: only the first is harmless
             if opcode != 0:
                 raise self.refuse("AMK205", f"opcode {opcode} is not known here")
-            reader.signal(done)
-            writer.wait(done, k + 1)
+            reader.signal(counter)
+            writer.wait(counter, k + 1)
             return
         length, act = kinds[opcode]
         if len(words) < length:
@@ -107,7 +107,7 @@ class _Reader:
         layer = 0 if opcode == LM_HEAD else words[1]
         if not 0 <= layer < self.shape.num_hidden_layers:
             raise self.refuse("AMK005", f"there is no layer {layer}")
-        self.done = (done, k)
+        self.handoff = (counter, k)
         act(words, reader, writer)
 
     def refuse(self, code: str, message: str) -> AmkError:
@@ -128,9 +128,9 @@ class _Reader:
 
     def handed_over(self, reader: Agent, writer: Agent) -> None:
         """The reading part is over, and the writing part begins."""
-        done, k = self.done
-        reader.signal(done)
-        writer.wait(done, k + 1)
+        counter, k = self.handoff
+        reader.signal(counter)
+        writer.wait(counter, k + 1)
 
     def columns(self, name: str, first: int, end: int) -> tuple[Buffer, int, int]:
         """Bytes of columns [first, end) of a buffer."""

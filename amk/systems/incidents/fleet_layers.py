@@ -16,11 +16,11 @@ LAYER: Final = (
 )
 
 
-def stored(wave: Agent, buffer: Any, lo: int, hi: int, value: object, done: Any) -> None:
-    """A store of the wave, which is there some time later; `done` counts those that are."""
+def stored(wave: Agent, buffer: Any, lo: int, hi: int, value: object, counter: Any) -> None:
+    """A store of the wave, which is there some time later; `counter` counts those that are."""
     store = wave.issue("global_store")
     store.write(buffer, lo, hi, value=value)
-    store.signal(done)
+    store.signal(counter)
 
 
 @incident(LAYER, "AMK302", "attn_out", "attn_global", hardware="gfx950")

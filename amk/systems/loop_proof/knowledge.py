@@ -101,17 +101,17 @@ class Knowledge:
                 self.claim(wait, w, known)
                 need(self.proved(wait, w, known), "a claim does not follow")
 
-    def claim(self, wait: Event, w: int, known: OverCount) -> None:
+    def claim(self, wait: Event, w: int, claim: OverCount) -> None:
         """It can be claimed."""
         need(wait.strong and all(p.strong for p in self.signals[wait.of]), "a relaxed operation orders nothing")
-        need(0 <= w < len(self.cut.agents) and w != wait.agent and known.count >= 0, "a claim is malformed")
-        if known.offset > -inf:
+        need(0 <= w < len(self.cut.agents) and w != wait.agent and claim.count >= 0, "a claim is malformed")
+        if claim.offset > -inf:
             need(self.length(w) > 0 and wait.part != "before", "a claim is malformed")
 
-    def proved(self, wait: Event, w: int, known: OverCount) -> bool:
-        counted = not known.count or self.apart(wait.of, wait.line, wait.part, w, OverCount(known.count))
+    def proved(self, wait: Event, w: int, claim: OverCount) -> bool:
+        counted = not claim.count or self.apart(wait.of, wait.line, wait.part, w, OverCount(claim.count))
         return counted and (
-            known.offset == -inf or self.apart(wait.of, wait.line, wait.part, w, OverCount(0, known.offset))
+            claim.offset == -inf or self.apart(wait.of, wait.line, wait.part, w, OverCount(0, claim.offset))
         )
 
     def apart(self, counter: int, line: Line, part: Part, w: int, claim: OverCount) -> bool:
@@ -198,9 +198,9 @@ class Knowledge:
         return int(not self.length(w) and events > self.ahead(w) + p.place)
 
 
-def evenly(counts: list[int], wanted: list[int]) -> bool:
+def evenly(counts: list[int], needs: list[int]) -> bool:
     """Each is at least what is wanted, and the last grows as fast."""
-    enough = all(count >= want for count, want in zip(counts, wanted, strict=True))
+    enough = all(count >= want for count, want in zip(counts, needs, strict=True))
     return enough and all(
-        a[1] - a[0] >= b[1] - b[0] for a, b in [*zip(pairwise(counts), pairwise(wanted), strict=True)][-1:]
+        a[1] - a[0] >= b[1] - b[0] for a, b in [*zip(pairwise(counts), pairwise(needs), strict=True)][-1:]
     )

@@ -45,7 +45,7 @@ class Number:
         return name in names(self.node)
 
 
-def number(expression: Any, known: Mapping[str, int], lap: str | None) -> Number:
+def number(expression: Any, values: Mapping[str, int], lap: str | None) -> Number:
     if isinstance(expression, str):
         try:
             expression = ast.parse(expression.strip(), mode="eval").body
@@ -60,7 +60,7 @@ def number(expression: Any, known: Mapping[str, int], lap: str | None) -> Number
         )
     else:
         need(type(expression) is int, "a number is malformed")
-    return Number(expression, known, lap)
+    return Number(expression, values, lap)
 
 
 def names(node: Any) -> set[str]:

@@ -21,7 +21,7 @@ class Order:
 
     def __init__(self, plain: Plain, knowledge: Knowledge, loose: frozenset[int] = frozenset()) -> None:
         self.loose = loose
-        self.plain, self.cut, self.known = plain, plain.cut, knowledge
+        self.plain, self.cut, self.knowledge = plain, plain.cut, knowledge
         self.m = knowledge.periods
 
     def check(self) -> None:
@@ -51,7 +51,7 @@ class Order:
         (A loose agent waits for the first half alone. Let each run as early as it can: the others see the same run, so
         what is known of them is so; and a loose agent that runs later knows no less.)
         """
-        for row in self.known.claims.values():
+        for row in self.knowledge.claims.values():
             need(not self.loose & set(row), "a claim is of what may be late")
         for agent in self.loose:
             for event in self.cut.agents[agent]["lap"]:
@@ -69,13 +69,14 @@ class Order:
             base = self.cut.ahead(event.agent) if event.part != "before" else 0
             moving = looped and event.part != "before"
             claim = OverCount(0, event.place + 1) if moving else OverCount(base + event.place + 1)
-            good = self.known.apart(event.of, count_range.high, event.part, event.agent, claim)
+            good = self.knowledge.apart(event.of, count_range.high, event.part, event.agent, claim)
             need(good, f"{self.cut.names[event.agent]} may come when a later phase has begun")
-        row = self.known.before[event.key] if event.does == "wait" else self.known.at[event.key]
+        row = self.knowledge.before[event.key] if event.does == "wait" else self.knowledge.at[event.key]
         last = q0 if event.part == "before" else q0 + self.steady(event)
         need(last <= MOST_PERIODS, "periods far apart")
         counts = [
-            self.cut.counters[event.of][0] + self.known.weighed(event.of, row, event, q) for q in range(q0, last + 1)
+            self.cut.counters[event.of][0] + self.knowledge.weighed(event.of, row, event, q)
+            for q in range(q0, last + 1)
         ]
         wanted = [count_range.low[0] + count_range.low[1] * q for q in range(q0, last + 1)]
         need(evenly(counts, wanted), f"{self.cut.names[event.agent]} may come before the phase that it means has begun")
@@ -83,8 +84,8 @@ class Order:
     def steady(self, event: Event) -> int:
         """Periods after which what is over grows evenly."""
         found = self.m
-        for p in self.known.signals[event.of]:
-            for row in (self.known.before[event.key], self.known.at[event.key]):
+        for p in self.knowledge.signals[event.of]:
+            for row in (self.knowledge.before[event.key], self.knowledge.at[event.key]):
                 known, length = row.get(p.agent, NOTHING), max(1, self.cut.length(p.agent))
                 far = abs(known.count) + self.cut.ahead(p.agent) + p.place + event.place
                 far += 0 if known.offset == -inf else int(abs(known.offset))
@@ -95,14 +96,14 @@ class Order:
         """Both of the loop."""
         if a.agent == b.agent:
             return 0 if a.place < b.place else 1
-        known = self.known.at[b.key].get(a.agent, NOTHING)
+        known = self.knowledge.at[b.key].get(a.agent, NOTHING)
         return inf if known.offset == -inf else floor((a.place - known.offset) / self.cut.length(a.agent)) + 1
 
     def end_lag(self, a: Event, b: Event) -> float:
         """The same, a of the loop, b behind it: a of e periods before the end is over when b starts."""
         if a.agent == b.agent:
             return 1
-        known = self.known.at[b.key].get(a.agent, NOTHING)
+        known = self.knowledge.at[b.key].get(a.agent, NOTHING)
         return inf if known.offset == -inf else floor((a.place - known.offset) / self.cut.length(a.agent)) + 1
 
     def index(self, event: Event) -> int | None:
@@ -113,7 +114,7 @@ class Order:
 
     def first(self, a: Event, b: Event) -> float:
         """a has an index; the first period of b from which on a is over when b starts (0: always)."""
-        index, known = self.index(a), self.known.at[b.key].get(a.agent, NOTHING)
+        index, known = self.index(a), self.knowledge.at[b.key].get(a.agent, NOTHING)
         assert index is not None
         if a.agent == b.agent:
             return 0 if PARTS.index(a.part) < PARTS.index(b.part) or (a.part == b.part and a.place < b.place) else inf
@@ -128,7 +129,7 @@ class Order:
         """a of the loop, b with an index: in how many first periods a is over when b starts."""
         if a.agent == b.agent:
             return 0
-        known = self.known.at[b.key].get(a.agent, NOTHING)
+        known = self.knowledge.at[b.key].get(a.agent, NOTHING)
         return max(0, ceil((known.count - self.cut.ahead(a.agent) - a.place) / self.cut.length(a.agent)))
 
     def always(self, a: Event, b: Event) -> bool:
@@ -146,7 +147,7 @@ class Order:
             return False
         if a.agent == b.agent:
             return a.place < b.place
-        return self.known.at[b.key].get(a.agent, NOTHING).offset > a.place
+        return self.knowledge.at[b.key].get(a.agent, NOTHING).offset > a.place
 
     def apart(self, a: Event, b: Event) -> bool:
         """Wherever they have a byte in common they are in order."""

@@ -91,12 +91,12 @@ class Cut:
 
 def cut(program: Program, laps: int, peeled: int, rest: int) -> Cut:
     """laps: of a period, a multiple of the program's own."""
-    return _Cutter(program, laps, peeled, rest, None).done
+    return _Cutter(program, laps, peeled, rest, None).cut
 
 
 def unrolled(program: Program, number: int) -> Cut:
     """All of `number` laps, as what comes before a loop of no events."""
-    return _Cutter(program, 1, 0, 0, number).done
+    return _Cutter(program, 1, 0, 0, number).cut
 
 
 class _Cutter:
@@ -104,7 +104,7 @@ class _Cutter:
         self.program, self.laps, self.all_laps = program, laps, all_laps
         places = [agent.place for agent in program.agents]
         parts: list[dict[Part, list[Event]]] = [{part: [] for part in PARTS} for _ in program.agents]
-        self.done = Cut(
+        self.cut = Cut(
             peeled,
             rest,
             laps,
@@ -125,7 +125,7 @@ class _Cutter:
 
     def calls(self, agent: Agent, part: Part) -> list[tuple[Call, int]]:
         """Of a part, each with its lap; a lap of a loop with that of the first period."""
-        skipped = self.done.peeled * self.laps
+        skipped = self.cut.peeled * self.laps
         if self.all_laps is not None:
             n = self.all_laps
             laps = [(call, k) for k in range(n) for call in agent.lap]
@@ -135,8 +135,8 @@ class _Cutter:
             return [*((call, 0) for call in agent.before), *((call, k) for k in range(skipped) for call in agent.lap)]
         if part == "lap":
             return [(call, skipped + k) for k in range(self.laps) for call in agent.lap]
-        last = [(call, skipped + k) for k in range(self.done.rest) for call in agent.lap]
-        return [*last, *((call, skipped + self.done.rest) for call in agent.behind)]
+        last = [(call, skipped + k) for k in range(self.cut.rest) for call in agent.lap]
+        return [*last, *((call, skipped + self.cut.rest) for call in agent.behind)]
 
     def line(self, number: Number, k: int, part: Part) -> Line:
         if part == "before":
@@ -184,7 +184,7 @@ class _Cutter:
         match said["do"]:
             case "wait":
                 of = self.counter(call, k, part)
-                need(not self.done.counters[of][1], "a barrier is used as a counter")
+                need(not self.cut.counters[of][1], "a barrier is used as a counter")
                 self.add(agent, part, "wait", of, self.line(numbers["at_least"], k, part), strong=strong)
             case "wait_parity":
                 parity = self.fixed(call, "parity", k, part)
@@ -198,7 +198,7 @@ class _Cutter:
             case verb:
                 key = {"signal": "amount", "arrive": "count", "expect": "bytes"}[verb]
                 of = self.counter(call, k, part) if verb == "signal" else self.barrier(call, k, part)
-                need(verb != "signal" or not self.done.counters[of][1], "a barrier is used as a counter")
+                need(verb != "signal" or not self.cut.counters[of][1], "a barrier is used as a counter")
                 rule = ADD if verb != "expect" else EXPECT if said["arrives"] else ONLY_EXPECT
                 amount = self.fixed(call, key, k, part)
                 need(0 < amount < 1 << 32, "an amount is not positive")
@@ -206,7 +206,7 @@ class _Cutter:
 
     def barrier(self, call: Call, k: int, part: Part) -> int:
         of = self.counter(call, k, part)
-        need(self.done.counters[of][1] > 0, "a counter is used as a barrier")
+        need(self.cut.counters[of][1] > 0, "a counter is used as a barrier")
         return of
 
     def box(self, call: Call, end: str, k: int, part: Part) -> tuple[int, Line, int]:
@@ -254,7 +254,7 @@ class _Cutter:
             self.touch(number, own, WRITE, near, call, k, ASYNC, part)
             last = self.add(number, own, "signal", self.barrier(call, k, part), (near[2], 0), COMPLETE)
         if part == "lap":
-            self.done.copies.append((issue, last))
+            self.cut.copies.append((issue, last))
 
     def late(
         self, agent: int, own: Part, part: Part, call: Call, k: int, far: tuple[int, Line, int],
@@ -267,23 +267,23 @@ class _Cutter:
         self.touch(number, own, WRITE, far, call, k, ASYNC, part)
         last = self.add(number, own, "signal", written, (1, 0))
         if part == "lap":
-            self.done.late.append((issue, last))
+            self.cut.late.append((issue, last))
 
     def new_agent(self, agent: int, what: str) -> int:
         """One that an agent starts."""
-        self.done.agents.append({part: [] for part in PARTS})
-        self.done.places.append(self.done.places[agent])
-        self.done.names.append(f"{what} of {self.done.names[agent]}")
-        return len(self.done.agents) - 1
+        self.cut.agents.append({part: [] for part in PARTS})
+        self.cut.places.append(self.cut.places[agent])
+        self.cut.names.append(f"{what} of {self.cut.names[agent]}")
+        return len(self.cut.agents) - 1
 
     def new_counter(self) -> int:
         """One that no statement names."""
-        self.done.counters.append((0, 0, 3))
-        return len(self.done.counters) - 1
+        self.cut.counters.append((0, 0, 3))
+        return len(self.cut.counters) - 1
 
     def add(self, agent: int, part: Part, *rest: Any, **more: Any) -> Event:
-        event = Event(agent, part, len(self.done.agents[agent][part]), *rest, **more)
-        self.done.agents[agent][part].append(event)
+        event = Event(agent, part, len(self.cut.agents[agent][part]), *rest, **more)
+        self.cut.agents[agent][part].append(event)
         return event
 
 

@@ -48,14 +48,14 @@ def ruled(cut: Cut) -> bool:
     return any(one[1] for one in cut.counters) or any(e.rule or e.proxy != GENERIC for e in cut.events())
 
 
-def plain(cut: Cut, periods: int, claimed: dict[Key, Line]) -> Plain:
-    """claimed: of every wait by phase and every arrival at a barrier, by its key."""
+def plain(cut: Cut, periods: int, claims: dict[Key, Line]) -> Plain:
+    """claims: of every wait by phase and every arrival at a barrier, by its key."""
     if not ruled(cut):
         return Plain(cut, [], [])
     need(all(event.strong for event in cut.events()), "relaxed operations beside barriers by phase")
     need(all(e.rule not in ((EQUAL,) if e.does == "wait" else (STORE,)) for e in cut.events()), "flags in a loop")
     _at_home(cut)
-    lines = {e.key: claimed.get(e.key, (0, 0)) for e in cut.events() if e.does in ("wait", "signal")}
+    lines = {e.key: claims.get(e.key, (0, 0)) for e in cut.events() if e.does in ("wait", "signal")}
     _apart(cut, periods, lines)
     few, more = (_Few(cut, n, lines) for n in (periods, periods + 1))
     return _Lines(cut, few, more).plain(lines)

@@ -94,71 +94,71 @@ class Program:
         need(found <= MOST_LAPS, "the loop repeats after too many laps")
         return found
 
-    def code(self, agent: Agent, statements: list[Json], known: dict[str, int]) -> None:
+    def code(self, agent: Agent, statements: list[Json], values: dict[str, int]) -> None:
         """The statements of an agent outside of the open loop."""
         for statement in statements:
             if statement["do"] == "loop":
-                self.loop(agent, statement, known)
+                self.loop(agent, statement, values)
                 continue
             behind = agent.looped or bool(agent.behind)
-            call = self.call(statement, known, self.count)
+            call = self.call(statement, values, self.count)
             if self.count is not None and any(n.uses(self.count) for n in call.all_numbers()):
                 behind = True
             (agent.behind if behind else agent.before).append(call)
 
-    def loop(self, agent: Agent, loop: Json, known: dict[str, int]) -> None:
-        need(loop["index"] not in known and loop["index"] != self.count, "the index of a loop means something else")
-        turns = number(loop["count"], known, self.count)
+    def loop(self, agent: Agent, loop: Json, values: dict[str, int]) -> None:
+        need(loop["index"] not in values and loop["index"] != self.count, "the index of a loop means something else")
+        turns = number(loop["count"], values, self.count)
         if self.count is not None and turns.uses(self.count):
             need(
                 loop["count"] == self.count and not agent.looped and not agent.behind,
                 "an open loop is not the only one",
             )
             agent.looped = True
-            agent.lap += self.inner(loop["code"], known, loop["index"])
+            agent.lap += self.inner(loop["code"], values, loop["index"])
             return
         count = turns.at(0)
         self.spend(max(0, count))
         for turn in range(count):
-            self.code(agent, loop["code"], {**known, loop["index"]: turn})
+            self.code(agent, loop["code"], {**values, loop["index"]: turn})
 
-    def inner(self, statements: list[Json], known: dict[str, int], lap: str) -> list[Call]:
+    def inner(self, statements: list[Json], values: dict[str, int], lap: str) -> list[Call]:
         """The statements of a lap of the open loop."""
         found: list[Call] = []
         for statement in statements:
             if statement["do"] != "loop":
-                call = self.call(statement, known, lap)
+                call = self.call(statement, values, lap)
                 need(
                     not any(n.uses(self.count or "") for n in call.all_numbers()), "the open count is used in its loop"
                 )
                 found.append(call)
                 continue
-            index, turns = statement["index"], number(statement["count"], known, lap)
-            need(index not in known and index not in (lap, self.count), "the index of a loop means something else")
+            index, turns = statement["index"], number(statement["count"], values, lap)
+            need(index not in values and index not in (lap, self.count), "the index of a loop means something else")
             need(not turns.uses(lap) and not turns.uses(self.count or ""), "an open loop is not the only one")
             self.spend(max(0, turns.at(0)))
             for turn in range(turns.at(0)):
-                found += self.inner(statement["code"], {**known, index: turn}, lap)
+                found += self.inner(statement["code"], {**values, index: turn}, lap)
         return found
 
-    def call(self, statement: Json, known: dict[str, int], lap: str | None) -> Call:
+    def call(self, statement: Json, values: dict[str, int], lap: str | None) -> Call:
         self.spend(1)
-        numbers = {key: number(statement[key], known, lap) for key in NUMBERS if statement.get(key) is not None}
+        numbers = {key: number(statement[key], values, lap) for key in NUMBERS if statement.get(key) is not None}
         for end in ("origin", "target"):
             if statement.get(end) is not None:
-                numbers |= {f"{end}/{key}": number(statement[end][key], known, lap) for key in ("lo", "hi")}
-        return Call(statement, numbers, self.value(statement.get("value"), known, lap))
+                numbers |= {f"{end}/{key}": number(statement[end][key], values, lap) for key in ("lo", "hi")}
+        return Call(statement, numbers, self.value(statement.get("value"), values, lap))
 
     def spend(self, statements: int) -> None:
         self.left -= statements
         need(self.left >= 0, "too many statements")
 
     @staticmethod
-    def value(value: Any, known: dict[str, int], lap: str | None) -> tuple[Any, ...] | None:
+    def value(value: Any, values: dict[str, int], lap: str | None) -> tuple[Any, ...] | None:
         if value is None:
             return None
         parts = value if isinstance(value, list | tuple) else [value]
-        return tuple(number(part["number"], known, lap) if isinstance(part, dict) else part for part in parts)
+        return tuple(number(part["number"], values, lap) if isinstance(part, dict) else part for part in parts)
 
     def buffer(self, name: str) -> int:
         need(name in self.buffers, "there is no such buffer")

@@ -36,8 +36,8 @@ class Runner:
             return parts["lap"][k % len(parts["lap"])], k // len(parts["lap"])
         return parts["behind"][k - inside], self.periods
 
-    def step(self, agent: int, growth: list[int] | None, held: bool) -> None:
-        """growth: what a period adds, where the step is repeated or comes behind that; held: it is of the head."""
+    def step(self, agent: int, growth: list[int] | None, in_head: bool) -> None:
+        """growth: what a period adds, where the step is repeated or comes behind that; in_head: it is of the head."""
         event, q = self.event(agent)
         if event.does == "wait":
             need(self.value[event.of] >= event.line[0] + event.line[1] * q, "a run goes on before a wait holds")
@@ -46,20 +46,21 @@ class Runner:
                     event.part == "before" or event.line[1] <= growth[event.of], "a wait grows faster than its counter"
                 )
             need(
-                not held or event.part != "behind" or event.line[1] == 0, "the beginning depends on the number of laps"
+                not in_head or event.part != "behind" or event.line[1] == 0,
+                "the beginning depends on the number of laps",
             )
         elif event.does == "signal":
             self.value[event.of] += event.line[0]
         self.at[agent] += 1
 
 
-def check(cut: Cut, periods: int, claimed: Any) -> None:
+def check(cut: Cut, periods: int, claims: Any) -> None:
     growth = [0] * len(cut.counters)
     for event in cut.events():
         if event.does == "signal" and event.part == "lap":
             growth[event.of] += event.line[0]
-    need(isinstance(claimed, dict), "runs: malformed")
-    legs = {name: _legs(claimed.get(name), len(cut.agents)) for name in ("head", "period", "tail")}
+    need(isinstance(claims, dict), "runs: malformed")
+    legs = {name: _legs(claims.get(name), len(cut.agents)) for name in ("head", "period", "tail")}
     runner = Runner(cut, periods)
     for agent, count in legs["head"]:
         for _ in range(count):

@@ -108,13 +108,14 @@ def _deadlock(result: Composition) -> Finding:
     return Finding(_stuck(result, flat, found), evidence)
 
 
-def _stuck(result: Composition, flat: Flat, found: Deadlock) -> Diagnostic:
-    code = "AMK202" if found.cause == "too few producers" else "AMK201"
+def _stuck(result: Composition, flat: Flat, deadlock: Deadlock) -> Diagnostic:
+    code = "AMK202" if deadlock.cause == "too few producers" else "AMK201"
     head = next(
-        (h for h in (*found.wait_cycle, *found.heads) if flat.system.event_tag[h.event] >= 0), found.wait_cycle[0]
+        (h for h in (*deadlock.wait_cycle, *deadlock.heads) if flat.system.event_tag[h.event] >= 0),
+        deadlock.wait_cycle[0],
     )
-    facts = [shown(_blocked(flat, h)) for h in found.wait_cycle[:6]]
-    never = sum(int(flat.system.event_tag[head.event]) >= 0 for head in found.heads)
+    facts = [shown(_blocked(flat, h)) for h in deadlock.wait_cycle[:6]]
+    never = sum(int(flat.system.event_tag[head.event]) >= 0 for head in deadlock.heads)
     launch = result.schedule.launch
     facts.append(because(f"{never} of {launch.workers * launch.warps} warps never finish"))
     trace, _, event = flat.waiter(head.event, head.counter)

@@ -45,15 +45,15 @@ SYNCHRONISATION: Final = (
 class FlatOrder:
     """Order of the flat events under one kind of edges (`Ordering`)."""
 
-    def __init__(self, flat: Flat, groups: list[Group], known: dict[bytes, Clocks]) -> None:
-        """known: clocks by the waits and signals that they follow from; most positions agree on these."""
+    def __init__(self, flat: Flat, groups: list[Group], cache: dict[bytes, Clocks]) -> None:
+        """cache: clocks by the waits and signals that they follow from; most positions agree on these."""
         self.flat, self.groups = flat, groups
         self.system: System = flat.system
         key = b"".join(getattr(flat.system, name).tobytes() for name in SYNCHRONISATION)
-        if key not in known:
-            known[key] = must_clocks(greedy(flat.system))
-        self.run: Run = replace(known[key].run, system=flat.system)
-        self.clocks = replace(known[key], run=self.run)
+        if key not in cache:
+            cache[key] = must_clocks(greedy(flat.system))
+        self.run: Run = replace(cache[key].run, system=flat.system)
+        self.clocks = replace(cache[key], run=self.run)
 
     def placed(self, numbers: I64) -> I64:
         found: I64 = self.run.position[numbers]

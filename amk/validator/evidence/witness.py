@@ -201,13 +201,13 @@ class _Pruning:
             surplus = self.now(counter) - int(self.system.wait_threshold[k])
             self.slack[counter] = min(self.slack.get(counter, surplus), surplus)
 
-    def step(self, event: int, needed: bool) -> bool:
+    def step(self, event: int, is_needed: bool) -> bool:
         """Whether the event, now at hand, stays; it goes if it is not needed and no later wait misses it."""
         increments = self.increments(event)
         for counter, amount in increments.items():
             self.value[counter] -= amount
         watched = {counter: amount for counter, amount in increments.items() if counter in self.slack}
-        if needed or any(self.slack[counter] < amount for counter, amount in watched.items()):
+        if is_needed or any(self.slack[counter] < amount for counter, amount in watched.items()):
             self.hold(event)
             return True
         for counter, amount in watched.items():
@@ -287,15 +287,15 @@ class _Content:
         return False
 
 
-def _fault_kind(kind: int, wanted: Content, cell: Content | None, taken: bool) -> str | None:
-    """What is wrong with an access that finds the byte like this; taken: as a complete sum."""
+def _fault_kind(kind: int, expected: Content, cell: Content | None, is_taken: bool) -> str | None:
+    """What is wrong with an access that finds the byte like this; is_taken: as a complete sum."""
     if kind == WRITE:
         return None
-    if wanted[0] == DONT_CARE:
+    if expected[0] == DONT_CARE:
         return None if kind == READ or cell is None or cell[0] == DONT_CARE else "stale"
-    if cell != wanted:
+    if cell != expected:
         return "uninitialised" if cell is None else "stale"
-    return "partial" if kind != READ and taken else None
+    return "partial" if kind != READ and is_taken else None
 
 
 def _before(system: System, events: Iterable[int]) -> set[int]:

@@ -145,14 +145,14 @@ def _across(rows: I64, size: I64) -> tuple[I64, I64]:
 class Alike:
     """Which parts stand for which, given all pieces."""
 
-    def __init__(self, found: I64, sizes: I64) -> None:
+    def __init__(self, touches: I64, sizes: I64) -> None:
         self.sizes = sizes
-        keys = found[:, [FIRST, END]] + (found[:, BUFFER] << 32)[:, None]
-        self.cuts = np.unique(np.concatenate((keys.reshape(-1), self._several(found))))
+        keys = touches[:, [FIRST, END]] + (touches[:, BUFFER] << 32)[:, None]
+        self.cuts = np.unique(np.concatenate((keys.reshape(-1), self._several(touches))))
 
-    def _several(self, found: I64) -> I64:
+    def _several(self, touches: I64) -> I64:
         """Cuts between all parts of buffers with values that have several turns."""
-        many = found[(found[:, END] - found[:, FIRST] > 1) & (found[:, VALUE] != DONT_CARE)]
+        many = touches[(touches[:, END] - touches[:, FIRST] > 1) & (touches[:, VALUE] != DONT_CARE)]
         turns = np.unique(many[:, [BUFFER, VALUE, TURN]], axis=0)
         again = (turns[1:, :2] == turns[:-1, :2]).all(axis=1)
         cuts = [np.zeros(0, np.int64)]
@@ -161,16 +161,16 @@ class Alike:
             cuts.append((buffer << 32) + np.arange(mine[:, FIRST].min(), mine[:, END].max()))
         return np.concatenate(cuts)
 
-    def of(self, found: I64) -> tuple[I64, I64]:
+    def of(self, touches: I64) -> tuple[I64, I64]:
         """(buffer, kind, lo, hi, value, delta) of the pieces in the parts that stand for others, in bytes of the
         buffer; and which piece each is of."""
-        key = found[:, BUFFER] << 32
-        first, end = (np.searchsorted(self.cuts, key + found[:, column]) for column in (FIRST, END))
+        key = touches[:, BUFFER] << 32
+        first, end = (np.searchsorted(self.cuts, key + touches[:, column]) for column in (FIRST, END))
         of, nth = repeated(end - first)
         part = self.cuts[first[of] + nth] - key[of]
-        rows = found[of, :FIRST]
+        rows = touches[of, :FIRST]
         rows[:, [LO, HI]] += (part * self.sizes[rows[:, BUFFER]])[:, None]
-        rows[:, DELTA] += part * found[of, TURN]
+        rows[:, DELTA] += part * touches[of, TURN]
         return rows, of
 
 
@@ -257,28 +257,31 @@ class PositionAbstraction:
         items, workers = [group.order.trace.items[n] for n in numbers.tolist()], np.arange(group.count) + group.first
         return self.footprints.of(items, workers, np.tile(where(items[0], workers), (len(items), 1)))
 
-    def _add_step(self, group: Group, numbers: I64, found: Footprint) -> I64:
+    def _add_step(self, group: Group, numbers: I64, footprint: Footprint) -> I64:
         """numbers: items [tokens, layers] that touch what was found for the first of these tokens. Adds what it touches
         in global memory, and returns the rest: (event of the token, worker, agent, row)."""
         trace, step = group.order.trace, group.order.trace.items[numbers[0, 0]].step
-        own, mine = [], (found.rows[:, 0] < 0) | np.isin(found.rows[:, 0], [*self._caches])
-        rows, of = pieces(found.rows[~mine], self.sizes)
+        own, mine = [], (footprint.rows[:, 0] < 0) | np.isin(footprint.rows[:, 0], [*self._caches])
+        rows, of = pieces(footprint.rows[~mine], self.sizes)
         shown = np.flatnonzero(~mine)[of]
-        place = (found.worker[shown] << 20) + found.item[shown]
+        place = (footprint.worker[shown] << 20) + footprint.item[shown]
         words = np.isin(rows[:, BUFFER], self.tagged) & (rows[:, KIND] == READ)
-        if words.any() and (found.positional or step.op.perhaps):
+        if words.any() and (footprint.positional or step.op.perhaps):
             self.moving |= {(group.number, n) for n in numbers.reshape(-1).tolist()}
-            if found.positional and not step.op.perhaps:
+            if footprint.positional and not step.op.perhaps:
                 self._add_always(group, numbers)
         boxes, at, grouped = joined(
-            rows, place, found.agent[shown], words, bool(step.waits or step.signals), self.sizes
+            rows, place, footprint.agent[shown], words, bool(step.waits or step.signals), self.sizes
         )
         picked = shown[at]
-        base = group.node_base + (found.worker[picked] - group.first) * group.nodes
-        warp = trace.roles[step.op.role].start + found.agent
-        private, value = np.column_stack((found.worker, found.agent, found.rows))[mine], found.rows[mine, 4]
+        base = group.node_base + (footprint.worker[picked] - group.first) * group.nodes
+        warp = trace.roles[step.op.role].start + footprint.agent
+        private, value = (
+            np.column_stack((footprint.worker, footprint.agent, footprint.rows))[mine],
+            footprint.rows[mine, 4],
+        )
         for at_token in numbers:
-            item, token = at_token[found.item], trace.items[at_token[0]].token
+            item, token = at_token[footprint.item], trace.items[at_token[0]].token
             event = trace.event_of[item, warp]
             node = base + np.where(grouped, trace.events + item[picked], event[picked])
             self.common.append(np.column_stack((node, boxes)))
@@ -356,10 +359,10 @@ class PositionAbstraction:
         rows, of = self._different(mine)
         return own[low + of, 0], rows
 
-    def _ordered_within(self, group: Group, found: list[tuple[I64, I64]]) -> bool:
+    def _ordered_within(self, group: Group, pairs: list[tuple[I64, I64]]) -> bool:
         """Whether what each worker orders by itself keeps its private memory free of races. What counters order may
         be ordered for one worker of a class and not for another: they need not wait for the same."""
-        rows = [np.column_stack((event, row)) for event, row in found]
+        rows = [np.column_stack((event, row)) for event, row in pairs]
         for number, each in enumerate(rows):
             each[:, 1] = UNITS * number - 1 - each[:, 1]
         every = np.concatenate(rows)
@@ -490,10 +493,10 @@ def _as_rows(edge: I64) -> I64:
     return found
 
 
-def _always(found: I64, abstraction: PositionAbstraction) -> Bools:
-    """found: `_word_rows` of everything. Which of these happen at every position?"""
+def _always(rows: I64, abstraction: PositionAbstraction) -> Bools:
+    """rows: `_word_rows` of everything. Which of these happen at every position?"""
     keys = np.array([group << 32 | item for group, item in sorted(abstraction.moving)], np.int64)
-    always: Bools = (found[:, 4] != READ) | ~np.isin(found[:, 0] << 32 | found[:, 2], keys)
+    always: Bools = (rows[:, 4] != READ) | ~np.isin(rows[:, 0] << 32 | rows[:, 2], keys)
     return always
 
 

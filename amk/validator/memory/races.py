@@ -307,20 +307,20 @@ def _rows(block: Block, i: I64, j: I64) -> I64:
     return np.stack(columns, axis=1)
 
 
-def _record(rows: I64, found: dict[tuple[int, int], Race], limit: int | None) -> None:
+def _record(rows: I64, races: dict[tuple[int, int], Race], limit: int | None) -> None:
     """Add one entry per pair of events, up to the limit; rows [n, 7] (event, event, kind, kind, buffer, lo, hi).
 
     Of too many those that are recorded are spread evenly: neighbours mostly show, or do not show, the same.
     """
     keys = np.min(rows[:, :2], axis=1) << 32 | np.max(rows[:, :2], axis=1)
     pairs = np.sort(np.unique(keys, return_index=True)[1])
-    room = len(pairs) if limit is None else limit - len(found)
+    room = len(pairs) if limit is None else limit - len(races)
     if room < len(pairs):
         pairs = pairs[np.linspace(0, len(pairs) - 1, room).astype(np.int64)]
     for n in pairs.tolist():
         one, two, kind, other, buffer, lo, hi = rows[n].tolist()
         (first, first_kind), (second, second_kind) = sorted(((one, kind), (two, other)))
-        found.setdefault((first, second), Race(first, second, buffer, lo, hi, first_kind, second_kind))
+        races.setdefault((first, second), Race(first, second, buffer, lo, hi, first_kind, second_kind))
 
 
 def find_races(blocks: Iterable[Block], order: Precedes | ByFirst, limit: int | None = 64) -> RaceReport:
@@ -367,13 +367,13 @@ class DataflowReport:
     truncated: bool
 
 
-def _around(atom: I64, defines: Bools, looked: I64) -> tuple[I64, I64]:
+def _around(atom: I64, defines: Bools, places: I64) -> tuple[I64, I64]:
     """Per position that is looked at the last defining one before it and the first after it, -1 where its atom has
     none."""
     definers, upto = np.append(np.flatnonzero(defines), -1), np.cumsum(defines)
-    behind = upto.take(looked)
-    before, after = definers.take(behind - defines.take(looked) - 1), definers.take(behind)
-    own = atom.take(looked)
+    behind = upto.take(places)
+    before, after = definers.take(behind - defines.take(places) - 1), definers.take(behind)
+    own = atom.take(places)
     return (
         np.where((before >= 0) & (atom.take(before) == own), before, -1),
         np.where((after >= 0) & (atom.take(after) == own), after, -1),

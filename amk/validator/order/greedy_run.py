@@ -61,13 +61,13 @@ class Machine:
     """Counter values, agent positions and parked waiters of one greedy run. What changes is in plain lists, because
     scalar access is the cost; the columns are read through views, because as lists they take 40 bytes a number."""
 
-    def __init__(self, system: System, held: Collection[int]) -> None:
+    def __init__(self, system: System, stops: Collection[int]) -> None:
         sync = np.flatnonzero((np.diff(system.wait_first) > 0) | (np.diff(system.signal_first) > 0))
         self.sync, self.first = sync.data, system.agent_first[:-1]
         bounds = np.searchsorted(sync, system.agent_first).tolist()
         self.cursor, self.last = bounds[:-1], bounds[1:]
         self.at, self.end = system.agent_first[:-1].tolist(), system.agent_first[1:].tolist()
-        for event in held:
+        for event in stops:
             self.end[system.agent_of[event]] = event
             self.last[system.agent_of[event]] = int(np.searchsorted(sync, event))
         self.wait_first, self.signal_first = system.wait_first.data, system.signal_first.data
@@ -123,9 +123,9 @@ class Machine:
         self.ready.append(agent)
 
 
-def greedy(system: System, held: Collection[int] = ()) -> Run:
+def greedy(system: System, stops: Collection[int] = ()) -> Run:
     """The maximal run of the system that executes none of the held events (at most one per agent)."""
-    machine = Machine(system, held)
+    machine = Machine(system, stops)
     machine.run()
     legs = np.array(machine.legs, dtype=np.int64).reshape(-1, 3)
     cut = np.array(machine.at, dtype=np.int64) - system.agent_first[:-1]

@@ -454,12 +454,12 @@ def _each(accesses: list[Access]) -> Iterator[Access]:
             yield a._replace(lo=lo, hi=hi, origin=origin, times=1)
 
 
-def flat_rows(footprints: Footprints, items: list[Item], found: Footprint) -> I64:
+def flat_rows(footprints: Footprints, items: list[Item], footprint: Footprint) -> I64:
     """(buffer, lo, hi, kind, value, delta) in the buffers of the flat system: those of the schedule, then the shared
     memory of each worker; with the token in the values."""
-    rows = found.rows[:, [0, 2, 3, 1, 4, 5]]
+    rows = footprint.rows[:, [0, 2, 3, 1, 4, 5]]
     own = rows[:, 0] == SHARED
-    rows[own, 0] = len(footprints.schedule.buffers) + found.worker[own]
-    token = np.array([item.token for item in items], np.int64)[found.item]
+    rows[own, 0] = len(footprints.schedule.buffers) + footprint.worker[own]
+    token = np.array([item.token for item in items], np.int64)[footprint.item]
     rows[:, 4] = with_token(rows[:, 4], token, timeless=True)
     return rows

@@ -149,27 +149,27 @@ def last_items(program: Program, number: int) -> list[Item]:
     return found
 
 
-def _listed(body: tuple[Node, ...], path: Path, kept: dict[Path, Site]) -> list[Listed]:
+def _listed(body: tuple[Node, ...], path: Path, sites: dict[Path, Site]) -> list[Listed]:
     """The kept steps and loops of a list, loops with what they repeat."""
     found: list[Listed] = []
     for i, node in enumerate(body):
         if isinstance(node, Loop):
-            found.append((node, _listed(node.body, (*path, i, "body"), kept)))
-        elif (*path, i) in kept:
-            found.append(kept[*path, i])
+            found.append((node, _listed(node.body, (*path, i, "body"), sites)))
+        elif (*path, i) in sites:
+            found.append(sites[*path, i])
     return found
 
 
-def _run(listed: list[Listed], loops: dict[str, int], tokens: int, found: list[Item]) -> None:
+def _run(listed: list[Listed], loops: dict[str, int], tokens: int, items: list[Item]) -> None:
     """Append the items in the order in which they run."""
     token = loops.get("t", OUTSIDE_TOKENS)
     for entry in listed:
         if isinstance(entry, Site):
-            found.append(Item(entry, token, loops))
+            items.append(Item(entry, token, loops))
             continue
         loop, inside = entry
         for k in range(tokens if loop.count is None else loop.count):
-            _run(inside, loops | ({"t": k, "n": k} if loop.var == "t" else {loop.var: k}), tokens, found)
+            _run(inside, loops | ({"t": k, "n": k} if loop.var == "t" else {loop.var: k}), tokens, items)
 
 
 @dataclass(frozen=True, eq=False)

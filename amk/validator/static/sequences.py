@@ -124,10 +124,10 @@ class _Evaluation:
         return [*ends, *(np.where(pos < kv.context, pos, 0) for pos in (own, other))]
 
 
-def _met(found: I64) -> tuple[int, int, int, int] | None:
+def _met(ranges: I64) -> tuple[int, int, int, int] | None:
     """(lo, hi, sequence, other) of bytes that move with the first's position and that the other touches."""
     ends: tuple[dict[int, int], dict[int, int]] = {}, {}  # by sequence, where all and where moving ranges end so far
-    for lo, hi, sequence, moves in _joined(found).tolist():
+    for lo, hi, sequence, moves in _joined(ranges).tolist():
         for other, end in ends[0 if moves else 1].items():
             if other != sequence and end > lo:
                 return lo, min(hi, end), *((sequence, other) if moves else (other, sequence))
@@ -136,9 +136,9 @@ def _met(found: I64) -> tuple[int, int, int, int] | None:
     return None
 
 
-def _joined(found: I64) -> I64:
+def _joined(spans: I64) -> I64:
     """Touching ranges of a sequence as one, in order."""
-    rows = found[np.lexsort((found[:, 0], found[:, 2], found[:, 3]))]
+    rows = spans[np.lexsort((spans[:, 0], spans[:, 2], spans[:, 3]))]
     which = np.cumsum((np.diff(rows[:, 2:], axis=0, prepend=rows[:1, 2:]) != 0).any(axis=1))
     span = int(rows[:, 1].max(initial=0)) + 1
     reach = np.maximum.accumulate(which * span + rows[:, 1])

@@ -94,7 +94,7 @@ def _described(name: str) -> tuple[str, Settings, FormatName, ModelSpec, tuple[R
 def subject(name: str) -> Schedule:
     gpu, settings, kept, model, _ = _described(name)
     workers = settings.workers or max(4, settings.batch * model.kv_heads)
-    schedule = plan(model, load_target(gpu), settings=settings, wanted=formats(kept), max_context=128, workers=workers)
+    schedule = plan(model, load_target(gpu), settings=settings, formats=formats(kept), max_context=128, workers=workers)
     return from_warp_1(schedule) if name in FROM_WARP_1 else schedule
 
 

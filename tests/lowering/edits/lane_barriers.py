@@ -122,16 +122,16 @@ def _without(ptx: str, line: int) -> str:
     return "\n".join([*lines[: line - 1], "", *lines[line:]])
 
 
-def decided(case: Case, asked: tuple[Request, ...] = REQUESTS) -> str:
+def decided(case: Case, requests: tuple[Request, ...] = REQUESTS) -> str:
     """`redundant: next`, `redundant: previous`, `needed: ` and what the emulator saw without it, or `undecided`.
 
-    asked: of the emulator."""
+    requests: of the emulator."""
     ptx, kernel, roots = kernel_of(case.subject)
     proof = redundant(kernel, roots, kernel.by_line[case.line])
     proof = proof or _of_plan(subject(case.subject), case.what)
     if proof:
         return f"redundant: {proof}"
-    seen = difference(case.subject, subject(case.subject), ptx, _without(ptx, case.line), asked)
+    seen = difference(case.subject, subject(case.subject), ptx, _without(ptx, case.line), requests)
     return f"needed: {seen}" if seen else "needed: words" if case.what == WORDS else "undecided"
 
 

@@ -81,7 +81,7 @@ class Places:
                 found.setdefault(test, found[at].replace("branch", "comparison"))
         return found
 
-    def _beside(self, at: int, step: int, kind: str, found: dict[int, str]) -> None:
+    def _beside(self, at: int, step: int, kind: str, kinds: dict[int, str]) -> None:
         """Branches and accesses from an instruction on, up to the next one that synchronises; two and one of them."""
         side, wanted = "before" if step < 0 else "behind", {"branch": 2, "load": 1, "store": 1}
         places = range(at + step, at + step * _AROUND, step)
@@ -92,7 +92,7 @@ class Places:
             what = {"bra": "branch", "ld": "load", "st": "store"}.get(opcode.split(".")[0], "")
             if wanted.get(what, 0) and not opcode.startswith(("ld.param", "ld.const")):
                 wanted[what] -= 1
-                found.setdefault(place, f"{what} {side} {kind}")
+                kinds.setdefault(place, f"{what} {side} {kind}")
 
     def edits(self) -> Iterator[PtxEdit]:
         for at, kind in sorted(self.found.items()):

@@ -26,16 +26,16 @@ OF_A_RULE, OF_A_TEXT, OF_A_HEADER = 10, 2, 6
 """Edits of one rule and subject that the sample takes, of the headers and of the emitted text, and of one header."""
 
 
-def sample(found: list[Case]) -> list[Case]:
+def sample(cases: list[Case]) -> list[Case]:
     """Evenly spaced edits of every rule in every subject, kinds in turn, then of headers that have few of them."""
     groups: dict[tuple[str, str, bool], list[Case]] = {}
-    for names, edit in found:
+    for names, edit in cases:
         groups.setdefault((names[0], edit.name.split(":")[0], edit.file == SOURCE), []).append((names, edit))
     taken: list[tuple[int, Case]] = []
     for (_, _, in_text), group in groups.items():
         taken += enumerate(spaced(group, OF_A_TEXT if in_text else OF_A_RULE))
     chosen = [case for _, case in sorted(taken, key=lambda pair: pair[0])]
-    return chosen + [case for file in sorted({edit.file for _, edit in found}) for case in further(file, found, chosen)]
+    return chosen + [case for file in sorted({edit.file for _, edit in cases}) for case in further(file, cases, chosen)]
 
 
 def spaced(cases: list[Case], count: int) -> list[Case]:
@@ -43,10 +43,10 @@ def spaced(cases: list[Case], count: int) -> list[Case]:
     return [cases[place * len(cases) // count] for place in range(count)]
 
 
-def further(file: str, found: list[Case], chosen: list[Case]) -> list[Case]:
+def further(file: str, cases: list[Case], chosen: list[Case]) -> list[Case]:
     """What a file lacks to have as many as every header has."""
     there = {edit for _, edit in chosen if edit.file == file}
-    left = [case for case in found if case[1].file == file and case[1] not in there]
+    left = [case for case in cases if case[1].file == file and case[1] not in there]
     return spaced(left, max(0, OF_A_HEADER - len(there)))
 
 
