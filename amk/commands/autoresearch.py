@@ -360,9 +360,9 @@ def _recorded(arguments: argparse.Namespace) -> tuple[dict[str, Any], ...]:
 
 def _say_best(journal: Journal) -> None:
     from amk.agent.decide.feedback import fate
-    from amk.agent.decide.headroom import candidates
+    from amk.agent.decide.headroom import candidates, known_error_of
     from amk.agent.decide.keep import compared
-    from amk.agent.report.results import known_error_of, metrics
+    from amk.agent.report.results import metrics
 
     state = journal.state
     label = "simulated: " if state.run is not None and state.run.simulated else ""

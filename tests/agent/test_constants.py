@@ -9,7 +9,7 @@ from typing import NoReturn
 import pytest
 
 from amk import cli
-from amk.agent.decide.headroom import foretold
+from amk.agent.decide.headroom import foretold, known_error_of
 from amk.agent.device.simulated import SimulatedBackend
 from amk.agent.gate.candidate import Candidate, Workshop, workshop_of
 from amk.agent.gate.gate import Gate, not_compiled, simulated
@@ -18,7 +18,6 @@ from amk.agent.journal.inbox import INBOX, Inbox
 from amk.agent.journal.state import START, State
 from amk.agent.journal.store import read_state
 from amk.agent.propose import beam, structure
-from amk.agent.report.results import known_error_of
 from amk.agent.run import reports, session
 from amk.agent.run.runs import Plan
 from amk.agent.tools.desk import Desk

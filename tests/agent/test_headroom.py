@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,10 +21,14 @@ from amk.agent.propose.local import Local
 from amk.agent.propose.transfer import Lesson, Lessons
 from amk.agent.report import results
 from amk.agent.run import session
+from amk.commands.measured_runs import measured_runs
+from amk.simulator.agreement import agreement
+from amk.simulator.predict import step_ms
 from amk.targets.target import Target
 from tests.agent.conftest import MakeLoop
 from tests.agent.rules import fences_kept
 
+MEASURED = Path(__file__).parents[1] / "simulator" / "measurements"
 SEARCH = [
     "autoresearch", "--model", "smollm2-135m", "--gpu", "h200", "--start", "naive", "--max-context", "1024",
     "--proposer", "local", "--no-prior",
@@ -34,6 +39,36 @@ def test_expected_value_is_the_mean_of_the_gains_that_one_would_keep() -> None:
     draws = np.random.default_rng(0).standard_normal(400_000) * headroom.ERROR
     for gain in (-0.1, -0.01, 0.0, 0.02, 0.2):
         assert expected(gain) == pytest.approx(np.maximum(draws + gain, 0).mean(), abs=2e-4)
+
+
+def test_the_error_is_that_of_todays_constants() -> None:
+    """Of the set of which it is largest: constants that are fitted again change it."""
+    found = measured_runs([str(MEASURED / "h200-kernels4-qwen2.5-1.5b.json")])
+    of_set = agreement([(run.name, run.ms, step_ms(run.schedule, run.pos)) for run in found])
+    assert round(of_set.median_error, 3) == headroom.ERROR > headroom.LEAST_ERROR
+
+
+@pytest.mark.parametrize(
+    ("change", "known", "helps"),
+    [
+        ({"target": "l4"}, "no plan was ever measured on l4", "(--dtype int8, int4-g128)"),
+        ({"target": "h100"}, "of this kind (bf16, one sequence) on h100: median error ", "(--dtype int8, int4-g128)"),
+        ({"batch": 32}, "no plan of this kind (bf16, a batch of more than 16) was ever", "(--dtype int8, int4-g128)"),
+        ({"dtype": "fp8"}, "of this kind (codes, one sequence) on h200: median error ", "(--dtype int4-g128)"),
+        ({"dtype": "int4-g128"}, "of this kind (codes, one sequence) on h200", "`amk calibrate --learn` here)"),
+    ],
+)  # fmt: skip
+def test_what_is_known_and_what_helps_is_of_the_run(
+    make_loop: MakeLoop, change: dict[str, Any], known: str, helps: str
+) -> None:
+    loop = make_loop(Local(), evals=1)
+    loop.run()
+    run, ms = loop.state.run, loop.state.calibrations[-1].incumbent_ms
+    assert run is not None
+    loop.state.run = run.model_copy(update={"floor_ms": tuple(0.99 * each for each in ms), **change})
+    _, error, near = foretold(loop.state)
+    assert f"; here: {known}" in error and near.endswith(helps)
+    assert f"`amk bench --gpu {loop.state.run.target} --share`" in near
 
 
 @pytest.mark.turns(16)

@@ -7,8 +7,9 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -243,6 +244,7 @@ def test_a_design_is_looked_at_in_a_process_of_its_own(finished: Run) -> None:
     early = {"do": "remove", "node": "decode/t/l/wait.qkv"}
     result = call("try_design", run="run", edits=[slots], parent=-1).structured_content
     assert result["verdict"] == "SAFE" and len(result["simulated_ms"]) == 3 and result["matters"] == []
+    assert result["known"] == "" and "start" in call("try_design", run="run", parent=-1).structured_content["known"]
     result = call("try_design", run="run", edits=[slots, early], parent=-1).structured_content
     assert result["verdict"] == "UNSAFE" and "AMK302" in result["told"] and result["explained"]
     assert result["matters"] == in_words([json.dumps(early)])
@@ -276,6 +278,27 @@ def test_a_client_can_neither_flood_a_search_nor_end_it(finished: Run, monkeypat
     assert model.write_note("b") == "written down"
     with pytest.raises(RefusedError, match="which is the limit"):
         Desk("mcp", inbox, lambda: finished.state).write_note("c")
+
+
+def test_what_the_driver_writes_meanwhile_does_not_end_a_submission(finished: Run) -> None:
+    """The driver adds to the state while a conversation reads it: what is gone through is read under its lock."""
+    held: list[bool] = []
+
+    @contextmanager
+    def lock() -> Iterator[None]:
+        held.append(True)
+        yield
+        held.pop()
+
+    class Written(dict[str, str]):
+        def values(self) -> Any:
+            assert held, "the driver may write now"
+            return super().values()
+
+    state = replace(finished.state, handles=Written(finished.state.handles))
+    inbox = inbox_module.Inbox(finished.folder / inbox_module.INBOX)
+    desk = Desk(inbox_module.MODEL, inbox, lambda: state, lock=lock)
+    assert desk.submit_proposal({"warps": 4}, parent=-1).handle
 
 
 def test_a_client_has_every_second_turn_while_a_proposer_has_something() -> None:

@@ -20,7 +20,7 @@ from amk.planner.replan import replanned
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.codec import save_schedule
 from amk.schedule_ir.edits import kinds
-from amk.schedule_ir.edits.apply import apply
+from amk.schedule_ir.edits.apply import apply, edit_text
 from amk.schedule_ir.edits.difference import PROBLEM, difference
 from amk.schedule_ir.edits.draw import DRAWS, Scene, draw
 from amk.schedule_ir.edits.file import edits_json, parse_edits
@@ -284,6 +284,20 @@ def test_what_does_not_apply_is_refused_by_name() -> None:
     assert refused(schedule, kinds.Knobs(settings={"warps": 4})) == "AMK018"
     loop = next(n for n in names(schedule) if n.endswith("/l"))
     assert refused(schedule, kinds.Move(node=loop, to=kinds.Place(at="last", of=loop))) == "AMK018"
+
+
+@pytest.mark.parametrize(
+    ("column", "words"),
+    [
+        ([1] * 52 + [2] * 6, "[52 x 1, 6 x 2]"),
+        ([*range(0, 84, 2), 84, 85, 86, 87, 88], "[0 to 84 by 2, 85 to 88 by 1]"),
+        ([0, 2, 4, 5, 5, 5, 5, 9], "[0, 2, 4, 4 x 5, 9]"),
+        ([3], "[3]"),
+        ([], "[]"),
+    ],
+)
+def test_a_long_column_is_said_in_few_words(column: list[int], words: str) -> None:
+    assert edit_text(kinds.SetTable(name="a.first", column=tuple(column))) == f"set table: name a.first, column {words}"
 
 
 def test_settings_of_the_planner_are_edits_like_others() -> None:

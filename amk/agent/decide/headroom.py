@@ -1,26 +1,30 @@
 """What a search on a simulator can bring, said before it begins, and what to measure when it has ended.
 
 Headroom is what is left between the best plan and the floor, the bytes of a step over the memory's bandwidth. The
-simulator's median error on kernels that nobody had fitted to was ERROR at most on the chip that it was fitted to, and
-is not known elsewhere. Plans that differ by less than that it does not rank. So a simulated search whose best is
+simulator's median error on kernels that nobody had fitted to is ERROR at most on the chip that it was fitted to.
+Plans that differ by less than that it does not rank. So a simulated search whose best is
 nearer to the floor stops once it has CANDIDATES of them, and its result is a list to be measured: by expected value,
 which is the mean of max(gain, 0) where the gain is normal around the simulated one with ERROR as its spread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import erf, exp, pi, sqrt
 
 from amk.agent.decide.feedback import fate
 from amk.agent.decide.keep import least_gain, percent
 from amk.agent.decide.rulings import promised
+from amk.agent.journal.events import RunStarted
 from amk.agent.journal.state import START, State, Trial
 from amk.simulator.constants import REFERENCE
+from amk.simulator.kinds import error_of_kind, named_kind
+from amk.weights.weight_format import weight_format
 
-ERROR = 0.036
-"""Largest median error of a set that no constant was fitted to (amk/simulator/README.md); the smallest is 1.3%."""
+LEAST_ERROR, ERROR = 0.023, 0.050
+"""Least and largest median error of a set of kernels that no constant was fitted to, one sequence in bf16 on the chip
+of the fit (amk/simulator/README.md)."""
 CANDIDATES = 8
 MOST_LISTED = 16
 
@@ -82,18 +86,32 @@ def foretold(state: State) -> list[str]:
     run, share = state.run, share_above_floor(state)
     if run is None or not run.simulated or share is None:
         return []
-    known = "" if run.target == REFERENCE else f"; it was fitted to an {REFERENCE}, how far it is off here is not known"
-    if run.constants is not None:
-        known = f"; its constants were given ({run.constants.origin}), how far it is off on other plans is not known"
     lines = [
         f"headroom: {100 * share:.1f}% of the simulated time is above the floor, bytes over bandwidth; "
         f"a keep needs {percent(least_gain(state.noise))}",
-        f"the simulator errs by 1.3% to {100 * ERROR:.1f}% (medians){known}: it ranks plans that differ by more, "
-        f"not those that differ by less",
+        f"the simulator errs by {100 * LEAST_ERROR:.1f}% to {100 * ERROR:.1f}% (medians of sets of plans that no "
+        f"constant was fitted to, one sequence in bf16 on an {REFERENCE}): it ranks plans that differ by more, not "
+        f"those that differ by less; here: {known_error_of(run)}",
     ]
     if share < ERROR:
         lines.append(
             f"so nothing that is found here is certain: the search stops at {CANDIDATES} candidates, which `--resume` "
-            f"on a machine with the card measures first. What helps: the card; fewer bytes (--dtype int8, int4-g128)"
+            f"on a machine with the card measures first. What helps: {'; '.join(_helps(run))}"
         )
     return lines
+
+
+def known_error_of(run: RunStarted) -> str:
+    """How far predictions of such plans were off, at the run's first position."""
+    kind = named_kind(run.dtype == "bf16", run.batch, run.positions[0])
+    return error_of_kind(run.target, kind, constants=run.constants)
+
+
+def _helps(run: RunStarted) -> Iterator[str]:
+    """What brings more than a search near the floor on a simulator."""
+    yield "the card"
+    if run.constants is None:
+        yield f"constants learned on it (`amk bench --gpu {run.target} --share` there, `amk calibrate --learn` here)"
+    bits = weight_format(run.dtype).bits
+    if fewer := [name for name in ("int8", "int4-g128") if weight_format(name).bits < bits]:
+        yield f"fewer bytes (--dtype {', '.join(fewer)})"

@@ -14,14 +14,14 @@ from math import expm1
 
 from amk.agent.decide.feedback import fate, name
 from amk.agent.decide.feedback import outcome as verdict
-from amk.agent.decide.headroom import candidates, foretold
+from amk.agent.decide.headroom import candidates, foretold, known_error_of
 from amk.agent.decide.neighbourhood import Survey, sentence
 from amk.agent.decide.ranking import designs, ranking
 from amk.agent.gate.candidate import Candidate
 from amk.agent.journal.events import Asked
 from amk.agent.journal.state import START, State, Trial
 from amk.agent.report.result import Ablated, moved, result, what_matters
-from amk.agent.report.results import known_error_of, metrics
+from amk.agent.report.results import metrics
 from amk.agent.report.standing import HEADER, standings
 from amk.agent.report.steps_moved import steps_moved
 from amk.agent.report.stored_report import stamp

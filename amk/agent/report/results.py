@@ -15,10 +15,8 @@ from pathlib import Path
 from amk.agent.decide.feedback import fate
 from amk.agent.decide.headroom import speed_of_light
 from amk.agent.decide.ranking import ranking
-from amk.agent.journal.events import RunStarted
 from amk.agent.journal.state import State, Trial
 from amk.report.diagnostic import printable
-from amk.simulator.kinds import error_of_kind, named_kind
 
 FILE = "results.tsv"
 HEADER = "id\tscore\tms\tstatus\tdescription\n"
@@ -96,9 +94,3 @@ def metrics(state: State) -> list[str]:
     if (ranked := ranking(state)) is not None:
         found["simulator_rank_correlation"] = f"{ranked:.3f}"
     return [f"METRIC {name}={value}" for name, value in found.items()]
-
-
-def known_error_of(run: RunStarted) -> str:
-    """How far predictions of such plans were off, at the run's first position."""
-    kind = named_kind(run.dtype == "bf16", run.batch, run.positions[0])
-    return error_of_kind(run.target, kind, constants=run.constants)

@@ -40,6 +40,7 @@ from amk.schedule_ir.schedule import Schedule
 from amk.simulator.predict import Simulator
 
 MOST_TRIALS: Final = 50
+OF_THE_START: Final = "it is the kernel of the start"
 
 
 @dataclass
@@ -258,6 +259,8 @@ class Desk:
     def _outcome(self, key: str) -> str:
         """What became of the same design earlier, in words; "" if it is new."""
         state = self.state_of()
+        if key and key == self._made_by().key(self._space().start):
+            return OF_THE_START
         index = state.by_key.get(key) if key else None
         if index is None:
             return ""
@@ -272,18 +275,17 @@ class Desk:
         mine = sum(each.proposer == self.source for each in waiting)
         if mine >= letters.MOST_WAITING:
             return f"{mine} submissions of yours wait already: go on when some of them are judged"
-        if mine + sum(source == self.source for source in state.handles.values()) >= letters.MOST_SUBMITTED:
+        with self.lock():
+            submitted = sum(source == self.source for source in state.handles.values())
+        if mine + submitted >= letters.MOST_SUBMITTED:
             return f"you made {letters.MOST_SUBMITTED} submissions to this run, which is the limit"
         if any(each.settings == point and list(each.edits) == edits for each in waiting):
             return "the same submission waits already"
-        workshop = self._made_by()
-        candidate = workshop.make(design)
+        candidate = self._made_by().make(design)
         if isinstance(candidate, Impossible):
             return f"it cannot be planned: {' '.join(candidate.codes)} {candidate.detail}"
-        if candidate.key == workshop.key(self._space().start):
-            return "it is the kernel of the start"
-        known = state.by_key.get(candidate.key)
-        return None if known is None else f"it is the kernel of proposal {known}: {self._outcome(candidate.key)}"
+        known = self._outcome(candidate.key)
+        return f"it is not new: {known}" if known else None
 
 
 def _unicode(text: str) -> None:

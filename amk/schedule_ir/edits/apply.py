@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import singledispatch
-from typing import Any
+from typing import Any, Final
 
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.edits import kinds
@@ -21,6 +21,8 @@ from amk.schedule_ir.edits.tree import Branch, Leaf, of_node, renamed, tree, wal
 from amk.schedule_ir.ops import SignalOp, WaitOp
 from amk.schedule_ir.schedule import Schedule, Signal, Step, Wait
 
+SHORT: Final = 4
+"""Entries of a column, of which fewer are said one by one."""
 Replan = Callable[[Schedule, kinds.Knobs], Schedule]
 """The plan with those settings of the planner, the problem that of the schedule; or an AmkError."""
 
@@ -63,12 +65,30 @@ def edit_text(edit: kinds.Edit) -> str:
     """The edit on one line."""
     fields = {k: v for k, v in edit.model_dump(mode="json", exclude_defaults=True).items() if k != "do"}
     fields = {k: v for k, v in fields.items() if not isinstance(v, dict) or k in ("to", "value", "at_least")}
-    words = (f"{k} {_place(v) if k == 'to' else v}" for k, v in fields.items())
+    said: Mapping[str, Callable[[Any], str]] = {"to": _place, "column": _column}
+    words = (f"{k} {said.get(k, str)(v)}" for k, v in fields.items())
     return f"{edit.do.replace('_', ' ')}: {', '.join(words)}"[:300]
 
 
 def _place(place: Mapping[str, str]) -> str:
     return f"{place['at']} {place['of']}"
+
+
+def _column(column: Sequence[int]) -> str:
+    """What is alike in a row, and what counts on evenly, in few words: `[52 x 1, 6 x 2]`, `[0 to 84 by 2]`."""
+    parts, at = [], 0
+    while at < len(column):
+        end = at + 1
+        step = column[end] - column[at] if end < len(column) else 0
+        while end < len(column) and column[end] - column[end - 1] == step:
+            end += 1
+        if end - at < SHORT:
+            end = at + 1
+            parts.append(str(column[at]))
+        else:
+            parts.append(f"{column[at]} to {column[end - 1]} by {step}" if step else f"{end - at} x {column[at]}")
+        at = end
+    return f"[{', '.join(parts)}]"
 
 
 @singledispatch
