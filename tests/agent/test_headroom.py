@@ -49,7 +49,7 @@ def test_the_error_is_that_of_todays_constants() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "known", "helps"),
+    ("change", "error_words", "helps"),
     [
         ({"target": "l4"}, "no plan was ever measured on l4", "(--dtype int8, int4-g128)"),
         ({"target": "h100"}, "of this kind (bf16, one sequence) on h100: median error ", "(--dtype int8, int4-g128)"),
@@ -59,7 +59,7 @@ def test_the_error_is_that_of_todays_constants() -> None:
     ],
 )  # fmt: skip
 def test_what_is_known_and_what_helps_is_of_the_run(
-    make_loop: MakeLoop, change: dict[str, Any], known: str, helps: str
+    make_loop: MakeLoop, change: dict[str, Any], error_words: str, helps: str
 ) -> None:
     loop = make_loop(Local(), evals=1)
     loop.run()
@@ -67,7 +67,7 @@ def test_what_is_known_and_what_helps_is_of_the_run(
     assert run is not None
     loop.state.run = run.model_copy(update={"floor_ms": tuple(0.99 * each for each in ms), **change})
     _, error, near = foretold(loop.state)
-    assert f"; here: {known}" in error and near.endswith(helps)
+    assert f"; here: {error_words}" in error and near.endswith(helps)
     assert f"`amk bench --gpu {loop.state.run.target} --share`" in near
 
 
