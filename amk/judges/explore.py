@@ -4,8 +4,8 @@ Property: none of its own; it states what deadlock, race, must-happen-before and
 
 * `explore` visits every reachable cut (explicit state).
 * `explore_memory` visits every reachable (cut, memory) and collects the reads that go wrong in some interleaving.
-* `withheld` is the maximal cut reachable without a given set of events; two events race iff both are enabled in the
-  maximal cut reachable without either. Polynomial per pair, for systems whose cuts are too many to visit.
+* `cut_without` is the maximal cut reachable without a given set of events; two events race iff both are enabled in the
+  one without either. Polynomial per pair, for systems whose cuts are too many to visit.
 
 Shares nothing with the clocks, the frontier or the greedy run of the validator.
 
@@ -226,7 +226,7 @@ def must_precede(code: Programs, before: int, after: int) -> bool:
 
 
 def races_by_definition(system: System, keep_sums: bool = False) -> frozenset[Pair]:
-    """Racing pairs (or, if asked, unordered float accumulations), one withheld greedy run per pair."""
+    """Racing pairs (or, if asked, unordered float accumulations), one greedy run without its first event per pair."""
     code = Programs(system)
     relation = code.unordered_sum if keep_sums else code.conflict
     return frozenset(

@@ -6,7 +6,7 @@ can[b, a] = b starts although a never ends is the least solution of
     end[b] = can[b] without b  and, for every segment s that writes words which b reads,  can[s]
 with p the segment before b in its agent, found by repeating until nothing is added. Lanes store and find words one by
 one: a word says that its segment has started, to what follows the segment that reads it, and nothing about what else
-these two do. Counters only grow, so what can start stays able to. Columns, one per withheld segment, are bits of
+these two do. Counters only grow, so what can start stays able to. Columns, one per segment left out, are bits of
 integers, some thousands at once: those that follow each other in one complete execution. Whatever runs before the first
 of them runs without them too, and once no agent gets on in any column, nothing later does.
 """
@@ -145,7 +145,7 @@ class Order:
             self.waits.append(mine)
 
     def started(self, columns: IntArray) -> Iterator[tuple[list[int], list[tuple[int, int]]]]:
-        """In parts, withheld segments, these and perhaps more, and all (segment, bits) where the segment starts without
+        """In parts, segments left out, these and perhaps more, and all (segment, bits) where the segment starts without
         some of them although they come before it in the execution: bit i is of the i-th."""
         wanted = columns.tolist()
         if self.known is not None and set(wanted) <= set(self.known[0]):

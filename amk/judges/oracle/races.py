@@ -1,4 +1,4 @@
-"""Races by their definition: of two segments that share a byte which one of them writes, withholding the one that comes
+"""Races by their definition: of two segments that share a byte which one of them writes, leaving out the one that comes
 first in some execution must keep the other from ever starting. By which edges depends on what they do:
 
     a write, then any access of plain memory, or another write of tagged words     fence
@@ -6,7 +6,7 @@ first in some execution must keep the other from ever starting. By which edges d
     a read of tagged words, then a write of a later tag                            block
 
 Tags of a word only grow: a write with no later tag than another's before it, or a read of an earlier one, is a race
-too. The pairs are not listed: per withheld segment one bit says where it touches what (`order.Order.started`).
+too. The pairs are not listed: for each segment that is left out one bit says where it touches what (`order.Order.started`).
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def _unordered(order: Order, earlier: Side, later: Side) -> tuple[int, int] | No
 
 
 class Users:
-    """Which withheld segments touch a stretch, as bits."""
+    """Which of the segments that are left out touch a stretch, as bits."""
 
     def __init__(self, part: list[int], rows: dict[int, list[tuple[int, int, int]]]) -> None:
         together: defaultdict[tuple[int, int, int], int] = defaultdict(int)

@@ -64,7 +64,7 @@ def ways(schedule: Schedule, tokens: int) -> list[tuple[int, ...]]:
 
 
 def evaluated(schedule: Schedule) -> dict[Key, Evaluated]:
-    """What was found for schedules with these surroundings; it is added to."""
+    """What was found for schedules with this environment; it is added to."""
     left_out = {"name", "plan", "target", "launch", "counters", "programs"}
     key = f"{schedule.launch.workers} {schedule.model_dump_json(exclude=left_out)}"
     known = _EVALUATED.setdefault(key, {})

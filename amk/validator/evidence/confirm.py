@@ -133,7 +133,7 @@ class Confirmer:
     def _over_in_time(self, clash: Clash) -> bool:
         """Whether one of the two is a read that is over before the other starts: no fence has to make it visible.
 
-        By definition: the write does not run as long as the read is withheld. Fences are fewer edges than words, so the
+        By definition: the write does not run as long as the read does not. Fences are fewer edges than words, so the
         question is put to a system of its own.
         """
         sides = sorted(clash.sides, key=lambda side: side[2] != READ)
