@@ -6,7 +6,8 @@ first in some execution must keep the other from ever starting. By which edges d
     a read of tagged words, then a write of a later tag                            block
 
 Tags of a word only grow: a write with no later tag than another's before it, or a read of an earlier one, is a race
-too. The pairs are not listed: for each segment that is left out one bit says where it touches what (`order.Order.started`).
+too. The pairs are not listed: for each segment that is left out one bit says where it touches what
+(`order.Order.started`).
 """
 
 from __future__ import annotations

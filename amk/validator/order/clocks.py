@@ -6,8 +6,8 @@ Property: ``P(b)[w]`` = number of first events of agent ``w`` that finish before
     K(c,t)[w] = smallest x such that the producers p of c with P*(p)[w] <= x signal at least t - init(c) in all
 
 that is, the (t - init)-th smallest of P*(p)[w], weighted by increment. The clocks are the greatest fixpoint: "event i
-of w blocks b if it does not run" is  P(b)[w] > i, and b is blocked through (c, t) iff the producers that are not blocked signal
-too little.
+of w blocks b if it does not run" is  P(b)[w] > i, and b is blocked through (c, t) iff the producers that are not
+blocked signal too little.
 
 Assumptions: those of the system class (increment-only counters, waits ``c >= t``, finite programs).
 
