@@ -42,9 +42,9 @@ class ImpliedOrder:
     """What only partial thresholds order, for a node that several agents of its worker carry on.
 
     Algorithm: the definition. If x does not run, every agent of its worker stops at the first node whose past contains
-    x (`hi`: exact, as local waits are conjunctive); run everything else of the inter-CTA system greedily; x < y iff y, or a
-    node of an agent wholly before y, never runs. Nodes with equal exits share a run. Where every wait of the inter-CTA
-    system is conjunctive the intervals say all this already and nothing is run.
+    x (`hi`: exact, as local waits are conjunctive); run everything else of the inter-CTA system greedily; x < y iff y,
+    or a node of an agent wholly before y, never runs. Nodes with equal exits share a run. Where every wait of the
+    inter-CTA system is conjunctive the intervals say all this already and nothing is run.
 
     Cost: one greedy run of the inter-CTA system per distinct set of exits, up to `MAX_STEPS` events in all; pairs
     beyond that count as unordered, which is sound (`verify` then asks the flat check).
