@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from amk.models.matrices import MATRICES
+from amk.planner.champions import champion_of
 from amk.planner.decode import plan
 from amk.planner.formats import Layered, runs_of
 from amk.planner.settings import PRESETS, STARTS
@@ -39,14 +40,22 @@ def replanned(schedule: Schedule, knobs: Knobs) -> Schedule:
 
 
 def tuned_changes(schedule: Schedule) -> dict[str, Value]:
-    """The settings that the planner chose for a plan of a preset, as far as they differ from the preset's."""
+    """The settings that the planner chose for a plan of a preset, as far as they differ from the preset's.
+
+    None for a champion (champions.py): settings do not say its edits, and the preset alone gives it.
+    """
     preset = STARTS[schedule.plan]
     asked = replace(
         preset, batch=schedule.batch, live=schedule.live, rows=schedule.rows, accepts=schedule.accepts,
         tree=schedule.tree, headless=schedule.headless, sampling=mode_of(schedule), kv_dtype=schedule.kv.dtype,
+        max_tokens=schedule.launch.max_tokens,
     )  # fmt: skip
-    workers, context = schedule.launch.workers, schedule.kv.context
-    found = tuned(asked, schedule.model, schedule.target, formats_of(schedule), workers, context)
+    workers, context, formats = schedule.launch.workers, schedule.kv.context, formats_of(schedule)
+    if champion_of(schedule.model, schedule.target, formats, asked) is not None:
+        default = plan(schedule.model, schedule.target, settings=asked, formats=formats, max_context=context)
+        if default == schedule:
+            return {}
+    found = tuned(asked, schedule.model, schedule.target, formats, workers, context)
     return Space.around(asked).changes(found, asked)
 
 

@@ -21,6 +21,7 @@ from amk.commands import measured_runs as measured_runs_of
 from amk.commands.bench_share import share
 from amk.models.model import load_model
 from amk.planner import decode as planner_of
+from amk.planner.champions import Champion, champions
 from amk.planner.decode import plan
 from amk.planner.formats import formats
 from amk.planner.replan import tuned_changes
@@ -99,7 +100,7 @@ def test_a_version_with_other_defaults_plans_what_was_measured(sent: Path, monke
 def test_a_shared_row_names_what_the_planner_chose() -> None:
     """Planned anew from its preset and these, it is the same schedule, for every kind of plan that is tuned."""
     for name, form, batch in (
-        ("llama3.2-1b", "int8", 1), ("llama3-8b", "int4-g128", 1), ("llama3-8b", "bf16", 8), ("llama3.2-1b", "bf16", 1)
+        ("llama3-8b", "int8", 1), ("llama3-8b", "int4-g128", 1), ("llama3-8b", "bf16", 8), ("llama3.2-1b", "bf16", 1)
     ):  # fmt: skip
         schedule = plan(
             load_model(name), load_target("h200"), settings=replace(FAST, batch=batch), formats=formats(form),
@@ -112,6 +113,17 @@ def test_a_shared_row_names_what_the_planner_chose() -> None:
         again = plan(schedule.model, schedule.target, settings=named, formats=formats(form), max_context=2048)
         assert schedule_hash(again) == schedule_hash(schedule)
     assert tuned_changes(plan(load_model("smollm2-135m"), load_target("l4"), max_context=2048)) == {}
+
+
+@pytest.mark.parametrize("champion", champions(), ids=lambda each: f"{each.model}-{each.dtype}")
+def test_a_shared_row_of_a_champion_names_its_preset_alone(champion: Champion) -> None:
+    model, target, wanted = load_model(champion.model), load_target(champion.target), formats(champion.dtype)
+    schedule = plan(model, target, formats=wanted, max_context=2048)
+    assert tuned_changes(schedule) == {}
+    again = measured_runs_of._planned(model.name, target.name, FAST, 2048, champion.dtype)
+    assert again == schedule, "whoever learns from it plans the same"
+    own = plan(model, target, formats=wanted, max_context=2048, workers=target.sms)
+    assert tuned_changes(own), "the planner's plan is told by its settings"
 
 
 @pytest.mark.turns(4)
