@@ -71,6 +71,17 @@ def test_what_is_known_and_what_helps_is_of_the_run(
     assert f"`amk bench --gpu {loop.state.run.target} --share`" in near
 
 
+def test_the_error_is_that_of_every_position(make_loop: MakeLoop) -> None:
+    loop = make_loop(Local(), evals=1)
+    loop.run()
+    run = loop.state.run
+    assert run is not None
+    short, long = (run.model_copy(update={"target": "h200", "positions": (pos,)}) for pos in (128, 16_384))
+    both = run.model_copy(update={"target": "h200", "positions": (1, 128, 16_384)})
+    assert "long context" not in headroom.known_error_of(short) and "long context" in headroom.known_error_of(long)
+    assert headroom.known_error_of(both) == f"{headroom.known_error_of(short)}; {headroom.known_error_of(long)}"
+
+
 @pytest.mark.turns(16)
 @pytest.mark.parametrize(("share", "near"), [(0.99, True), (0.1, False)])
 def test_a_simulated_search_near_the_floor_stops_with_candidates(make_loop: MakeLoop, share: float, near: bool) -> None:

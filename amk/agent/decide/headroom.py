@@ -102,9 +102,9 @@ def foretold(state: State) -> list[str]:
 
 
 def known_error_of(run: RunStarted) -> str:
-    """How far predictions of such plans were off, at the run's first position."""
-    kind = named_kind(run.dtype == "bf16", run.batch, run.positions[0])
-    return error_of_kind(run.target, kind, constants=run.constants)
+    """How far predictions of such plans were off, for each kind that the run's positions are of."""
+    kinds = dict.fromkeys(named_kind(run.dtype == "bf16", run.batch, pos) for pos in run.positions)
+    return "; ".join(error_of_kind(run.target, kind, constants=run.constants) for kind in kinds)
 
 
 def _helps(run: RunStarted) -> Iterator[str]:
