@@ -2,8 +2,8 @@
 
 An entry is for one shape of model, one weight format and one GPU, for one sequence with a bf16 cache that has as many
 splits as the plan that was measured. Its edits name steps, so they fit every length of the cache with those splits.
-Where one of them does not apply, as behind another choice of the token, the planner's own plan stands. A test decides
-every entry at several lengths.
+Where one of them does not apply, the planner's own plan stands. Searches measure greedy choice; a plan that draws has
+the same edits, and its time was not measured. A test verifies every entry at several lengths of the cache.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def replanned(schedule: Schedule, knobs: Knobs) -> Schedule:
 def tuned_changes(schedule: Schedule) -> dict[str, Value]:
     """The settings that the planner chose for a plan of a preset, as far as they differ from the preset's.
 
-    None for a champion (champions.py): settings do not say its edits, and the preset alone gives it.
+    A champion (champions.py) has no such settings: its edits are none, and the preset alone gives it.
     """
     preset = STARTS[schedule.plan]
     asked = replace(

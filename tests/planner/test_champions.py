@@ -51,7 +51,7 @@ def test_a_champion_is_the_best_of_its_record(champion: Champion) -> None:
     assert champion.gain == pytest.approx(run["best_found_faster_by"], abs=0.001), "as compared in a fresh process"
 
 
-@pytest.mark.parametrize("context", [2048, 8192, 32_768])
+@pytest.mark.parametrize("context", [961, 2048, 8192, 32_768])
 @pytest.mark.parametrize("champion", CHAMPIONS, ids=lambda each: f"{each.model}-{each.dtype}")
 def test_a_champion_is_the_default_and_safe(champion: Champion, context: int) -> None:
     context = min(context, load_model(champion.model).max_context)
