@@ -1,7 +1,7 @@
 """Plans that searches on a GPU found faster than the planner's, each as what it differs in: settings, then edits.
 
-An entry is for one shape of model, one weight format and one GPU, for one sequence with a bf16 cache that has as many
-splits as the plan that was measured. Its edits name steps, so they fit every length of the cache with those splits.
+An entry is for one shape of model, one weight format, one GPU and one number of sequences, with a bf16 cache that has
+as many splits as the plan that was measured. Its edits name steps, so they fit every length of the cache with those splits.
 Where one of them does not apply, the planner's own plan stands. Searches measure greedy choice; a plan that draws has
 the same edits, and its time was not measured. A test verifies every entry at several lengths of the cache.
 """
@@ -41,7 +41,7 @@ SHAPE = (
 
 
 class Champion(BaseModel):
-    """splits: of the cache of the plan that was measured. gain: log speed over the planner's plan. settings: values
+    """batch: sequences decoded together. splits: of the cache of the plan that was measured. gain: log speed over the planner's plan. settings: values
     that differ from the planner's. record: of the search, in the repository.
     """
 
@@ -50,15 +50,16 @@ class Champion(BaseModel):
     model: str
     target: str
     dtype: str
+    batch: Annotated[int, Field(ge=1)]
     splits: Annotated[int, Field(ge=1)]
     gain: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     settings: Mapping[str, Value]
     edits: Annotated[tuple[Edit, ...], Field(strict=False)]
     record: str
 
-    def fits(self, model: ModelSpec, target: Target, runs: Layered) -> bool:
+    def fits(self, model: ModelSpec, target: Target, runs: Layered, batch: int) -> bool:
         """Whether it is of this problem."""
-        if (self.target, self.dtype) != (target.name, label_of(runs)):
+        if (self.target, self.dtype, self.batch) != (target.name, label_of(runs), batch):
             return False
         measured = load_model(self.model)
         return all(getattr(measured, name) == getattr(model, name) for name in SHAPE)
@@ -84,6 +85,6 @@ def champions(path: Path = SHIPPED) -> tuple[Champion, ...]:
 
 def champion_of(model: ModelSpec, target: Target, runs: Layered, settings: Settings) -> Champion | None:
     """The entry for a plan of these settings, if it is the fast one and there is one."""
-    if replace(settings, sampling=FAST.sampling, max_tokens=FAST.max_tokens) != FAST:
+    if replace(settings, batch=FAST.batch, sampling=FAST.sampling, max_tokens=FAST.max_tokens) != FAST:
         return None
-    return next((entry for entry in champions() if entry.fits(model, target, runs)), None)
+    return next((entry for entry in champions() if entry.fits(model, target, runs, settings.batch)), None)

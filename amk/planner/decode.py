@@ -105,7 +105,7 @@ def _sized(
 
     The sums of lm_head for a batch lie in global memory where shared memory does not hold them.
     """
-    chosen = settings.workers if workers is None else workers
+    chosen = changes.get("workers", settings.workers) if workers is None else workers
     count = choose_workers(model, target, settings.batch, settings.ctas_per_sm) if chosen is None else chosen
     _require_batch(settings)
     if model.slice is not None:

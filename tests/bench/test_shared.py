@@ -115,14 +115,15 @@ def test_a_shared_row_names_what_the_planner_chose() -> None:
     assert tuned_changes(plan(load_model("smollm2-135m"), load_target("l4"), max_context=2048)) == {}
 
 
-@pytest.mark.parametrize("champion", champions(), ids=lambda each: f"{each.model}-{each.dtype}")
+@pytest.mark.parametrize("champion", champions(), ids=lambda each: f"{each.model}-{each.dtype}-{each.batch}")
 def test_a_shared_row_of_a_champion_names_its_preset_alone(champion: Champion) -> None:
     model, target, wanted = load_model(champion.model), load_target(champion.target), formats(champion.dtype)
-    schedule = plan(model, target, formats=wanted, max_context=2048)
+    preset = replace(FAST, batch=champion.batch)
+    schedule = plan(model, target, settings=preset, formats=wanted, max_context=2048)
     assert tuned_changes(schedule) == {}
-    again = measured_runs_of._planned(model.name, target.name, FAST, 2048, champion.dtype)
+    again = measured_runs_of._planned(model.name, target.name, preset, 2048, champion.dtype)
     assert again == schedule, "whoever learns from it plans the same"
-    own = plan(model, target, formats=wanted, max_context=2048, workers=target.sms)
+    own = plan(model, target, settings=preset, formats=wanted, max_context=2048, workers=target.sms)
     assert tuned_changes(own), "the planner's plan is told by its settings"
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -121,10 +121,8 @@ def read(paths: Sequence[Path]) -> Lessons:
 
 def default_lessons(problem: Problem) -> Lessons:
     """What makes the planner's plan of this problem the default one, where a search had found that (champions.py)."""
-    if problem.batch != 1:
-        return Lessons()
     model, target = load_model(problem.model), load_target(problem.target)
-    champion = champion_of(model, target, layered(model, formats(problem.dtype)), FAST)
+    champion = champion_of(model, target, layered(model, formats(problem.dtype)), replace(FAST, batch=problem.batch))
     if champion is None:
         return Lessons()
     lesson = Lesson(
