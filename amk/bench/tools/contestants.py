@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import ast
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +19,27 @@ from amk.schedule_ir.schedule import Schedule
 from amk.targets.target import load_target
 
 
+CHANGES = (
+    "`warps=10; chunk_bytes=4096` -> the default plan with these fields, whose values are Python literals or quotients "
+    "of numbers; an empty one is the default plan. Or @FILE, a schedule."
+)
+
+
 def settings_of(changes: str, fast: Settings) -> Settings:
-    """`warps=10; chunk_bytes=4096` -> the default plan with these fields, whose values are Python literals or quotients
-    of numbers. fast: the settings of the default plan.
+    """The settings of a contestant. fast: those of the default plan. ValueError for a field that is none and for a
+    value that is no literal.
     """
     values: dict[str, Any] = {}
     for part in filter(None, (p.strip() for p in changes.split(";"))):
         name, _, text = part.partition("=")
         above, quotient, below = text.partition("/")
-        value = ast.literal_eval(above.strip())
-        values[name.strip()] = value / ast.literal_eval(below.strip()) if quotient else value
+        try:
+            value = ast.literal_eval(above.strip())
+            values[name.strip()] = value / ast.literal_eval(below.strip()) if quotient else value
+        except (SyntaxError, TypeError, ZeroDivisionError) as error:
+            raise ValueError(f"'{part}' is not FIELD=VALUE") from error
+    if unknown := values.keys() - {field.name for field in fields(Settings)}:
+        raise ValueError(f"no setting is called {', '.join(sorted(unknown))}")
     return replace(fast, plan="custom", **values) if values else fast
 
 
@@ -58,5 +69,11 @@ def parse(argv: Sequence[str], description: str | None = None) -> argparse.Names
     parser.add_argument("--processes", type=int, default=16)
     parser.add_argument("--record", type=Path, help="write the results to this JSON file")
     parser.add_argument("--base", default="", help="changes of the contestant that the others are compared with")
-    parser.add_argument("changes", nargs="+", help=f"{settings_of.__doc__} Or @FILE, a schedule.")
-    return parser.parse_args(argv)
+    parser.add_argument("changes", nargs="+", help=CHANGES)
+    arguments = parser.parse_args(argv)
+    for changes in (arguments.base, *arguments.changes):
+        try:
+            _ = changes.startswith("@") or settings_of(changes, FAST)
+        except ValueError as error:
+            parser.error(str(error))
+    return arguments
