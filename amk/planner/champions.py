@@ -1,9 +1,9 @@
 """Plans that searches on a GPU found faster than the planner's, each as what it differs in: settings, then edits.
 
 An entry is for one shape of model, one weight format, one GPU and one number of sequences, with a bf16 cache that has
-as many splits as the plan that was measured. Its edits name steps, so they fit every length of the cache with those splits.
-Where one of them does not apply, the planner's own plan stands. Searches measure greedy choice; a plan that draws has
-the same edits, and its time was not measured. A test verifies every entry at several lengths of the cache.
+as many splits as the plan that was measured. Its edits name steps, so they fit every length of the cache with those
+splits. Where one of them does not apply, the planner's own plan stands. Searches measure greedy choice; a plan that
+draws has the same edits, and its time was not measured. A test verifies every entry at several lengths of the cache.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ SHAPE = (
 
 
 class Champion(BaseModel):
-    """batch: sequences decoded together. splits: of the cache of the plan that was measured. gain: log speed over the planner's plan. settings: values
-    that differ from the planner's. record: of the search, in the repository.
+    """batch: sequences decoded together. splits: of the cache of the plan that was measured. gain: log speed over the
+    planner's plan. settings: values that differ from the planner's. record: of the search, in the repository.
     """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")

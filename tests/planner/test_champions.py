@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -45,7 +46,7 @@ def planned(champion: Champion, context: int, settings: Settings | None = None, 
 
 def is_of(champion: Champion, words: list[str]) -> bool:
     """Whether a search's command is of its problem."""
-    options = dict(zip(words, words[1:], strict=False))
+    options = dict(pairwise(words))
     names = (options["--model"], options["--gpu"], options["--dtype"], int(options.get("--batch", 1)))
     return names == (champion.model, champion.target, champion.dtype, champion.batch)
 

@@ -18,7 +18,6 @@ from amk.schedule_ir.codec import load_schedule
 from amk.schedule_ir.schedule import Schedule
 from amk.targets.target import load_target
 
-
 CHANGES = (
     "`warps=10; chunk_bytes=4096` -> the default plan with these fields, whose values are Python literals or quotients "
     "of numbers; an empty one is the default plan. Or @FILE, a schedule."
