@@ -24,6 +24,7 @@ from amk.bench.table.ablation import (
     pairs,
     parts_of,
     summary,
+    unfed,
     unmet,
     variants,
 )
@@ -137,6 +138,15 @@ def test_an_unmet_schedule_lacks_just_the_barrier_before_each_product(codes: Sch
     before, after = ops(codes), ops(unmet(codes))
     expected = [op for n, op in enumerate(before) if not (op == "barrier" and before[n + 1 : n + 2] == ["gemv"])]
     assert after == expected and len(before) - len(after) == before.count("gemv") > 0
+
+
+def test_an_unfed_schedule_lacks_just_the_wait_for_the_input_of_down(schedule: Schedule) -> None:
+    def waits(some: Schedule) -> list[str]:
+        return [wait.counter for program in some.programs for step in steps_of(program.body) for wait in step.waits]
+
+    assert waits(unfed(schedule)) == [counter for counter in waits(schedule) if counter != "act"] != waits(schedule)
+    with pytest.raises(AmkError, match="AMK005"):
+        unfed(plan(PLAIN, load_target("h200"), settings=replace(FAST, warps=4), max_context=256, workers=4))
 
 
 def test_nothing_is_multiplied_and_everything_is_still_copied_and_signalled(

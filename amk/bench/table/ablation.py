@@ -39,10 +39,13 @@ PARTS = {
     "words": "every second fetch of a vector is not made, and stands for the one before it",
     "meeting": "no barrier between staging and its product: a warp multiplies when its own share is there",
     "conversion": "a vector for codes is stored as it was read: no scales, no digits",
+    "input": "the counter that says that the input of `down` is there is not waited for",
 }
 """Names in the order of the bits of AMK_ABLATION."""
 
 WAITS = "waits"
+INPUT = "act"
+"""The counter of the input of `down`."""
 PARTS_OF_PAIRS = tuple(name for name in PARTS if name != WAITS)
 WORK = ("waits", "staging", "sums", "product", "fence", "attention", "argmax")
 """All of a worker but its copies."""
@@ -67,13 +70,15 @@ def variants(parts: Sequence[str] = PARTS_OF_PAIRS) -> list[Parts]:
 
 
 def ablated_source(schedule: Schedule, parts: Parts) -> str:
-    """The translation unit without `parts`. AMK005 for none, which is the product's own kernel; AMK601 for a target
-    whose rings are not filled by bulk copies."""
+    """The translation unit without `parts`. AMK005 for none, which is the product's own kernel, and where the input of
+    `down` is behind no counter; AMK601 for a target whose rings are not filled by bulk copies."""
     schedule.target.require("bulk_copy", "an ablated kernel")
     if not parts:
         raise AmkError(Diagnostic("AMK005", "an ablation leaves something out"))
     if "meeting" in parts:
         schedule = unmet(schedule)
+    if "input" in parts:
+        schedule = unfed(schedule)
     return f"#define AMK_ABLATION {mask(parts)}u\n#define {KERNEL} {SYMBOL}\n{emit(schedule)}"
 
 
@@ -91,6 +96,26 @@ def _unmet(body: Sequence[Node]) -> tuple[Node, ...]:
         elif isinstance(node.op, GemvOp) and kept and isinstance(kept[-1], Step) and isinstance(kept[-1].op, BarrierOp):
             kept.pop()
         kept.append(node)
+    return tuple(kept)
+
+
+def unfed(schedule: Schedule) -> Schedule:
+    """The schedule whose `down` does not wait for its input. It has races; only ablations use it. AMK005 where the
+    words of that input say themselves that they are there."""
+    programs = tuple(p.model_copy(update={"body": _unfed(p.body)}) for p in schedule.programs)
+    if programs == schedule.programs:
+        raise AmkError(Diagnostic("AMK005", "the input of `down` is behind no counter"))
+    return schedule.model_copy(update={"programs": programs})
+
+
+def _unfed(body: Sequence[Node]) -> tuple[Node, ...]:
+    kept: list[Node] = []
+    for node in body:
+        if isinstance(node, Loop):
+            kept.append(node.model_copy(update={"body": _unfed(node.body)}))
+        else:
+            waits = tuple(wait for wait in node.waits if wait.counter != INPUT or wait.order != "acquire")
+            kept.append(node.model_copy(update={"waits": waits}))
     return tuple(kept)
 
 

@@ -27,6 +27,7 @@ inline constexpr bool kDeepRing = (kParts & 256) != 0;   // twice the slots, whi
 inline constexpr bool kNoWords = (kParts & 512) != 0;   // every second fetch of a vector is not made
 inline constexpr bool kNoMeeting = (kParts & 1024) != 0;  // no barrier before a product: the schedule is emitted without
 inline constexpr bool kNoConversion = (kParts & 2048) != 0;  // vectors for codes are stored as they were read, without scales
+inline constexpr bool kNoInput = (kParts & 4096) != 0;  // the input of `down` is not waited for: emitted without that wait
 
 }  // namespace ablation
 }  // namespace amk
