@@ -59,6 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gpus", type=int, metavar="N", help="use N such GPUs at once (default: 1; with --ray all)")
     parser.add_argument("--ray", metavar="ADDRESS", help="measure on a Ray cluster; local starts one on this machine")
     parser.add_argument("--dtype", choices=FORMATS, default="bf16", help="format of the weights (default: bf16)")
+    parser.add_argument("--lm-head-dtype", choices=FORMATS, help="format of lm_head (default: that of --dtype)")
     add_batch_choice(parser)
     parser.add_argument("--start", choices=STARTS, default="fast", help="plan to start from (default: fast)")
     parser.add_argument("--compare", choices=STARTS, help="at the end, measure the best found against this plan")
@@ -308,10 +309,12 @@ def _plan(arguments: argparse.Namespace, limits: Limits) -> Plan:
     model, target = load_model(arguments.model), load_target(arguments.gpu)
     if arguments.max_context < 2:
         raise AmkError(Diagnostic("AMK005", "--max-context: at least 2 positions are needed"))
+    of_head = None if arguments.lm_head_dtype == arguments.dtype else arguments.lm_head_dtype
     return Plan(
         model=model_named(arguments.model), target=target.name, start=arguments.start,
         seed=arguments.seed, context=min(arguments.max_context, model.max_context), proposer=arguments.proposer,
-        llm_model=arguments.llm_model, limits=limits, dtype=arguments.dtype, prior=not arguments.no_prior,
+        llm_model=arguments.llm_model, limits=limits, dtype=arguments.dtype, lm_head_dtype=of_head,
+        prior=not arguments.no_prior,
         batch=arguments.batch, constants=given_constants(arguments.constants, target),
     )  # fmt: skip
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 DEFAULT_EVALS = 200
 PROBLEM: dict[str, object] = {
-    "model": None, "gpu": None, "dtype": "bf16", "batch": 1, "start": "fast", "max_context": 8192,
-    "proposer": "portfolio", "seed": 0, "no_prior": False,
+    "model": None, "gpu": None, "dtype": "bf16", "lm_head_dtype": None, "batch": 1, "start": "fast",
+    "max_context": 8192, "proposer": "portfolio", "seed": 0, "no_prior": False,
 }  # fmt: skip
 """What a run is about, with what asks for nothing: a run that is resumed stays what it is."""
 LIMITS = {
@@ -180,7 +180,8 @@ def moved(arguments: argparse.Namespace, folder: Path) -> Plan | None:
         return None
     return Plan(
         model=run.model, target=run.target, context=run.context, start=run.start, seed=run.seed, proposer=run.proposer,
-        llm_model=run.llm_model, limits=limits_of(arguments, state.limits), dtype=run.dtype, prior=run.prior,
+        llm_model=run.llm_model, limits=limits_of(arguments, state.limits), dtype=run.dtype,
+        lm_head_dtype=run.lm_head_dtype, prior=run.prior,
         batch=run.batch, constants=run.constants,
     )  # fmt: skip
 

@@ -41,7 +41,7 @@ def summed_up(state: State, reference: str = "fast") -> dict[str, Any]:
         raise ValueError("the run was never begun")
     found = {
         "commands": commands(state, reference),
-        "model": run.model, "dtype": run.dtype, "back_end": run.backend, "seed": run.seed, "proposer": run.proposer,
+        "model": run.model, "dtype": run.weights, "back_end": run.backend, "seed": run.seed, "proposer": run.proposer,
         "prior": run.prior, "live_model_calls": sum(settled.live for settled in state.llm_settled),
         "dollars": round(state.dollars, 4), "sessions": len(state.sessions),
         "devices": sorted({c.device for c in state.calibrations}), "minutes": round(state.elapsed / 60, 2),
@@ -91,7 +91,8 @@ def commands(state: State, reference: str) -> list[str]:
     assert run is not None
     words = f"amk autoresearch --model {run.model} --dtype {run.dtype} --gpu {run.target}"
     batch = f" --batch {run.batch}" if run.batch > 1 else ""
-    first = f"{batch} --start {run.start}" + ("" if run.prior else " --no-prior")
+    head = f" --lm-head-dtype {run.lm_head_dtype}" if run.lm_head_dtype else ""
+    first = f"{head}{batch} --start {run.start}" + ("" if run.prior else " --no-prior")
     first += " --transfer FILE" if transferred(state) else ""
     compared = f" --compare {reference}" if state.references else ""
     found = []

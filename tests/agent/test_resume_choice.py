@@ -92,10 +92,12 @@ def test_a_run_of_something_else_is_passed_over_and_one_that_is_open_comes_last(
     begin(runs / "2-other dtype", "m-")
     begin(runs / "3-open", "m-", dtype="int8")
     begin(runs / "4-other seed", "m-", seed=5, dtype="int8")
+    begin(runs / "0-other head", "m+", dtype="int8", lm_head_dtype="bf16")
     with Journal(runs / "3-open"):
         assert taken(asked("--dtype", "int8", "--seed", "4"), capsys)[0] == "right"
         assert taken(asked("--dtype", "int8"), capsys)[0] == "other seed", "a seed that is not given asks for nothing"
         assert taken(asked(), capsys)[0] == "other seed"
+        assert taken(asked("--lm-head-dtype", "bf16"), capsys)[0] == "other head"
     assert taken(asked("--seed", "5"), capsys)[0] == "other seed"
     assert taken(asked("--dtype", "fp8"), capsys) == ("other seed", ""), "how it differs is said where it is opened"
     with pytest.raises(AmkError, match="AMK701"):

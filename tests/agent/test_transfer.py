@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from amk.agent.device.simulated import SimulatedBackend
-from amk.agent.gate.candidate import Candidate, Workshop, content_key
+from amk.agent.gate.candidate import Candidate, Workshop, content_key, workshop_of
 from amk.agent.gate.design import Design
 from amk.agent.journal.events import Decided, Gated, LeaseReserved, Limits, Measured, Proposed
 from amk.agent.journal.state import START
@@ -123,3 +123,15 @@ def test_the_default_plan_of_a_search_that_found_it_is_the_first_lesson() -> Non
     assert content_key(found.schedule) == content_key(default)
     assert not default_lessons(replace(asked, dtype="bf16")).lessons
     assert not default_lessons(replace(asked, batch=2)).lessons
+    assert not default_lessons(replace(asked, lm_head_dtype="bf16")).lessons
+
+
+def test_a_search_of_a_layout_with_another_head_plans_that_head() -> None:
+    asked = Plan(
+        "llama3-8b", "h200", 8192, "fast", 0, "portfolio", None, Limits(), dtype="int4-g128-zp", lm_head_dtype="bf16"
+    )
+    workshop = workshop_of(asked)
+    found = workshop.make(workshop.space("fast").start)
+    assert isinstance(found, Candidate)
+    stream = found.schedule.streams[0]
+    assert (stream.chunk("down", 0).format, stream.chunk("lm_head", 0).format) == ("int4-g128-zp", "bf16")

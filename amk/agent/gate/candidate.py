@@ -77,6 +77,8 @@ class Problem(Protocol):
     @property
     def dtype(self) -> FormatName: ...
     @property
+    def lm_head_dtype(self) -> FormatName | None: ...
+    @property
     def batch(self) -> int: ...
     @property
     def constants(self) -> Constants | None: ...
@@ -85,7 +87,8 @@ class Problem(Protocol):
 def workshop_of(problem: Problem) -> Workshop:
     """What makes the candidates of a run."""
     model, target = load_model(problem.model), load_target(problem.target)
-    return Workshop(model, target, problem.context, formats(problem.dtype), problem.batch, Simulator(problem.constants))
+    stored = formats(problem.dtype, problem.lm_head_dtype)
+    return Workshop(model, target, problem.context, stored, problem.batch, Simulator(problem.constants))
 
 
 def program_key(schedule: Schedule, source: str) -> str:

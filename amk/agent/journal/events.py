@@ -6,6 +6,8 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter
 
+from amk.models.matrices import label
+from amk.planner.formats import formats
 from amk.simulator.constants import Constants
 from amk.weights.weight_format import FormatName
 
@@ -46,6 +48,8 @@ class RunStarted(Event):
     model: Text
     target: Text
     dtype: FormatName
+    lm_head_dtype: FormatName | None = None
+    """That of lm_head, where it differs from the layers'."""
     context: int
     positions: tuple[int, ...]
     start: Text
@@ -66,6 +70,11 @@ class RunStarted(Event):
     """Bytes of a step of the start over the memory's bandwidth, at each position."""
     constants: Constants | None = None
     """Of the simulator, where the target's own are not used."""
+
+    @property
+    def weights(self) -> str:
+        """A short name of the formats."""
+        return label(formats(self.dtype, self.lm_head_dtype))
 
 
 class SessionStarted(Event):

@@ -122,7 +122,8 @@ def read(paths: Sequence[Path]) -> Lessons:
 def default_lessons(problem: Problem) -> Lessons:
     """What makes the planner's plan of this problem the default one, where a search had found that (champions.py)."""
     model, target = load_model(problem.model), load_target(problem.target)
-    champion = champion_of(model, target, layered(model, formats(problem.dtype)), replace(FAST, batch=problem.batch))
+    runs = layered(model, formats(problem.dtype, problem.lm_head_dtype))
+    champion = champion_of(model, target, runs, replace(FAST, batch=problem.batch))
     if champion is None:
         return Lessons()
     lesson = Lesson(

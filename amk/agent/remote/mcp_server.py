@@ -99,20 +99,22 @@ class Server:
             return self.look(request)
 
     def check_settings(
-        self, changes: dict[str, Any], model: str, gpu: str, dtype: FormatName = "bf16", batch: int = 1,
-        start: Start = "fast", constants: Constants | None = None, context: int = CONTEXT,
+        self, changes: dict[str, Any], model: str, gpu: str, dtype: FormatName = "bf16",
+        lm_head_dtype: FormatName | None = None, batch: int = 1, start: Start = "fast",
+        constants: Constants | None = None, context: int = CONTEXT,
     ) -> Trial:  # fmt: skip
         """Plan and validate a plan with `changes` for a model and a GPU, as a run with these arguments would, without
         one. Nothing is run or recorded. constants, context: as of `start_run`."""
         target, known = load_target(gpu), load_model(model)
         context = _positions(context, known)
-        workshop = Workshop(known, target, context, formats(dtype), batch)
+        workshop = Workshop(known, target, context, formats(dtype, lm_head_dtype), batch)
         space = workshop.space(start)
         settings = space.parse(changes)
         asked = RunStarted(
-            run="-", model=model, target=workshop.target.name, dtype=dtype, context=context,
-            positions=positions_within(context), start=start, settings={}, seed=0, proposer="mcp", backend="none",
-            simulated=True, limits=Limits(), manifest="", version=__version__, batch=batch,
+            run="-", model=model, target=workshop.target.name, dtype=dtype,
+            lm_head_dtype=lm_head_dtype, context=context, positions=positions_within(context),
+            start=start, settings={}, seed=0, proposer="mcp", backend="none", simulated=True, limits=Limits(),
+            manifest="", version=__version__, batch=batch,
             constants=constants and constants_of(constants, target),
         )  # fmt: skip
         return self._limited_look(
@@ -128,9 +130,9 @@ class Server:
         ]
 
     def start_run(
-        self, model: str, gpu: str, dtype: FormatName = "bf16", batch: int = 1, start: Start = "fast",
-        evaluations: int = 100, minutes: float = 30.0, seed: int = 0, constants: Constants | None = None,
-        context: int = CONTEXT,
+        self, model: str, gpu: str, dtype: FormatName = "bf16", lm_head_dtype: FormatName | None = None,
+        batch: int = 1, start: Start = "fast", evaluations: int = 100, minutes: float = 30.0, seed: int = 0,
+        constants: Constants | None = None, context: int = CONTEXT,
     ) -> RunSummary:  # fmt: skip
         """Start a search in a process of its own, which outlives this server; on a machine without the GPU it is
         simulated. It calls no language model and spends no money. How many may run, and how long, is limited.
@@ -139,6 +141,7 @@ class Server:
         context = _positions(context, load_model(model))
         target = load_target(gpu)
         words = ["--model", model, "--gpu", gpu, "--dtype", dtype, "--batch", str(batch), "--start", start]
+        words += ["--lm-head-dtype", lm_head_dtype] if lm_head_dtype else []
         words += ["--seed", str(seed), "--max-context", str(context)]
         gpu_constants = constants and constants_of(constants, target)
         name = self.searches.start(words, evaluations, minutes, gpu_constants)

@@ -21,7 +21,7 @@ def bounds(state: State, paths: Sequence[Path]) -> list[str]:
     for a file that is not there. Says so if there is none."""
     run = state.run
     assert run is not None
-    wanted = (run.model, run.dtype, run.target, run.start, run.batch)
+    wanted = (run.model, run.weights, run.target, run.start, run.batch)
     found: list[tuple[str, str, Ablation]] = []
     for path in paths:
         if not path.is_file():

@@ -129,7 +129,7 @@ def _facts(state: State) -> str:
     known = len(designs(state))
     unranked = f"{known} design{'' if known == 1 else 's'}, too few"
     rows = [
-        ("run", run.run), ("back end", run.backend), ("weights", run.dtype), ("sequences at a time", str(run.batch)),
+        ("run", run.run), ("back end", run.backend), ("weights", run.weights), ("sequences at a time", str(run.batch)),
         ("cache positions", str(run.context)), ("started from", run.start), ("seed", str(run.seed)),
         ("proposer", run.proposer), ("positions", ", ".join(map(str, run.positions))),
         ("sessions", str(state.session.session if state.session else 0)),

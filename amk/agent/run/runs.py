@@ -53,6 +53,7 @@ class Plan:
     llm_model: str | None
     limits: Limits
     dtype: FormatName = "bf16"
+    lm_head_dtype: FormatName | None = None
     prior: bool = True
     batch: int = 1
     constants: Constants | None = None
@@ -87,8 +88,9 @@ def start(journal: Journal, plan: Plan, backends: Sequence[Backend]) -> None:
     if not isinstance(candidate, Impossible):
         floors = tuple(simulated_floor_ms(candidate.schedule, pos, plan.constants) for pos in positions)
     first = RunStarted(
-        run=journal.folder.name, model=plan.model, target=plan.target, dtype=plan.dtype, context=plan.context,
-        positions=positions, start=plan.start, settings=space.point(space.start),
+        run=journal.folder.name, model=plan.model, target=plan.target, dtype=plan.dtype,
+        lm_head_dtype=plan.lm_head_dtype, context=plan.context, positions=positions,
+        start=plan.start, settings=space.point(space.start),
         seed=plan.seed, proposer=plan.proposer, llm_model=plan.llm_model, backend=backends[0].label,
         simulated=backends[0].simulated, limits=plan.limits, manifest=manifest.digest(frozen), version=__version__,
         prior=plan.prior, batch=plan.batch, floor_ms=floors, constants=plan.constants,

@@ -117,7 +117,7 @@ def standing_of(state: State) -> dict[str, Any]:
     if state.best == START and state.calibrations:
         best_ms = state.calibrations[-1].incumbent_ms
     return {
-        "run": run.run, "model": run.model, "gpu": run.target, "weights": run.dtype, "sequences": run.batch,
+        "run": run.run, "model": run.model, "gpu": run.target, "weights": run.weights, "sequences": run.batch,
         "positions": list(run.positions), "simulated": run.simulated, "evaluations": state.evals,
         "proposals": len(state.trials), "best": state.best, "speed_over_start": round(exp(-state.best_score), 5),
         "best_ms": list(best_ms), "floor_ms": list(run.floor_ms),
