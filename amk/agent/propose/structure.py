@@ -1,17 +1,20 @@
 """Structural search: children of the population by typed edits of the schedule.
 
-A child has a parent of the archive (half of the time the best) and is made in one of four ways: a drawn edit, of a
-kind that paid and at a place where the simulator sees time go; edits that were measured to pay elsewhere, merged; a
-knob turned under the edits, or knobs of another good plan; an edit left out, so that lists keep what matters. What the
-gate refused of edits is not proposed again. Where the run lets the simulator advise, of some children the one that it
-thinks fastest is proposed, with further changes on top where it thinks that they add to it. Once it has ranked badly
-what a device measured it is not asked any more.
+A child has a parent of the archive, half of the time the best. It is made in one of four ways:
 
-Beside other proposers, and where the simulator measures, what it says of a child is what it will say again, without the
-noise. Single edits of a good plan gain less there than a keep needs (+0.35% at most around the best plan that knobs
-reach for llama3-8b on an A100), and several at once are refused if one of them is. So a child is climbed to: changes
-that the simulator calls faster and the verdict SAFE are made on top of each other until they come to a keep. No child
-is looked at twice, and a climb that does not come to a keep costs no evaluation.
+* a drawn edit, of a kind that paid and at a place where the simulator sees time go;
+* edits that were measured to pay elsewhere, merged;
+* a knob turned under the edits, or knobs of another good plan;
+* an edit left out, so that lists keep what matters.
+
+Edits that the gate refused are not proposed again. Where the run lets the simulator advise, the child that it thinks
+fastest of some is proposed, with further changes on top where it thinks that they add to it. The run stops asking the
+simulator once it has ranked badly what a device measured.
+
+Where the simulator measures, its word on a child has no noise, so a child is climbed to. Single edits of a good plan
+gain less than a keep needs, and several at once are refused if one of them is. So changes that the simulator calls
+faster and the verdict SAFE are made on top of each other until they come to a keep. No child is looked at twice. A
+climb that does not come to a keep costs no evaluation.
 """
 
 from __future__ import annotations
