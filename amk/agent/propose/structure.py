@@ -47,8 +47,8 @@ wait for them, as it takes a second for a candidate."""
 CLEAR = 0.02
 """Simulated log gain over the parent at which no further child is looked at."""
 MOST_ON_TOP = {True: 4, False: 2}
-"""Changes that are tried on top of a child, until one adds nothing, where the simulator measures and where a device
-does: each may add less than a keep needs, and all together more, but where one is refused all are."""
+"""Changes that are tried on top of a child until one adds nothing, where the simulator measures and where a device
+does. Each may add less than a keep needs, and all together more. Where one is refused all are."""
 KNOBS = 1 / 3
 """Share of the children whose change is a knob where the simulator is sure: there are about as many of those as of all
 kinds of edits. Where a device measures a knob is a way like others: of 109 under the edits 3 came a pilot ahead of
@@ -236,8 +236,8 @@ class Structure:
         return None
 
     def _another(self, context: Context, elites: Sequence[Elite], rng: np.random.Generator) -> Elite:
-        """Any of them where the simulator is sure. Where a device measures, the further behind the best the less often:
-        children of what was more than 0.5% behind came ahead of the best in 2 of 168 cases on an H200, children of the
+        """Any of them where the simulator is sure. Where a device measures, the further behind the best the less often.
+        On an H200 children of what was more than 0.5% behind came ahead of the best in 2 of 168 cases, children of the
         best and of near misses in 15 of 147."""
         if self._sure(context):
             return elites[int(rng.integers(len(elites)))]
