@@ -27,26 +27,27 @@ def decode(
 ) -> Callable[..., Any]:
     """A function for `custom_generate` that decodes with amk.
 
-    source: what `amk.load` returned, or what it takes, with its `options`; of the checkpoint that the model of
-    transformers has. prompts: what reads them. streamer: one of transformers'; `generate` hands its own to no function.
-
-    Prompts by 'transformers': its model reads all tokens but the last of each sequence, without padding, in blocks of
-    prefill_chunk_size if generation_config says so. Its keys and values lie in amk's cache at once, without a copy,
-    where both have one type (float32 on the device cpu, the cache's bf16 on one GPU). They are copied layer by layer
-    where the types or devices differ, where the cache is fp8, and where heads are rotated in part (gpt_neox). They
-    serve this answer alone, as the model may have other weights than amk's: the next one is read from its first token.
-    amk reads prompts itself on the device emulator, for models that were loaded with states=True, where no cache is
-    free, and where more sequences than `LanguageModel.sequences` are decoded step by step.
-    Prompts by 'amk': what earlier texts left in the cache is not read again.
+    source: what `amk.load` returned, or what it takes, with its `options`. The model of transformers must have the same
+        checkpoint.
+    prompts: what reads them.
+        'transformers': its model reads all tokens but the last of each sequence, without padding, in blocks of
+        prefill_chunk_size if generation_config says so. Keys and values lie in amk's cache without a copy where both
+        have one type (float32 on the device cpu, the cache's bf16 on one GPU). They are copied layer by layer where
+        types or devices differ, where the cache is fp8, and where heads are rotated in part (gpt_neox). They serve this
+        answer alone, because the model may have other weights than amk's.
+        'amk': amk reads them, and reads nothing again that earlier texts left in the cache.
+        amk also reads them on the device emulator, for models that were loaded with states=True, where no cache is
+        free, and where more sequences than `LanguageModel.sequences` are decoded step by step.
+    streamer: one of transformers'. `generate` hands its own to no function.
 
     Greedy decoding and sampling, logits processors, stopping criteria, left padding and several sequences work as in
-    transformers. Sequences have one cache: greedy ones without processors are decoded one after the other, others read
+    transformers. Sequences share one cache. Greedy ones without processors are decoded one after the other; others read
     their texts again at every step. The function returns what `generate` returns: tokens i64 [sequences, length], or
     with return_dict_in_generate an object with `sequences`.
 
-    It raises AMK005 for unknown `prompts`, AMK012 for another model, AMK014 where the cache is full before transformers
-    ends the text, AMK015 for embeddings in the place of tokens, beam search, assisted decoding, guidance, and for
-    scores, attentions or hidden states.
+    It raises AMK005 for unknown `prompts`, AMK012 for another model, and AMK014 where the cache is full before
+    transformers ends the text. It raises AMK015 for embeddings in the place of tokens, beam search, assisted decoding
+    and guidance, and for scores, attentions or hidden states.
     """
     if prompts not in get_args(Prompts):
         raise AmkError(Diagnostic("AMK005", f"prompts={prompts!r} is not known", help="transformers or amk"))

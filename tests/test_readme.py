@@ -17,6 +17,9 @@ from tests.readme import architecture, bars, guesses, pages, records, speed
 
 LINK = re.compile(r"\((?:\.\./)*tests/records/([^)#]+)\)")
 TARGET = re.compile(r"\]\((?!https?:|mailto:)([^)\s#]*)(?:#([^)\s]+))?\)")
+DEFINITION = re.compile(r"^\[([^\]]+)\]: (\S+)$", re.MULTILINE)
+USE = re.compile(r"\[([^\[\]]+)\](?![(:\[])")
+"""Of links whose targets stand at the end of the page."""
 MODULE = re.compile(r"`((?:[\w.]+/)*\w+\.(?:py|cuh))`")
 PAGES = sorted(
     p
@@ -163,6 +166,9 @@ def test_links_and_names_of_modules_lead_somewhere(page: Path) -> None:
         places = (name, f"amk/{name}", f"{here}/{name}") if "/" in name else ()
         known = any(p in CODE for p in places) or any(p.endswith(f"/{name}") for p in CODE)
         assert known, f"`{name}` is not a file of this repository"
+    ends = dict(DEFINITION.findall(text))
+    assert [end for end in ends.values() if not (page.parent / end).exists()] == []
+    assert not ends or ends.keys() == set(USE.findall(text))
 
 
 OWN_NAME = re.compile(r"`((?:[a-z_]+/)*[a-z_]+\.py)`")

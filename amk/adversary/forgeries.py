@@ -1,8 +1,8 @@
 """Forged certificates for unsafe schedules: none may be accepted.
 
-A forgery starts from the best that can be said for the unsafe schedule (the times of a run if it has one, the greatest
-vectors that hold) or from the certificate of its safe twin, re-hashed, and is then mutated and spliced. The checker is
-asked each time; `python -m amk.adversary.forgeries --n 100000 --record FILE` is the long run.
+A forgery starts from the best that can be said for the unsafe schedule: the times of a run if it has one, or the
+greatest vectors that hold. Or it starts from the certificate of its safe twin, re-hashed. It is then mutated and
+spliced. The checker is asked each time; `python -m amk.adversary.forgeries --n 100000 --record FILE` is the long run.
 """
 
 from __future__ import annotations

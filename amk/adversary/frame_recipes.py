@@ -1,5 +1,5 @@
-"""Mistakes in what a schedule takes for granted: which constant is read, whose bytes they are, how wide a word is, that
-a wait is the same wait in every token, and that the op which makes a value is the one that this model has for it."""
+"""Mistakes in what a schedule takes for granted: which constant is read, whose bytes they are, how wide a word is. Also
+that a wait is the same wait in every token, and that the model's own op makes each value."""
 
 from __future__ import annotations
 

@@ -60,16 +60,18 @@ BASES: dict[str, Settings] = {
     "long": replace(PHASED, warps=2, kv_block=8),
     "long in blocks": replace(PHASED, warps=4, kv_block=8),
 }
-"""Plans that cases start from: epilogues in one warp, in all warps, with per-head counters, with tagged words, with
-copies held back until a result is out, with steps of three rows, of three that accept guesses, of four that are a tree,
-of two sequences at positions of their own, of three whose six KV heads are served in two turns, by a warp each or by
-two, of two sequences at positions of their own with weights in codes and `down` in two parts, with weights in codes
-alone, with those and attention's outputs in one block, of three rows and parts of all columns, of three rows and
-columns of o and `down` divided among two workers, with one warp each, with four layers, of which an analysis may look
-at fewer, with one worker, with tokens that are drawn, with ops of its own for each of four warps, with two sequences
-that draw, with vectors that lie in two layouts at once and end within a block, with attention's outputs reduced before
-they are staged in one block, with steps of nine rows, with hidden states that one warp cannot norm at once, and with
-such of LayerNorms and weights in codes."""
+"""Plans that cases start from. A name says what its plan adds to a plain one:
+
+fenced, wide: epilogues in one warp, in all warps. heads: per-head counters. tagged: flag words. held: copies held back
+until a result is out. rows, guesses, tree: steps of three rows, of three that accept guesses, of four that are a tree.
+nine rows: steps of nine. live: two sequences at positions of their own. turns, turns of two: three sequences whose six
+KV heads are served in two turns, by a warp each or by two. coded: as live, with weights in codes and `down` in two
+parts. digits: weights in codes. block: those and attention's outputs in one block. reduced: these are reduced before
+they are staged. parts: three rows and parts of all columns. divided: three rows, and columns of o and `down` divided
+among two workers. alone: one warp each. deep: four layers, of which an analysis may look at fewer. single: one worker.
+drawing, drawn batch: tokens that are drawn, also by two sequences. apart: ops of its own for each of four warps.
+layouts: vectors that lie in two layouts at once and end within a block. long: hidden states that one warp cannot norm
+at once. long in blocks: such of LayerNorms, and weights in codes."""
 MODELS = {
     "divided": TINY.model_copy(update={"ffn": 128}),
     "coded": TINY.model_copy(update={"ffn": 640}), "block": TINY.model_copy(update={"heads": 2, "kv_heads": 1}),

@@ -1,8 +1,8 @@
 """Plans whose warps each have ops of their own, and meet in twos and threes.
 
 All barriers of a plan are of all warps of a worker. Here one warp multiplies, one adds up and publishes rows, one
-stages what is multiplied, one serves a head, and no barrier is of all four; waits and signals are of the warp that
-needs or has made what is handed over.
+stages what is multiplied, one serves a head. No barrier is of all four. Waits and signals are of the warp that needs or
+has made what is handed over.
 """
 
 from __future__ import annotations

@@ -30,17 +30,19 @@ def layers(
 ) -> Layers:
     """Layers [first, stop) of a model, ready to be called with hidden states; a GpuLayers or an InterpretedLayers.
 
-    head: these are the last layers, and final norm and lm_head come behind them: logits come out.
-    model: a directory or GGUF file, or with `weights` a ModelSpec. weights: what has
-    `tensor(name, rows=slice) -> float32 array` for names such as 'l3.wq' (`amk.engine.checkpoints.checkpoint` lists
-    them); packed here, once. gpu: the target to plan for, default this machine's. device: where it runs. dtype,
-    kv_dtype, max_context: as in `amk.load`. schedule: run this one, of the same slice, instead of planning.
+    head: these are the last layers. Final norm and lm_head come behind them, and logits come out.
+    model: a directory or GGUF file, or with `weights` a ModelSpec.
+    weights: what has `tensor(name, rows=slice) -> float32 array` for names such as 'l3.wq'
+        (`amk.engine.checkpoints.checkpoint` lists them). They are packed here, once.
+    gpu: the target to plan for, default this machine's. device: where it runs.
+    dtype, kv_dtype, max_context: as in `amk.load`.
+    schedule: run this one, of the same slice, instead of planning.
 
-    The schedule is proved SAFE and its certificate, accepted by the checker, is the result's `certificate`.
+    The schedule is proved SAFE. The result's `certificate` was accepted by the checker.
 
-    Raises AmkError: AMK016 for a model that has no slices (LayerNorm), AMK011 for a plan that does not fit, AMK013 for
-    a checkpoint that is damaged, AMK602 without a usable GPU, AMK005 for anything else; ValueError
-    where the model has no such layers.
+    Raises AmkError: AMK011 for a plan that does not fit, AMK013 for a damaged checkpoint, AMK016 for a model that has
+    no slices (LayerNorm), AMK602 without a usable GPU, AMK005 for anything else. ValueError where the model has no such
+    layers.
     """
     return _called(
         model,

@@ -87,37 +87,36 @@ def load(
 
     model: a directory with config.json and safetensors, a GGUF file, a repository of the Hugging Face hub
         ('owner/name', needs huggingface_hub), or a name of `amk models` whose weights lie where `amk generate` looks.
-    gpu: the target to plan for; default: this machine's card, or the device 'cpu' where there is none, which a note
-        says.
+    gpu: the target to plan for. Default: this machine's card. Where there is none, the device is 'cpu', and a note says
+        so.
     dtype, lm_head_dtype, kv_dtype: formats of the planned weights and cache.
-    max_context: positions of the cache, in tokens; default: all that the model has (cpu) or that fit (cuda).
+    max_context: positions of the cache, in tokens. Default: all that the model has (cpu) or that fit (cuda).
     sampling: what the planned schedule can draw.
-    schedule: run this one instead of planning; it is proved SAFE before it runs.
-    device: 'cuda' runs a schedule on the GPU; 'cpu' computes with the weights as they are stored, in float32;
-        'interpreter' runs the schedule in numpy and 'emulator' its compiled code, both slowly.
+    schedule: run this one instead of planning. It is proved SAFE before it runs.
+    device: 'cuda' runs a schedule on the GPU. 'cpu' computes in float32 with the weights as they are stored.
+        'interpreter' runs the schedule in numpy, 'emulator' its compiled code; both are slow.
     formats: of every matrix, in place of `dtype` and `lm_head_dtype`.
     progress: called with (bytes packed, bytes in all).
     quantise: makes codes that the checkpoint does not hold.
     prefill: what reads prompts on the device cuda. 'kernel': the schedule, token by token. 'torch': matrix products of
-        torch, whose cache differs by the rounding of bf16. 'rows': a second schedule, of up to 64 tokens a step; it
-        needs no torch, but memory for weights of its own, and its cache differs likewise where these are codes.
-        'auto': torch where it can, for 6 tokens and more.
-    speculate: up to `draft_tokens` tokens are guessed and verified in one pass, which changes no answer. 'lookup'
-        guesses from the text; 'draft' asks the model `draft`, which is smaller, has the same tokens and runs on the
-        same device. A schedule that is planned for it has a row more than `draft_tokens`.
-    draft_steps: steps of guesses a launch, where a schedule runs. With more than one, which only 'lookup' knows,
-        guesses are accepted on the device between them.
-    draft_branches: ways in which 'lookup' guesses what comes next, `draft_tokens` in all of them; a pass verifies all.
+        torch, whose cache differs by the rounding of bf16. 'rows': a second schedule of up to 64 tokens a step. It
+        needs no torch, but memory for weights of its own; where these are codes, its cache differs likewise. 'auto':
+        torch where it can, for 6 tokens and more.
+    speculate: guess up to `draft_tokens` tokens and verify them in one pass, which changes no answer. 'lookup' guesses
+        from the text. 'draft' asks the model `draft`, which is smaller, has the same tokens and runs on the same
+        device. The planned schedule then has a row more than `draft_tokens`.
+    draft_steps: steps of guesses a launch, where a schedule runs. Only 'lookup' knows more than one; the device then
+        accepts guesses between steps.
+    draft_branches: ways in which 'lookup' guesses what comes next, `draft_tokens` in all of them. A pass verifies all.
     batch: texts that are computed at once, each for itself, 1 to 16. A schedule that is planned for more than one
-        verifies no guesses; one that is passed as `schedule` says itself how many it computes.
-    states: the model also returns hidden states and takes embeddings, as the device cpu always does. Two schedules run,
-        all layers and the output head, a launch of each for a token, and the host chooses, so answers take longer. One
+        verifies no guesses. One that is passed as `schedule` says itself how many it computes.
+    states: the model also returns hidden states and takes embeddings, as the device cpu always does. All layers and
+        the output head are schedules of their own, launched once a token. The host chooses, so answers take longer. One
         text at a time.
 
-    Raises AmkError: AMK010 for an unknown name, AMK012 for a model or tokenizer that amk does not run, AMK013 for
-    weights that are missing or damaged, AMK011 for a plan that does not fit or more positions than the model has,
-    AMK005 for an argument that is not known, AMK019 where torch is to read prompts and cannot, AMK602 without a usable
-    GPU.
+    Raises AmkError: AMK005 for an unknown argument, AMK010 for an unknown name, AMK011 for a plan that does not fit or
+    more positions than the model has, AMK012 for a model or tokenizer that amk does not run, AMK013 for weights that
+    are missing or damaged, AMK019 where torch is to read prompts and cannot, AMK602 without a usable GPU.
     """
     words = {"device": device, "prefill": prefill, "sampling": sampling, "kv_dtype": kv_dtype}
     _check_words(**words, dtype=dtype, lm_head_dtype=lm_head_dtype)

@@ -41,13 +41,14 @@ def plan(
 ) -> Schedule:
     """The schedule of a model for a GPU, as `amk plan` makes it; arguments as for `load`.
 
-    live: every sequence of the batch has a position of its own, as `load` wants of a batch. rows: consecutive tokens of
-    one sequence that a step reads, 1 to 64. accepts: rows behind a step's first are guesses, and the next step goes on
-    behind the last right one. tree: rows are nodes of a tree, each of which sees its ancestors alone. headless: steps
-    only read given rows into the cache.
+    live: every sequence of the batch has a position of its own, as `load` wants of a batch.
+    rows: consecutive tokens of one sequence that a step reads, 1 to 64.
+    accepts: rows behind a step's first are guesses, and the next step goes on behind the last right one.
+    tree: rows are nodes of a tree, each of which sees its ancestors alone.
+    headless: steps only read given rows into the cache.
 
     Raises AmkError: AMK011 if it does not fit, AMK016 for a batch and rows that cannot be, or not together, and what
-    `load` raises for a model, a format or a target that is not known.
+    `load` raises for an unknown model, format or target.
     """
     from amk.models.model import load_model
     from amk.planner.decode import plan as planned

@@ -1,12 +1,13 @@
 """A text as a user times it: `python -m amk.bench.end_to_end --model llama3-8b --gpu h200 --prompt 512 --new 128`.
 
-Wall time, from the call to the last token, through what `amk.load` continues texts with, beside transformers in the
-same process with the same random weights: the time to the first token, all of it, and new tokens a second. The runs
-take turns, the first round does not count. All choose greedily; how many tokens they agree on from the start stands in
-the row, as with random weights two candidates may be closer than rounding. `--prompt` may name several lengths.
-`--prefill` says what reads prompts: torch, steps of several rows (`rows`), the kernel of one row. `--transformers
-compiled` is its static cache, whose decoding it compiles; without a word it is left out. `--launched` adds the tokens
-of the first way in few long launches, beside which streaming is held.
+It takes wall time from the call to the last token, through what `amk.load` continues texts with, beside transformers in
+the same process with the same random weights. A row has the time to the first token, the whole time, and new tokens a
+second. The runs take turns, and the first round does not count. All choose greedily. A row also says how many tokens
+they agree on from the start: with random weights two candidates may be closer than rounding.
+
+`--prompt` may name several lengths. `--prefill` says what reads prompts: torch, steps of several rows (`rows`), the
+kernel of one row. `--transformers compiled` is its static cache, whose decoding it compiles; without a word
+transformers is left out. `--launched` adds the tokens of the first way in few long launches, to compare streaming with.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
     python -m amk.bench.endurance --compare pass1.json pass2.json
 
 A pass is laps over the whole cache: positions 0 to context - 1, then from 0 again, each token fed back. After every
-launch the logits and the tokens join a chain of hashes; a record keeps the chain at the end of every lap and the token
-that goes on, which is all that a later process needs: a lap reads no row of the cache that it has not written.
+launch the logits and the tokens join a chain of hashes. At the end of every lap a record keeps the chain and the token
+that goes on. A later process needs no more, because a lap reads no row of the cache that it has not written.
 """
 
 from __future__ import annotations

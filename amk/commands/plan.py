@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from amk.commands.output import add_format, print_json, print_table
-from amk.commands.plan_search import add_search_arguments, ready_settings, searched_settings
+from amk.commands.plan_search import add_search_arguments, searched_settings
 from amk.commands.planning import (
     add_accepts_choice,
     add_batch_choice,
@@ -28,8 +28,6 @@ from amk.schedule_ir.sampling import MODES
 from amk.schedule_ir.schedule import Schedule, mode_of
 from amk.schedule_ir.shared_memory import peak
 
-READY = "ready"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_plan_arguments(parser, required=True)
@@ -39,10 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_accepts_choice(parser)
     add_headless_choice(parser)
     add_tree_choice(parser)
-    parser.add_argument(
-        "--plan", choices=(*PRESETS, READY), default="fast",
-        help="which plan; ready: found by a search and shipped (default: fast)",
-    )  # fmt: skip
+    parser.add_argument("--plan", choices=PRESETS, default="fast", help="which plan (default: fast)")
     add_search_arguments(parser)
     parser.add_argument(
         "--sampling", choices=MODES, default="greedy", help="how tokens can be chosen when it runs (default: greedy)"
@@ -78,7 +73,7 @@ def _settings(arguments: argparse.Namespace) -> Settings:
         raise AmkError(Diagnostic("AMK005", "--constants is for --search, which simulates"))
     if arguments.search:
         return searched_settings(arguments)
-    return ready_settings(arguments) if arguments.plan == READY else PRESETS[arguments.plan]
+    return PRESETS[arguments.plan]
 
 
 def memory_of(schedule: Schedule, settings: Settings) -> Budget:

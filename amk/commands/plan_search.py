@@ -1,4 +1,4 @@
-"""`amk plan --search` and `--plan ready`: decisions found offline, expanded to a schedule."""
+"""`amk plan --search`: settings that the planner's search finds, or found when it was last asked the same."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ from amk.commands.format_arguments import natural
 from amk.commands.planning import add_constants_choice, chosen_formats
 from amk.models.model import load_model
 from amk.planner.clock import Clock
-from amk.planner.decisions import Decisions, cache_key, cached, decisions_of, keep, ready_made
-from amk.planner.formats import label_of
 from amk.planner.search import Problem, Search, search
+from amk.planner.search_cache import Decisions, cache_key, cached, decisions_of, keep
 from amk.planner.settings import FAST, Settings
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.codec import schedule_hash
@@ -91,22 +90,6 @@ def searched_settings(arguments: argparse.Namespace) -> Settings:
         keep(key, known)
     _say(known, problem.schedule(known.settings(start)), problem.constants)
     return known.settings(start)
-
-
-def ready_settings(arguments: argparse.Namespace) -> Settings:
-    """The shipped decisions; AMK010 if there are none for this model, target and format."""
-    problem, start = problem_of(arguments), start_of(arguments)
-    if start != FAST:
-        message = "ready-made plans are of one sequence, of greedy choice, and of a bf16 cache"
-        raise AmkError(Diagnostic("AMK010", message, help="use --plan fast, or --search"))
-    stored = ready_made(problem.model.name, problem.target.name, label_of(problem.runs))
-    if stored is None:
-        message = f"no ready-made plan of {problem.model.name} in {label_of(problem.runs)} on {problem.target.name}"
-        raise AmkError(Diagnostic("AMK010", message, help="use --plan fast, or --search"))
-    settings = stored.settings()
-    if schedule_hash(problem.schedule(settings)) != stored.schedule and problem.context in (None, stored.context):
-        print("the planner has changed since these decisions were made: the plan is another one", file=sys.stderr)
-    return settings
 
 
 def _say(decisions: Decisions, schedule: Schedule, constants: Constants | None) -> None:

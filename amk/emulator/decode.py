@@ -237,14 +237,17 @@ def run(
 ) -> Result:
     """Run `launches` launches of `tokens` tokens each of a schedule's PTX, and say what came out.
 
-    prompts: given tokens, one text for each sequence of the batch; after them the kernel chooses. prompt_length: as
-    many of the first one, what follows are guesses. position: of the first token; above 0 `cache` (keys, values, in
-    the buffers' own type) is what earlier tokens left. The first fault
-    that ends a launch ends the run. races: also tell accesses that nothing orders. text: the CUDA that `ptx` was
-    compiled from with `footprints.LINE_INFO`, to compare what the steps of a single launch touch with `accesses`.
-    quantise: makes the codes of matrices that `source` holds as numbers; two engines agree only under one choice (that
-    of `amk generate` is `quantize.search.searched`).
-    Raises AmkError for what cannot be run at all, never for what the kernel does.
+    prompts: given tokens, one text for each sequence of the batch. After them the kernel chooses.
+    prompt_length: so many of the first text are given; what follows are guesses.
+    position: of the first token. Above 0, `cache` (keys, values, in the buffers' own type) is what earlier tokens left.
+    races: also tell accesses that nothing orders.
+    text: the CUDA that `ptx` was compiled from with `footprints.LINE_INFO`, to compare what the steps of a single
+        launch touch with `accesses`.
+    quantise: makes the codes of matrices that `source` holds as numbers. Two engines agree only under one choice (that
+        of `amk generate` is `quantize.search.searched`).
+
+    The first fault that ends a launch ends the run. Raises AmkError for what cannot be run at all, never for what the
+    kernel does.
     """
     touches = text is not None
     engine = EmulatedEngine(schedule, source, ptx, limits=limits, races=races, touches=touches, quantise=quantise)

@@ -1,15 +1,15 @@
 """What every step of a run touched, beside what its op declares (`accesses`).
 
-Property: of each step that a warp ran, every byte that its instructions read or wrote is compared with the declared
-    reads and writes of that op, worker, agent, layer and position; both directions.
-Assumes: PTX with line information (`LINE_INFO`): an instruction belongs to the step whose line of the emitted text the
-    outermost call it was inlined at stands in, or, where the compiler names no line, to the one before it, or after
-    it if what comes before is no op's. The compiler moves an instruction by less than half a loop's body. The rings of
-    weights and their mbarriers are not in `accesses`; only steps that drain or refill a ring, and what comes before
-    all steps, may touch them. Prefetches are no reads.
-Algorithm: the steps of a warp, loops unrolled, in order; each touch goes to the occurrence of its step that is nearest
-    to the last one, of two to the later one: between parts of a product warps meet, so nothing is moved back. What the
-    nearest does not declare and the next one does begins the next one: a warp may touch nothing between the two.
+Property: for each step that a warp ran, every byte that its instructions read or wrote is compared with the declared
+    reads and writes of that op, worker, agent, layer and position, in both directions.
+Assumes: PTX with line information (`LINE_INFO`). An instruction belongs to the step in whose line of the emitted text
+    the outermost call stands that it was inlined at. Where the compiler names no line, it belongs to the step before
+    it, or after it if what comes before is no op's. The compiler moves an instruction by less than half a loop's body.
+    The rings of weights and their mbarriers are not in `accesses`; only steps that drain or refill a ring, and what
+    comes before all steps, may touch them. Prefetches are no reads.
+Algorithm: the steps of a warp, loops unrolled, in order. Each touch goes to the occurrence of its step that is nearest
+    to the last one, of two to the later one: warps meet between parts of a product, so nothing is moved back. What the
+    nearest does not declare and the next one does begins the next one, as a warp may touch nothing between the two.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """A numpy machine that executes a schedule event by event, under any legal interleaving.
 
-Agents are warps with a program counter. An event is one step of one agent: its waits hold, its op's reference runs,
-its signals are made; which enabled event comes next is up to the `Order`. Unwritten memory is poison. A read of
-poison, an access out of bounds, a ring slot with the wrong chunk and a deadlock are faults, reported with the agent.
+Agents are warps with a program counter. An event is one step of one agent: its waits hold, its op's reference runs, its
+signals are made. The `Order` chooses the next of the enabled events. Unwritten memory is poison. Faults are a read of
+poison, an access out of bounds, a ring slot with the wrong chunk, and a deadlock. They are reported with the agent.
 
-Copies: 'events' makes every chunk of the weight streams its own copy into a ring slot and its own drain; 'whole' takes
-the tiles straight from the logical matrices. In 'events' the drains of a gemv are separate events, and its reference
-runs with the last of them on the bytes that were drained.
+Copies: 'whole' takes the tiles straight from the logical matrices. 'events' makes every chunk of the weight streams its
+own copy into a ring slot and its own drain. The drains of a gemv are then separate events, and its reference runs with
+the last of them on the bytes that were drained.
 
 Cost: about 3 microseconds per event and 10 to 60 per op reference.
 """

@@ -1,12 +1,12 @@
 """A decoder as data: what every product reads, which tensors are its rows, and what becomes of its result.
 
 Everything that differs between families of models follows from the graph: the tensors of a layer and their shapes, the
-rows of the packed matrices, the constants, the phases of a plan, the plain forward pass, and the values that the
-validator wants every read to find.
+rows of the packed matrices, the constants and the phases of a plan. So do the plain forward pass and the values that
+the validator wants every read to find.
 
-A layer is a list of nodes in the order in which a plan does them. Hidden states of a layer are counted by additions to
-the residual stream: the layer is given state 0, every product that is added makes the next one, and the last is state 0
-of the next layer. Over the whole model states and norms are counted on from layer to layer; the final norm is the last.
+A layer is a list of nodes in the order in which a plan does them. Additions to the residual stream count the hidden
+states of a layer. The layer is given state 0, every product that is added makes the next one, and the last is state 0
+of the next layer. States and norms are counted on from layer to layer over the whole model. The final norm is the last.
 """
 
 from __future__ import annotations

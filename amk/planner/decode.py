@@ -309,8 +309,8 @@ def _of_slice(model: ModelSpec, settings: Settings) -> Settings:
 
 
 def _require_parts(model: ModelSpec, settings: Settings, runs: Runs) -> None:
-    """AMK016 for parts of one vector's `down` in codes, and for parts of norms that are staged as a whole or whose
-    words carry the tag of one layer; AMK406 unless columns come in whole chunks for every part, of `down` where parts
+    """AMK016 for parts of one vector's `down` in codes. AMK016 for parts of norms that are staged as a whole or whose
+    words carry the tag of one layer. AMK406 unless columns come in whole chunks for every part, of `down` where parts
     wait for their own.
     """
     if settings.x_parts > 1 and (model.graph.norm != "rms" or has_tags(settings, "h_out")):
@@ -356,8 +356,8 @@ def _require_places(workers: int, model: ModelSpec, target: Target, settings: Se
 
 
 def choose_workers(model: ModelSpec, target: Target, batch: int = 1, ctas: int = 1) -> int:
-    """`ctas` per SM; for a model with fewer row groups than that, as many as all own rows of both QKV and gate-up,
-    and in a batch at least one for every KV head of every sequence; for the output head alone as many as own rows.
+    """`ctas` per SM. A model with fewer row groups than that has as many as all own rows of both QKV and gate-up, and
+    in a batch at least one for every KV head of every sequence. The output head alone has as many as own rows.
     """
     qkv, gate_up = (matrix(model, name).groups for name in ("qkv", "gate_up"))
     places = target.sms * ctas

@@ -1,15 +1,15 @@
 """What cutting along K does to shared memory: `python -m amk.planner.k_split` prints the README's tables.
 
-A chunk is 8 rows by K / k_split columns of the widest matrix; the agents' partial sums are added in a fixed order. A
-warp drains one slot while the others of its ring are in flight, so that F bytes in flight take
+A chunk is 8 rows by K / k_split columns of the widest matrix. The agents' partial sums are added in a fixed order. A
+warp drains one slot while the others of its ring are in flight, so F bytes in flight take
 
     slots = 1 + ceil(F / (warps * chunk))        ring = warps * slots * (chunk + barrier)
 
-and the peak is the ring and the other arrays (`storage.fixed_buffers`, the planner's own arithmetic). That is the first
-table; a chunk larger than F is in flight as a whole, so its coarse rows hold more than F.
+The peak is the ring and the other arrays (`storage.fixed_buffers`, the planner's own arithmetic). That is the first
+table. A chunk larger than F is in flight as a whole, so coarse rows of the table hold more than F.
 
-The second table holds the bytes in flight equal: copies of `COARSE` bytes and the input of `down` whole, or both cut
-`FINER` times as finely (`Settings.k_parts`).
+The second table holds the bytes in flight equal. It compares copies of `COARSE` bytes and the input of `down` whole
+with both cut `FINER` times as finely (`Settings.k_parts`).
 """
 
 from __future__ import annotations

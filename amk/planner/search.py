@@ -1,27 +1,23 @@
 """Offline search for a faster plan: a beam over prefixes of decisions, on the simulator.
 
-A *prefix* is a set of decided knobs; the others keep the values of the state it was grown from, so every prefix is
-also a plan. Knobs that claim workers, registers and shared memory are decided first: what cannot fit is cut before time
-is spent on it. Each *round* decides one more knob for all states of the beam:
+A *prefix* is a set of decided knobs. The others keep the values of the state that it was grown from, so every prefix is
+a plan. Knobs that claim workers, registers and shared memory come first, which cuts what cannot fit early. Each *round*
+decides one more knob for all states of the beam:
 
-* a child whose bound (see `bound`) is not below the best time so far is pruned;
-* a child that cannot be planned, or whose schedule is that of a known state, is dropped;
-* a state that another one beats in time while it takes no more shared memory and no more registers is dominated;
-* the `width` fastest of the rest survive.
+* It prunes a child whose bound (see `bound`) is not below the best time so far.
+* It drops a child that cannot be planned, or whose schedule is that of a known state.
+* It drops a state that another one beats in time with no more shared memory and registers.
+* The `width` fastest of the rest survive.
 
-Before that, every knob is tried on the best plan alone, one after another, which keeps what helps: first the switches
-(the order of steps, who attends, which hand-off), then numbers that claim nothing (splits, parts, granularity), then
-those that claim memory and workers. So a search of few plans has looked at all kinds of choices, and there is a better
-time to prune by.
+The opening tries every knob on the best plan alone and keeps what helps: first the switches (order of steps, who
+attends, which hand-off), then numbers that claim nothing, then those that claim memory and workers. When all knobs are
+decided, the beam starts again from the best states with the knobs in another order. When a whole cycle finds nothing,
+or the beam is empty, the search draws mutations of the best states, or random plans.
 
-When all knobs are decided the beam starts again from the best states with the knobs in another order. When a whole
-cycle finds nothing better, or the beam is empty, the fallback draws mutations of the best states (or random plans).
-Everything is a function of the seed and of the number of expansions; an expansion is one simulated schedule.
-
-The result is the best state that is verified SAFE and that the caller accepts: the planner cannot know how many
-registers the compiled code needs, who compiles can. Plans of as many warps and as wide chunks as `PATIENCE` refused
-ones come last, so that a number of warps that never compiles is not tried a hundred times. The plans that the search
-began with keep their place: the result is never slower than one of them that is accepted.
+The result is the best state that is SAFE and that the caller accepts, who alone knows what compiles. Plans of as many
+warps and as wide chunks as `PATIENCE` refused ones come last. The plans that the search began with keep their place, so
+the result is never slower than an accepted one of them. Seed and number of expansions decide everything; an expansion
+is one simulated schedule.
 """
 
 from __future__ import annotations

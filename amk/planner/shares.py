@@ -28,8 +28,8 @@ def row_tables(
 ) -> dict[str, Table]:
     """first/count tables of every matrix; o and down share `hidden`, so a worker keeps its residual rows to itself.
 
-    Every worker gets the same number of groups, and the left-over ones go to those who stream the fewest bytes a token
-    so far, heaviest matrix first: rings run ahead across phases, so what counts is a worker's sum, not each phase.
+    Every worker gets the same number of groups. The left-over ones go to those who stream the fewest bytes a token so
+    far, heaviest matrix first. Rings run ahead across phases, so a worker's sum counts, not each phase.
     together: groups that one worker owns together, whose number divides that of every matrix. k_splits: workers that
     the columns of o and down are divided among: worker w has share w % k_splits of them.
     """

@@ -257,9 +257,9 @@ def whole_copies(columns: int, parts: int) -> bool:
 
 
 def parts_of_down(model: ModelSpec, parts: int, batch: int, workers: int, splits: int) -> int | None:
-    """Parts of a worker's share of the columns of `down`, which are divided among `splits`, of whole copies: as few as
-    take no more room with their sums than one of `parts` of a hidden state and the sums of gate-up do; None if there
-    are none."""
+    """Parts of a worker's share of the columns of `down`, which are divided among `splits`. Parts are whole copies.
+    They are as few as take no more room with their sums than one of `parts` of a hidden state with the sums of gate-up.
+    None if there are none."""
 
     def taken(name: MatrixName, columns: int, splits: int) -> int:
         slots = -(-matrix(model, name).groups * splits // workers) + FAST.warps

@@ -1,13 +1,17 @@
 """Formats under a bound on the error: the fewest bytes whose mean KL over a text stays below the bound.
 
-Layers are dealt to `parts` of neighbours; a *place* is one matrix in one part, or lm_head. Each (place, format) is
-measured alone. From all bf16, the step that saves the most bytes per KL is taken while the sum of the measured KLs
-allows it; the sum is only an estimate, so the choice is measured as a whole, and while it is above the bound the place
-with the largest KL goes back to its next better format; where it is below, up to `TRIES` further steps are measured
-together with the others, and taken if they stay below. bf16 everywhere is within any bound.
+Layers are dealt to `parts` of neighbours. A *place* is one matrix in one part, or lm_head. The choice takes three
+steps:
 
-A plan has a loop of code for every run of layers with equal formats, so `parts` bounds how often the code of a layer is
-repeated; with as many parts as layers every layer has a choice of its own. Cost: 16 measurements a part.
+1. Each (place, format) is measured alone.
+2. From all bf16, the step that saves the most bytes per KL is taken while the sum of the measured KLs allows it.
+3. The sum is only an estimate, so the choice is measured as a whole. While it is above the bound, the place with the
+   largest KL goes back to its next better format. Where it is below, up to `TRIES` further steps are measured together
+   with the others, and taken if they stay below.
+
+bf16 everywhere is within any bound. A plan has a loop of code for every run of layers with equal formats, so `parts`
+bounds how often a layer's code is repeated. With as many parts as layers, every layer has a choice of its own. Cost: 16
+measurements a part.
 """
 
 from __future__ import annotations

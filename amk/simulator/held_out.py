@@ -1,9 +1,9 @@
 """Cross-validation: every kernel is predicted by constants that were fitted to other kernels.
 
-The kernels are dealt into folds; for each fold the constants are fitted to the kernels of all other folds, as by
-`calibrate.fit`, but with the slopes at the start for all steps and all folds: they say how predictions move, not what
-was measured, so that nothing of a fold is known when it is predicted. An error beyond `FAR_OFF` counts by its size and
-not by its square: one kernel that the mechanisms do not describe should not move the constants of all others.
+The kernels are dealt into folds. For each fold `calibrate.fit` fits the constants to the kernels of all other folds.
+All steps and folds use the slopes at the start: they say how predictions move, not what was measured, so nothing of a
+fold is known when it is predicted. An error beyond `FAR_OFF` counts by its size and not by its square, so that one
+kernel that the mechanisms do not describe does not move the constants of all others.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ The programs are unrolled as the validator does (`amk.validator.program.trace.un
 layers have the same steps, so what they cost is the same and only counter indices differ.
 
 Workers are grouped: two are alike when every step gives both the same work, the same chunks, the same waits and the
-same signals. Where a worker's share starts does not change what it costs, only how much it is, so the `*.first` tables
-are left out of the comparison; of a step's agents the first and the last are evaluated, one of whom has the largest.
+same signals. A worker's share costs what its size says, wherever it starts, so the `*.first` tables are left out of the
+comparison. Of a step's agents the first and the last are evaluated, one of whom has the largest share.
 """
 
 from __future__ import annotations

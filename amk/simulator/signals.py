@@ -58,8 +58,8 @@ class Cell:
 
 
 def latest(arrivals: Sequence[tuple[float, int]], spread: float) -> float:
-    """When the last SM gives its signal, where (time, SMs) stand in the order of times: the last of n that are due at
-    once is late by sqrt(2 ln n) of the spread, and those that are due much earlier have no part in it."""
+    """When the last SM gives its signal, where (time, SMs) stand in the order of times. The last of n that are due at
+    once is late by sqrt(2 ln n) of the spread. Those that are due much earlier have no part in it."""
     late, among = 0.0, 0
     for time, count in reversed(arrivals):
         among += count

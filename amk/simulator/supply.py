@@ -1,10 +1,10 @@
 """Memory bandwidth shared by all SMs, as fluid: who pulls, at which rate, and when that changes next.
 
 Flow g is the weight ring of one worker of group g, flow n + g its direct reads (the cache). A ring pulls while it has
-room, at most as fast as its slots come round (ring / (copy latency + time of a chunk)) and as one SM can receive, and
-not beyond what it is `allowed` while it holds refills back; pullers share the memory max-min fairly within their part
-of the chip (SMs of small groups have more bandwidth each). Between events all rates are constant: `horizon` says how
-long, `advance` moves there.
+room. Three things bound its rate: how fast its slots come round (ring / (copy latency + time of a chunk)), what one SM
+can receive, and what it is `allowed` while it holds refills back. Pullers share the memory max-min fairly within their
+part of the chip; SMs of small groups have more bandwidth each. Between events all rates are constant: `horizon` says
+how long, `advance` moves there.
 
 Units: bytes, microseconds.
 """

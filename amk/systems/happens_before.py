@@ -2,8 +2,8 @@
 
 `word` counts what a relaxed signal adds from the start, so a race there may need an increment earlier than any run has
 it: one that comes behind a release on the same counter, say. Such a race is no evidence. A race is confirmed by a run
-of `block` in which neither event happens before the other: an acquiring wait comes after all releasing signals that
-were added to its counter (each increment is a read-modify-write, so it continues their release sequences).
+of `block` in which neither event happens before the other. An acquiring wait comes after all releasing signals that
+were added to its counter: each increment is a read-modify-write, so it continues their release sequences.
 
 Algorithm: some runs, cut down to what the two events need; vector clocks along each. Finding no run proves nothing.
 Cost: `RUNS` runs.

@@ -8,13 +8,11 @@
         p.write(slots, k % 3 * 1024, k % 3 * 1024 + 1024, value=("tile", k))
         p.signal(full)
 
-Each agent is straight-line code with at most one `loop`, which runs laps 0 to N - 1; N is the same for all agents, and
+Each agent is straight-line code with at most one `loop`, which runs laps 0 to N - 1. N is the same for all agents, and
 `sys.laps` stands for it behind the loop. Numbers may be affine in the lap, with `%` and `//` by constants (`affine`).
-An inner loop with a constant number of turns is a Python loop.
+Write an inner loop with a constant number of turns as a Python loop. `save` writes a file (`loop_document`).
 
 Property: `unrolled(n)` is the system for n laps, event by event in the order of the program.
-
-`save` writes it as a file (`loop_document`).
 
 Errors: those of `amk.systems.System`, at the caller's line; AMK205 for what is outside of the class.
 """

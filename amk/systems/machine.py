@@ -1,13 +1,19 @@
 """Runs a system with rules step by step, with happens-before: what a run shows is so, whatever any proof says.
 
-Semantics of one step, of an agent whose waits hold: the waits that acquire join what was released to them; the accesses
-happen; each signal is carried out in turn. Of a barrier, what arrivals of a phase released is joined by waits for that
-phase and later ones (PTX ISA, mbarrier: phases). Of a counter, every addition continues the releases before it; a store
-begins anew. `fence.proxy.async` passes on, to accesses of the async proxy, what happened before it.
+An agent steps when its waits hold. The waits that acquire join what was released to them, then the accesses happen,
+then each signal is carried out in turn.
 
-Trouble is what a run shows: agents that wait for ever, two accesses of which neither happens before the other, a read
-of something else than it means, ordinary writes before an asynchronous access without a proxy fence between, and more
-arrivals than a phase counts (undefined by PTX).
+* Barrier: waits for a phase and later ones join what its arrivals released (PTX ISA, mbarrier: phases).
+* Counter: every addition continues the releases before it. A store begins anew.
+* `fence.proxy.async` passes what happened before it on to accesses of the async proxy.
+
+Trouble is what a run shows:
+
+* agents that wait for ever;
+* two accesses of which neither happens before the other;
+* a read of something else than it means;
+* ordinary writes before an asynchronous access without a proxy fence between;
+* more arrivals than a phase counts (undefined by PTX).
 
 Cost: accesses of a buffer squared; meant for up to `machine.LARGEST` events.
 """

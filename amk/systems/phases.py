@@ -1,19 +1,24 @@
 """Barriers by phase and flags by value as counters that only grow, with what must hold for that to be the same.
 
-A barrier is the count of all arrivals and bytes that it ever got, a flag the number of stores. One complete run tells
-which phase each wait means, and so its threshold. The wait means this phase in every run if the count stays in a *count
-range* while the wait is pending: never as low as the phase before of the same parity, never as high as the one after.
+A barrier becomes the count of all arrivals and bytes that it ever got, a flag the number of stores. One complete run
+tells which phase each wait means, and so its threshold. The wait means this phase in every run if the count stays in a
+*count range* while the wait is pending: never as low as the phase before of the same parity, never as high as the one
+after.
 
-Property: if every count range holds in the system of counters, both systems have the same runs. (By induction over a
-run: as long as every count is in its ranges, a wait is met in one system iff it is in the other; the first count
-outside of one would be outside in both.) A wait for the next phase means the phase of the arrival before it, so there
-the arrival has a count range. So has everything that arrives at a barrier that counts bytes, or that some call arrives
-at several times: its phases then consist of the same arrivals in each run, and no arrival reaches over the end of its
-phase. A call that expects bytes and does not arrive must come before some arrival of its phase: otherwise the arrivals
-could end the phase before it.
+Property: if every count range holds in the system of counters, both systems have the same runs. The proof is by
+induction over a run. As long as every count is in its ranges, both systems meet the same waits. So the first count
+outside of one would be outside in both.
 
-The upper end of a count range holds iff the event must happen before a watcher, an agent that waits for the count and
-does nothing else. The lower end holds if the arrivals that must happen before the event are enough.
+Arrivals have count ranges where a phase could end elsewhere:
+
+* A wait for the next phase means the phase of the arrival before it, so that arrival has one.
+* So has everything that arrives at a barrier that counts bytes, or at which some call arrives several times. Its phases
+  then consist of the same arrivals in each run, and no arrival reaches over the end of its phase.
+* A call that expects bytes and does not arrive must come before some arrival of its phase. Otherwise the arrivals could
+  end the phase first.
+
+The upper end holds iff the event must happen before a watcher, an agent that waits for the count and does nothing else.
+The lower end holds if the arrivals that must happen before the event are enough.
 
 Cost: a greedy run, and clocks of as many waits more as there are different upper ends.
 """

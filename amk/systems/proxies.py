@@ -1,10 +1,12 @@
 """Ordinary writes before asynchronous accesses of the same bytes need a `fence.proxy.async` between.
 
-PTX ISA, memory consistency model, proxies: an operation of the generic proxy is before one of the async proxy only if a
-proxy fence lies between them in causality order. Required here: a fence that must happen after the write and before the
-access; it may be of the writer, of the one that issues the copy, or of anybody between. Nothing is asked of ordinary
-reads before an asynchronous write, that is, of giving a slot back: pipelines in use have no fence there, because a read
-is over when its value is there. Nothing is asked behind an asynchronous access whose completion is waited for.
+An operation of the generic proxy is before one of the async proxy only if a proxy fence lies between them in causality
+order (PTX ISA, memory consistency model, proxies). So a fence must happen after the write and before the access. The
+writer may issue it, or the one that issues the copy, or anybody between.
+
+Two places need none. Giving a slot back, an ordinary read before an asynchronous write, has no fence in pipelines in
+use, because a read is over when its value is there. Nor has an access behind an asynchronous
+one whose completion is waited for.
 
 Property: `unfenced` returns None only if every such pair has its fence in every run. Cost: async accesses times writes
 of their buffer.

@@ -1,19 +1,19 @@
 """The check of evidence for systems with barriers by phase, flags and proxies; shares nothing with the judge.
 
-Evidence says, per wait, how many phases were over or stores done when it was met in some run (`met`), the same before
-each signal (`sent`), and which events come before which (`before`). From the file and these numbers alone `extended`
-makes a system of counters, and refuses if the numbers leave a condition of `phases.py` open:
+Evidence says, per wait, how many phases were over or stores done when it was met in some run (`met`). It says the same
+before each signal (`sent`), and which events come before which (`before`). From the file and these numbers alone
+`extended` makes a system of counters. It refuses if the numbers leave a condition of `phases.py` open:
 
-* a parity is that of the phases said; a flag holds the value after the stores said; phases are made of the arrivals
-  said, as many as they count, and of the bytes that they expect;
-* while a wait or an arrival in count ranges is pending, the count is between its ends: from below by signals that come
-  before, from above because the event comes before a watcher of the upper end;
-* a call that only expects bytes comes before an arrival of its phase;
-* an ordinary write and an asynchronous access of common bytes are in order: the access first, or a fence between.
+* A parity is that of the phases said. A flag holds the value after the stores said.
+* Phases are made of the arrivals said, as many as they count, and of the bytes that they expect.
+* While a wait or an arrival in count ranges is pending, the count is between its ends. Signals that come before keep it
+  above the lower end. The event comes before a watcher of the upper end.
+* A call that only expects bytes comes before an arrival of its phase.
+* An ordinary write and an asynchronous access of common bytes are in order: the access first, or a fence between.
 
-What comes before what is itself proved: the system gets a byte per event, written by whom it belongs to and read, with
-the value that was written, by everyone who is said to come behind. The flat checker accepts it only if in every run the
-write is before the read. So accepting the extended system proves the file SAFE.
+What comes before what is itself proved. The system gets a byte per event. The owner of the event writes it. Everyone
+who is said to come behind reads it, with the value that was written. The flat checker accepts this only if the write is
+before the read in every run. So accepting the extended system proves the file SAFE.
 """
 
 from __future__ import annotations

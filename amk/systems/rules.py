@@ -1,14 +1,15 @@
 """What waits and signals do that are not plain counters: phases of barriers, flags that are stored, proxies of memory.
 
-A file says them as numbers per row (`orders.wait_rule` and so on); a system without any has no `Rules`.
+A file says them as numbers per row (`orders.wait_rule` and so on). A system without any has no `Rules`.
 
-* `PARITY`: wait until the phase of that parity is over (PTX ISA, `mbarrier.try_wait.parity`): the number of completed
-  phases is odd iff the parity is 0. A wait that comes a phase early passes at once, one that comes two late blocks.
+* `PARITY`: wait until the phase of that parity is over (PTX ISA, `mbarrier.try_wait.parity`). The number of completed
+  phases is odd iff the parity is 0. A wait that comes a phase early passes at once. One that comes two late blocks.
 * `NEXT_PHASE`: wait until the phase is over in which this agent arrived last (`bar.sync`, `barrier.cluster.wait`).
 * `EQUAL`: wait until the flag holds that value. A flag that nobody stores to holds what it began with.
-* `ADD`: on a barrier, that many arrivals. `EXPECT`: one arrival that makes the phase wait for that many bytes
-  (`mbarrier.arrive.expect_tx`); `ONLY_EXPECT` is no arrival (`mbarrier.expect_tx`). `COMPLETE`: that many bytes have
-  come (`mbarrier::complete_tx::bytes`).
+* `ADD`: on a barrier, that many arrivals.
+* `EXPECT`: one arrival that makes the phase wait for that many bytes (`mbarrier.arrive.expect_tx`). `ONLY_EXPECT` is no
+  arrival (`mbarrier.expect_tx`).
+* `COMPLETE`: that many bytes have come (`mbarrier::complete_tx::bytes`).
 * `STORE`: the flag holds amount - 1 from now on, whatever it held (amounts are positive).
 """
 

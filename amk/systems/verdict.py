@@ -1,12 +1,15 @@
 """The verdict on a flat system, with what is wrong in the system's own names.
 
-Property: SAFE iff (1) every counter's scope reaches all who use it; (2) on `block` every interleaving executes every
-event; (3) on `word` (hence on `block`) no two conflicting events are ever enabled together, and every byte read or
-required at the end holds what it should; (4) where a file gives `fence`, whoever touches plain memory after a write of
-it is behind that write there. UNKNOWN (AMK205) where clocks do not fit in memory, and for a race of `word` that no run
-of `block` confirms (`happens_before.py`).
+Property: SAFE iff
 
-Cost: one or two judgements of the validator (`flat.py`), linear in events times waiting agents.
+1. every counter's scope reaches all who use it;
+2. on `block` every interleaving executes every event;
+3. on `word` (hence on `block`) no two conflicting events are ever enabled together, and every byte read or required at
+   the end holds what it should;
+4. where a file gives `fence`, whoever touches plain memory after a write of it is behind that write there.
+
+UNKNOWN (AMK205) where clocks do not fit in memory, and for a race of `word` that no run of `block` confirms
+(`happens_before.py`). Cost: one or two judgements of the validator (`flat.py`), linear in events times waiting agents.
 """
 
 from __future__ import annotations

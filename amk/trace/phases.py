@@ -1,15 +1,13 @@
 """What a recorded token spent its time on: by phase, by SM, and how much weight data was on its way.
 
-A *phase* is the steps of a warp up to and including a gemv, named after its matrix; what follows the last is `end`.
-*Exposed wait* is the time in wait steps and in barriers, where the other warps wait for the one that waits. Steps that
-read tagged words wait inside themselves: that time is counted with the step.
-
-*In flight* are the bytes of weight chunks that have been issued and not yet drained: after j of a warp's n chunks that
-is min(slots, n - j) chunks, because each drain issues the next. It includes chunks that have landed and are not used
-yet, and counts every chunk with the size of a slot. Inside a gemv chunks are taken to be drained evenly.
-
-*Drained* bytes of a phase are not all read from memory in it: a ring that runs ahead may hold the first of them when
-the phase begins. At most that many are *resident*; the rest *arrives*, and only its rate is bounded by the memory's.
+* A *phase* is the steps of a warp up to and including a gemv, named after its matrix. What follows the last is `end`.
+* *Exposed wait* is the time in wait steps, and in barriers where other warps wait for the one that waits. Steps that
+  read tagged words wait inside themselves, so that time counts with the step.
+* *In flight* are the bytes of weight chunks that were issued and not yet drained. Each drain issues the next, so after
+  j of a warp's n chunks these are min(slots, n - j) chunks. That includes chunks that have landed. Every chunk counts
+  with the size of a slot. Inside a gemv chunks are taken to be drained evenly.
+* *Drained* bytes of a phase may lie in the ring when it begins. At most that many are *resident*. The rest *arrives*,
+  and only its rate is bounded by the memory's.
 """
 
 from __future__ import annotations

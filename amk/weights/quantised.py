@@ -1,7 +1,7 @@
 """Quantised rows: codes, scales, zeros; the numbers they stand for; and the nearest codes for given numbers.
 
 int8: two's complement, value = code * scale. int4: 0 to 15, value = (code - zero) * scale, zero 8 where none is stored.
-fp8: e4m3 bits (1 sign, 4 exponent bits of bias 7, 3 of mantissa), value = e4m3 * scale; the pattern 0x7f reads as 480
+fp8: e4m3 bits (1 sign, 4 exponent bits of bias 7, 3 of mantissa), value = e4m3 * scale. The pattern 0x7f reads as 480
 here and on GPUs older than sm_89, is no number on the others, and is never made.
 """
 

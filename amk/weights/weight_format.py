@@ -1,12 +1,12 @@
 """How the numbers of a weight matrix are stored, and the bytes of a chunk of them.
 
-A weight is (code - zero) * scale. Codes have `bits` bits; scales are fp16, one per row and group of `group` columns
-(per row when group is 0); zeros are small integers, one per scale, in formats with zero points, else a constant of the
+A weight is (code - zero) * scale. Codes have `bits` bits. Scales are fp16, one per row and group of `group` columns
+(per row when group is 0). Zeros are small integers, one per scale in formats with zero points, else a constant of the
 format. bf16 has neither scales nor zeros.
 
 A chunk is a tile of 8 rows and some columns: codes, then scales [8][groups], then zeros [8][groups] (bytes, padded to
-16). A group that reaches past the end of a row has fewer columns. Where a row has one scale, it may stand apart, in a
-constant that the product reads: a chunk is then codes only, whole cache lines.
+16). A group that reaches past the end of a row has fewer columns. Where a row has one scale, the scale may stand apart
+in a constant that the product reads. A chunk is then codes only, whole cache lines.
 """
 
 from __future__ import annotations

@@ -1,28 +1,28 @@
 """All single edits of a schedule's text, from its JSON Schema and the file itself.
 
 Property: nothing here knows what a field means. A *site* is a value at a path with the part of the schema that
-describes it; its alternatives follow from that and from what occurs in the file:
+describes it. Its alternatives follow from that and from what occurs in the file:
 
-* a name takes every name of the file, of its own and of all other namespaces, and null where that is allowed;
-* an integer takes the values of the same field elsewhere in the file, its neighbours, 0, 1, its negative, the bounds of
-  its field, and numbers about 2^31, 2^32 and beyond, also added to what it was;
-* an expression takes every other expression of the file; each coefficient does what an integer does, each symbol
-  becomes every other, is left out, and every other is added;
-* an enumeration takes every value, a tag of a union every tag, a truth value the other one;
-* an entry of an array is removed, doubled and exchanged with its neighbour, and where entries are small takes, and gets
-  beside it, every other entry of its kind in the file; arrays are emptied;
-* an optional key is left out, and one that is absent counts as its default.
+* A name becomes every name of the file, of any namespace, and null where that is allowed.
+* An integer takes the values of the same field elsewhere in the file, its neighbours, 0, 1, its negative and the bounds
+  of its field. It also takes numbers about 2^31, 2^32 and beyond, as they are and added to what it was.
+* An expression becomes every other expression of the file. Its coefficients vary as integers do. Each symbol becomes
+  every other or is left out, and every other is added.
+* An enumeration takes every value, a tag of a union every tag, a truth value the other one.
+* An entry of an array is removed, doubled and exchanged with its neighbour. Where entries are small, every other entry
+  of its kind in the file takes its place or comes beside it. Arrays are emptied.
+* An optional key is left out. One that is absent counts as its default.
 
 `further` has the single edits that these leave out:
 
-* an integer, and a coefficient, takes every integer of the file, of whatever field, and 3 * 2^32; a float every float;
-* an optional key that is there is left out;
-* an array or an object takes every other value of the same field.
+* An integer or coefficient takes every integer of the file, and 3 * 2^32. A float takes every float.
+* An optional key that is there is left out.
+* An array or an object takes every other value of the same field.
 
-`splits` are edits of another form: an entry that others name gets a twin under a new name, which differs in one field
-or in none, and one of those who name the entry names the twin instead.
+`splits` gives an entry that others name a twin under a new name, which differs in one field or in none. One of those
+who name the entry names the twin instead.
 
-Cost: a document of 13 kB has some 10^4 to 10^5 edits; they are made one at a time.
+Cost: a document of 13 kB has some 10^4 to 10^5 edits, made one at a time.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Why no run refutes edits that are refused, by code and by the field that was edited.
 
-* `unseen`: real, and outside the machine's sight: a race that no order showed, the memory model, the kernel's
-  resources, alignment, a width that this machine does not have, an operation that it does not carry out;
-* `policy`: what amk asks of every schedule so that it can be decided or launched, whatever runs would show;
+* `unseen`: real, and outside the machine's sight. That is a race that no order showed, the memory model, the kernel's
+  resources, alignment, a width that this machine does not have, or an operation that it does not carry out.
+* `policy`: what amk asks of every schedule so that it can be decided or launched, whatever runs would show.
 * `open`: nobody has said why. A rule that a run should be able to break is a candidate for a needless refusal.
 """
 

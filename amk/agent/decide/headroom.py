@@ -1,10 +1,10 @@
 """What a search on a simulator can bring, said before it begins, and what to measure when it has ended.
 
 Headroom is what is left between the best plan and the floor, the bytes of a step over the memory's bandwidth. The
-simulator's median error on kernels that nobody had fitted to is ERROR at most on the chip that it was fitted to.
-Plans that differ by less than that it does not rank. So a simulated search whose best is
-nearer to the floor stops once it has CANDIDATES of them, and its result is a list to be measured: by expected value,
-which is the mean of max(gain, 0) where the gain is normal around the simulated one with ERROR as its spread.
+simulator does not rank plans that differ by less than ERROR, its largest median error on kernels that it was not fitted
+to, on the chip that it was fitted to. So a simulated search whose best is nearer to the floor stops once it has
+CANDIDATES plans. Its result is a list to be measured, by expected value: the mean of max(gain, 0), where the gain is
+normal around the simulated one with ERROR as its spread.
 """
 
 from __future__ import annotations

@@ -1,21 +1,22 @@
 """What is left near the best: the search is exhausted when no plan one or two changes away is open.
 
-Every plan that differs from the best in one knob is looked at by itself. It is settled as one of:
+Every plan that differs from the best in one knob is settled as one of:
 
-* tried: proposed, and measured or refused by the gate;
+* tried: it was proposed, and measured or refused by the gate;
 * impossible: the planner makes no schedule of it;
-* duplicate: it lowers to a kernel that was proposed before, or to the start;
-* avoided: it has the values that the gate refused several times and never let pass, so that nobody proposes it.
+* duplicate: it lowers to the start, or to a kernel that was proposed before;
+* avoided: it has values that the gate refused several times and never let pass. Nobody proposes it.
 
-When all of those are settled or on their way, so is every plan that differs in two knobs, or it is
+When all of those are settled or on their way, every plan that differs in two knobs is looked at. It may also be settled
+as
 
 * bounded: the sum of its two single changes, and of the most that changes of these two knobs were measured to help each
-  other, is less than the gain that is worth looking for (`decide.worth`). So of every two knobs the pair that looks
-  best is measured first.
+  other, is less than the gain that is worth looking for (`decide.worth`). So the pair that looks best of every two
+  knobs is measured first.
 
-A value without a score of its own (it cannot be planned or compiled alone) promises nothing and excludes nothing: its
-pairs are tried one by one. Those of a value that the gate refused alone come one at a time while anything else is open;
-after that so many at once as the gate needs to learn that the value is to be avoided, and all if it can no longer learn
+A value without a score of its own cannot be planned or compiled alone. It promises nothing and excludes nothing, so its
+pairs are tried one by one. Pairs of a value that the gate alone refused come one at a time while anything else is open.
+Then as many come at once as the gate needs to learn that the value is to be avoided. All come if it can no longer learn
 that, because the value has passed in another plan.
 """
 

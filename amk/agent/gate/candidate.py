@@ -36,8 +36,8 @@ KEPT_KEYS = 8192
 class Candidate:
     """`key` identifies what a GPU sees: two plans with one key are the same kernel and the same launch.
 
-    An edited schedule may be one that cannot be lowered before it is judged, so it has no source and its key is the
-    content of the schedule; once it is SAFE, the gate compares the key of its kernel (`kernel_key`) too. edits: in
+    An edited schedule may be one that cannot be lowered before it is judged. So it has no source, and its key is the
+    content of the schedule. Once it is SAFE, the gate compares the key of its kernel (`kernel_key`) too. edits: in
     canonical JSON; repaired: what was mended after them, in words.
     """
 

@@ -1,11 +1,12 @@
 """The two copies of a journal, a table in SQLite and a file of JSON lines: read, compared by hash chain, made equal.
 
-Property: what `agreed` returns holds every event that either copy holds, or AMK704 says what differs. A copy may end
-early (a lost write-ahead log, an emptied or truncated file, a line cut short): the longer valid one wins, with what the
-other has of later events where they continue its chain. A record that was changed, or two copies that tell different
-stories, are nothing that a crash leaves, so nobody guesses there. `make_equal` overwrites nothing that it has not
-copied to the folder `damaged` before. Events missing from the end of both copies alike cannot be noticed. Cost: one
-sha256 an event and copy.
+Property: what `agreed` returns holds every event that either copy holds, or AMK704 says what differs. `make_equal`
+overwrites nothing that it has not copied to the folder `damaged` before. Cost: one sha256 an event and copy.
+
+A copy may end early: a lost write-ahead log, an emptied or truncated file, a line cut short. Then the longer valid one
+wins, with later events of the other where they continue its chain. A crash leaves neither a changed record nor two
+copies that tell different stories, so nobody guesses there. Events missing from the end of both copies cannot be
+noticed.
 """
 
 from __future__ import annotations

@@ -36,9 +36,9 @@ _JOURNALED: TypeAdapter[Any] = TypeAdapter(Any)
 
 @dataclass(frozen=True)
 class Suggestion:
-    """`settings` are untrusted values by knob name, `edits` untrusted edits of their plan; `handle` names a suggestion
-    from outside; `parent` is the proposal that they are a change to (None: the incumbent of the moment), `other` a
-    second one, whose edits were merged; `operator` is the way that the proposer took."""
+    """`settings` are untrusted values by knob name, `edits` untrusted edits of their plan. `handle` names a suggestion
+    from outside. `parent` is the proposal that they change (None: the incumbent of the moment), `other` a second one,
+    whose edits were merged. `operator` is the way that the proposer took."""
 
     proposer: str
     settings: dict[str, Any]

@@ -2,10 +2,10 @@
 
 Every measured design falls into a cell by two descriptors, and a cell keeps its fastest:
 
-* bottleneck: the phase of a layer that loses most time to anything but memory, and to what (simulated); "" where
-  nobody may ask the simulator;
+* bottleneck: the phase of a layer that loses most time to anything but memory, and to what (simulated). It is "" where
+  nobody may ask the simulator.
 * structure: which families of edits the design has beyond its settings (hand-offs, order of steps, shares, memory,
-  work); "plan" if it has none.
+  work). It is "plan" if it has none.
 
 So a design that is slower than the best, but held up elsewhere or built differently, stays a parent: its edits may
 help the best once they are merged. Designs that are further than WITHIN behind the best are left out.

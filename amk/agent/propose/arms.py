@@ -1,26 +1,21 @@
-"""The default: several searches side by side, each asked as often as it earns now.
+"""The default proposer: several searches side by side, each asked as often as it earns now.
 
 An arm is a proposer that may have proposers of its own: the portfolio of those that turn knobs, structural search, what
-earlier runs found, a language model. Credit is gain per cost, chosen by a discounted upper confidence bound (Garivier
-and Moulines, 2011): what an arm's proposals were faster than everything before them, over the seconds of their timed
-steps. On a simulator, which takes no GPU, evaluations are the cost where they alone limit a run. The discount is
-strong, because gains are not stationary: an arm that found much hands over once its latest evaluations found nothing,
-and gets its turn again when the others find nothing either.
+earlier runs found, a language model. A discounted upper confidence bound chooses the arm (Garivier and Moulines, 2011).
 
-Knobs come first as long as they gain: edits refine a plan, and go with it when knobs replace it. They open a run until
-OPENING evaluations kept nothing, or until they only settle what is near the best. From a naive plan on the simulator
-knobs keep their second plan at the sixth or seventh evaluation, and most keep nothing after the twelfth.
+* **Credit** is gain per cost. The gain is how much faster the arm's proposals were than everything before them. The
+  cost is the seconds of their timed steps, or evaluations on a simulator that only these limit. The discount is strong,
+  because gains are not stationary: an arm hands over when its latest evaluations found nothing.
+* **Knobs open a run**, because edits refine a plan and go with it when knobs replace it. They do so until OPENING
+  evaluations kept nothing, or until they only settle what is near the best.
+* **An arm that only settles** what is near the best explores a third as much while its next proposal is expected to
+  lose. It takes a tenth of the cost while none of two arms earns anything.
+* **The second half of a run's minutes** gives three of four proposals to settling what is near the best, unless
+  something was kept lately. The report can then say that nothing is open.
 
-An arm that only settles what is near the best, whose next proposal is expected to lose, explores a third as much: it
-takes a tenth of the cost while none of two arms earns anything. A search of 22 minutes on an H200 spent 215 of
-912 evaluations on pairs of knobs that were expected to lose, up to 28%, and left 201 of 332 edits of its best untried.
-
-What is near the best is settled by itself in the second half of a run's minutes: three of four proposals go to that
-until nothing is open, unless something was kept lately. Where nothing is found any more, the report can then say so.
-
-Credit is read from the journal, and no clock of the host is in it, so a run that is repeated or resumed deals as
-before. What was proposed and not measured yet counts as an evaluation. What the gate refuses took no device and costs
-an arm little: a proposal of which nothing was measured counts as JUDGEMENT of a mean measurement.
+Credit comes from the journal and from no clock of the host, so a run that is repeated or resumed deals as before. An
+open proposal counts as an evaluation. A proposal of which nothing was measured counts as JUDGEMENT of a mean
+measurement: what the gate refuses takes no device.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Many changes at once, drawn from what is known of each: Thompson sampling on a linear model of log time.
 
 Effects of knobs nearly add up on a logarithmic scale. The coefficients of all knob values have a normal posterior, as
-wide as what the model leaves unexplained; a draw from it says which changes look best, and between two and MOST of them
-are made at once on what was measured fastest. What is well known to pay is in most draws, what was never tried in some,
-so that the many proposals that are open at once differ, and their times tell the parts apart.
+wide as what the model leaves unexplained. A draw from it says which changes look best. Between two and MOST of them are
+made at once on what was measured fastest. What is well known to pay is in most draws, what was never tried in some, so
+that the many proposals that are open at once differ, and their times tell the parts apart.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """A language model as a proposer: an agent that reads the search with tools, tries edits, and submits what may pay.
 
-Several conversations go on at once, each in a thread of its own, so the device never waits for the network: meanwhile,
-and whenever there is none, the arms propose; one is begun when the model, by what its proposals gained per second of
-the device, would be the next arm. What a conversation submits goes into the inbox of the run and
-through the gate like any proposal. No tool sets a verdict or a time, so texts in which somebody else speaks to the
-model (reasons, notes, `program.md`) cannot do more than waste a proposal.
+Several conversations go on at once, each in a thread of its own, so the device never waits for the network. The arms
+propose meanwhile, and whenever there is no conversation. One begins when the model would be the next arm, by what its
+proposals gained per second of the device. What a conversation submits goes into the inbox of the run and through the
+gate like any proposal. No tool sets a verdict or a time. So texts in which somebody else speaks to the model (reasons,
+notes, `program.md`) cannot do more than waste a proposal.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""A bandit over proposers: the default. Credit is read from the journal, so that a resumed run deals as before.
+"""A bandit over proposers of knobs: the worth of an arm is its rewards over their costs, both discounted.
 
-Each arm's worth is its rewards over their costs, both discounted, chosen by an upper confidence bound. A reward is as
-much as a proposal was faster than all before it, or a share if it came near; a cost is seconds of the GPU (`costs.py`).
-What was proposed and not measured yet counts as drawn, so that the two dozen proposals that are open at once are not
-all of one arm. An arm that has nothing new is passed over, and when all are, `last` is asked: blind draws, which hardly
-ever pay for what they cost.
+An upper confidence bound chooses the arm. A reward is as much as a proposal was faster than all before it, or a share
+if it came near. A cost is seconds of the GPU (`costs.py`). Open proposals count as drawn, so that the two dozen that
+are open at once are not all of one arm. An arm that has nothing new is passed over. When all are, `last` is asked:
+blind draws, which hardly ever pay for what they cost. Credit is read from the journal, so a resumed run deals as
+before.
 
 After EVALUATIONS_WITHOUT_KEEP evaluations that kept nothing, `sweep` settles what is near the best before the arms go
-on; from the hand-tuned plan it does so from the first proposal. Every TURNS-th proposal of a sweep is three and more
+on. From the hand-tuned plan it does so from the first proposal. Every TURNS-th proposal of a sweep is three and more
 changes at once, of those that pay.
 """
 

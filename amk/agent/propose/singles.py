@@ -1,17 +1,16 @@
-"""Single changes of the best, each once: what structural search draws at random is gone through, and comes to an end.
+"""Single changes of the best, each once: goes through what structural search draws at random, and comes to an end.
 
 Edits have no end, so those of the best are the distinct ones that DRAWS draws of each kind make to it, all places
-alike; `unseen` estimates how often one more draw would show another. Where the best has edits, its knobs are turned one
-at a time too; those of a plan without are the sweep's. A change is settled as one of:
+alike. `unseen` estimates how often one more draw would show another. Where the best has edits, its knobs are turned one
+at a time too; those of a plan without edits are the sweep's. A change is settled as one of:
 
-* measured, refused or known: it was made to the best, and was measured, or the gate says why not, or it is a kernel
-  that was proposed before;
+* measured, refused or known: it was made to the best, and the device, the gate or an equal kernel has the answer;
 * avoided: a knob's value that the gate refused several times and never let pass;
-* lost: it was made alone to what was the best before, and lost there at least what a keep gains. Here it would have to
-  help by twice that.
+* lost: it was made alone to an earlier best, and lost there at least what a keep gains. Here it would have to help by
+  twice that.
 
-What gained before comes first, then what is not known, one of each kind in turn, then what lost little. Where the
-simulator measures and may be asked, structural search knows what it will say, and nothing is proposed here.
+What gained before comes first, then what is not known, one of each kind in turn, then what lost little. Nothing is
+proposed where the simulator measures and may be asked, because structural search knows its answers.
 """
 
 from __future__ import annotations

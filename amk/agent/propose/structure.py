@@ -1,17 +1,20 @@
 """Structural search: children of the population by typed edits of the schedule.
 
-A child has a parent of the archive (half of the time the best) and is made in one of four ways: a drawn edit, of a
-kind that paid and at a place where the simulator sees time go; edits that were measured to pay elsewhere, merged; a
-knob turned under the edits, or knobs of another good plan; an edit left out, so that lists keep what matters. What the
-gate refused of edits is not proposed again. Where the run lets the simulator advise, of some children the one that it
-thinks fastest is proposed, with further changes on top where it thinks that they add to it. Once it has ranked badly
-what a device measured it is not asked any more.
+A child has a parent of the archive, half of the time the best. It is made in one of four ways:
 
-Beside other proposers, and where the simulator measures, what it says of a child is what it will say again, without the
-noise. Single edits of a good plan gain less there than a keep needs (+0.35% at most around the best plan that knobs
-reach for llama3-8b on an A100), and several at once are refused if one of them is. So a child is climbed to: changes
-that the simulator calls faster and the verdict SAFE are made on top of each other until they come to a keep. No child
-is looked at twice, and a climb that does not come to a keep costs no evaluation.
+* a drawn edit, of a kind that paid and at a place where the simulator sees time go;
+* edits that were measured to pay elsewhere, merged;
+* a knob turned under the edits, or knobs of another good plan;
+* an edit left out, so that lists keep what matters.
+
+Edits that the gate refused are not proposed again. Where the run lets the simulator advise, the child that it thinks
+fastest of some is proposed, with further changes on top where it thinks that they add to it. The run stops asking the
+simulator once it has ranked badly what a device measured.
+
+Where the simulator measures, its word on a child has no noise, so a child is climbed to. Single edits of a good plan
+gain less than a keep needs, and several at once are refused if one of them is. So changes that the simulator calls
+faster and the verdict SAFE are made on top of each other until they come to a keep. No child is looked at twice. A
+climb that does not come to a keep costs no evaluation.
 """
 
 from __future__ import annotations
@@ -44,8 +47,8 @@ wait for them, as it takes a second for a candidate."""
 CLEAR = 0.02
 """Simulated log gain over the parent at which no further child is looked at."""
 MOST_ON_TOP = {True: 4, False: 2}
-"""Changes that are tried on top of a child, until one adds nothing, where the simulator measures and where a device
-does: each may add less than a keep needs, and all together more, but where one is refused all are."""
+"""Changes that are tried on top of a child until one adds nothing, where the simulator measures and where a device
+does. Each may add less than a keep needs, and all together more. Where one is refused all are."""
 KNOBS = 1 / 3
 """Share of the children whose change is a knob where the simulator is sure: there are about as many of those as of all
 kinds of edits. Where a device measures a knob is a way like others: of 109 under the edits 3 came a pilot ahead of
@@ -233,8 +236,8 @@ class Structure:
         return None
 
     def _another(self, context: Context, elites: Sequence[Elite], rng: np.random.Generator) -> Elite:
-        """Any of them where the simulator is sure. Where a device measures, the further behind the best the less often:
-        children of what was more than 0.5% behind came ahead of the best in 2 of 168 cases on an H200, children of the
+        """Any of them where the simulator is sure. Where a device measures, the further behind the best the less often.
+        On an H200 children of what was more than 0.5% behind came ahead of the best in 2 of 168 cases, children of the
         best and of near misses in 15 of 147."""
         if self._sure(context):
             return elites[int(rng.integers(len(elites)))]

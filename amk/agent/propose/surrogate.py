@@ -1,12 +1,15 @@
 """Bayesian optimisation: a Gaussian process on the measured log times, the point of greatest expected improvement next.
 
-Kernel: a product of exponentials, one rate a knob, since some knobs decide and others hardly matter; rates and noise
-are chosen by marginal likelihood, one after the other from grids. Times far behind the best are taken as equally bad:
-what is asked is what is near it. Candidates are neighbours of the best points, several changes of the best at once by
-what one draw from the process says of each, and random points; from the most promising on, neighbour by neighbour, what
-promises more. Before WARM_UP points are measured, several changes at random. Rates are those of the first trials, a
-multiple of BLOCK, so that a run that goes on proposes as it would have. Cost: O(n^3) in the trials used, of which there
-are at most MEMORY, and the open ones; every BLOCK trials some hundred times that.
+Kernel: a product of exponentials with one rate a knob, since some knobs decide and others hardly matter. Marginal
+likelihood chooses rates and noise, one after the other from grids. Times far behind the best count as equally bad.
+Rates are those of the first trials, a multiple of BLOCK, so that a run that goes on proposes as it would have.
+
+Candidates are neighbours of the best points, random points, and several changes of the best at once by what one draw
+from the process says of each. From the most promising on, the search goes neighbour by neighbour to what promises more.
+Before WARM_UP points are measured, it makes several changes at random.
+
+Cost: O(n^3) in the trials used, of which there are at most MEMORY, and the open ones; every BLOCK trials some hundred
+times that.
 """
 
 from __future__ import annotations

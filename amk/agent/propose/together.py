@@ -1,13 +1,13 @@
-"""Near misses together: changes of which each gained, but not what a keep needs, made to the best at once.
+"""Near misses together: changes that each gained, but not what a keep needs, made to the best at once.
 
-Gains of separate changes nearly add up on a logarithmic scale, so two that miss it alone may make it together.
-That does not wait until everything else near the best was tried: whatever was measured to gain, knob or edit, is
-combined as soon as the sum is worth it, the greatest sum first; what gained over another plan, as knobs do beside a
-best that has edits, is made to the best alone, too. What a change is worth is fitted to all trials that have it, drawn
-towards zero: the luckiest of many measurements is no gain, and a combination that lost lowers each of its parts. One
-that gained clearly more than its parts is a change by itself: two knobs gained 2.3% together on an H200, of which one
-gained 0.3% alone and the other lost 0.5%. Where the simulator measures, a combination that it predicts to be no faster
-than the best is left out.
+Gains of separate changes nearly add up on a logarithmic scale, so two that miss a keep alone may make it together.
+Whatever was measured to gain, knob or edit, is combined as soon as the sum is worth it, the greatest sum first. This
+does not wait until everything else near the best was tried. What gained over another plan is made to the best alone,
+too, as knobs are beside a best that has edits.
+
+A fit to all trials that have a change says what it is worth, drawn towards zero: the luckiest of many measurements is
+no gain. A combination that lost lowers each of its parts. One that gained clearly more than its parts is a change by
+itself. Where the simulator measures, a combination that it predicts to be no faster than the best is left out.
 """
 
 from __future__ import annotations

@@ -1,17 +1,20 @@
 """What paid in finished runs, tried in this one, whatever model and GPU they were of.
 
-A lesson is the best of a run beside its start, or the fastest that had a paired test, which may have missed a keep over
-the best by little; or a trial that was measured faster than its parent: than the start, or by more than another was
-behind the best of the time. It is the knobs that came and the edits that came.
-Knobs have names, and so have the places of edits in the schedules of all models, so a lesson is tried by making its
-changes again to the best of this run. What this space has not, or cannot plan, and an edit whose place is not there, is
-left out of it. All lessons together come first, then each by itself, the worthiest first; each is proposed once. What
-they are worth here is measured here, and the gate judges them like anything else.
+A lesson is the knobs and edits that came with a gain. It comes from one of three:
+
+* the best of a run, beside its start;
+* the fastest that had a paired test, which may have missed a keep over the best by little;
+* a trial that was measured faster than its parent: than the start, or by more than another was behind the best of the
+  time.
+
+Knobs have names, and so have the places of edits in the schedules of all models. So a lesson is tried by making its
+changes again to the best of this run. Left out are knobs that this space does not have or cannot plan, and edits whose
+place is not there. All lessons together come first, then each by itself, the worthiest first, each once. This run
+measures what they are worth, and the gate judges them like anything else.
 
 A search from the fast plan begins with the planner's own. Where the default plan is one that a search found, that is
-its first lesson.
-
-The table of lessons is JSON, so that it can be exported, read, merged by hand and given to another run.
+its first lesson. The table of lessons is JSON, so that it can be exported, read, merged by hand and given to another
+run.
 """
 
 from __future__ import annotations

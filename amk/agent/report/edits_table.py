@@ -39,9 +39,12 @@ WORDS: Final[dict[Outcome, str]] = {
 
 @dataclass(frozen=True)
 class Kind:
-    """singles: the changes of this kind of the best, by what became of them; unseen: the chance that one more draw
-    shows another, None for knobs, which are all there; proposals, measured: of all that came in this way; refused: by
-    reason code, or by the gate's verdict where it gives none."""
+    """What became of the changes of one kind.
+
+    singles: of the best, by what became of them. unseen: the chance that one more draw shows another; None for knobs,
+    which are all there. proposals, measured: of all that came in this way. refused: by reason code, or by the gate's
+    verdict where it gives none.
+    """
 
     name: str
     singles: Counter[Outcome]

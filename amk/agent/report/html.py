@@ -73,10 +73,12 @@ def render(
     changes: tuple[Sequence[Ablated], int, str] = ((), 0, ""), edits: str = "", foreseen: Prediction | None = None,
     before: Prediction | None = None,
 ) -> str:  # fmt: skip
-    """The report of `state`; the candidates give timeline and diff where they can still be planned, the survey and the
-    section `edits` what is left near the best; changes: those of the best that were taken out by themselves, how many
-    there are, and at which positions; foreseen, before: the best and the start simulated at the position of `middle`,
-    where known."""
+    """The report of `state`.
+
+    candidates: give timeline and diff where they can still be planned. survey, edits: what is left near the best.
+    changes: those of the best that were taken out by themselves, how many there are, and at which positions. foreseen,
+    before: the best and the start simulated at the position of `middle`, where known.
+    """
     run = state.run
     assert run is not None
     kind = " (simulated)" if run.simulated else ""

@@ -1,14 +1,14 @@
 """The search as a state machine: propose, gate, pilot, paired test, confirm, decide. Each is journaled first.
 
-Devices do not wait: while they measure, the driver proposes, and the gate judges, until `gate.ahead` proposals wait for
-a device. A judgement is taken when a device turns to its proposal, so that a proposal follows from the
-decisions before it, never from how long something took: with one device a run repeats.
+Devices do not wait. While they measure, the driver proposes and the gate judges, until `gate.ahead` proposals wait for
+a device. A judgement is taken when a device turns to its proposal. So a proposal follows from the decisions before it
+and never from how long something took: with one device a run repeats.
 
-A paired test costs many pilots: what passes the pilot waits until `gate.patience` later ones brought nothing better,
+A paired test costs many pilots. What passes the pilot waits until `gate.patience` later ones brought nothing better,
 while proposers already go on from the best of those that wait.
 
-Resume: the state is a fold of the journal, so a new process continues the open proposals at the first step that is not
-written down. What was measured is never measured again; what was not acknowledged is measured afresh.
+The state is a fold of the journal, so a new process resumes the open proposals at the first step that is not written
+down. What was measured is never measured again. What was not acknowledged is measured afresh.
 """
 
 from __future__ import annotations

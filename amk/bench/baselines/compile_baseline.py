@@ -1,13 +1,15 @@
 """Baseline `compile`: torch.compile with the recipe of gpt-fast, for one token of each sequence.
 
-The recipe: a static cache with the position as a tensor, the whole step in one graph (of large models: one graph for
-all layers), coordinate descent tuning, which also turns products with one row into generated reductions. Attention is
-either written as such products, so that the compiler generates it too, or the library's scaled_dot_product_attention
-over a cache that ends at the position, which needs no mask. Which of generated and library products, and which
-attention, is faster depends on model and position: all four are compiled and the fastest is the baseline. The cache is
-as long as the position needs, which favours the baseline too. The step is captured in a CUDA graph by us instead of by
-mode="reduce-overhead": the same kernels, without the copies of inputs that this mode makes for tensors it does not
-own.
+* The cache is static, with the position as a tensor. It is as long as the position needs, which favours the baseline.
+* The whole step is one graph; large models have one graph for all layers.
+* Coordinate descent tuning also turns products with one row into generated reductions.
+* Attention is written as such products, which the compiler generates, or is the library's scaled_dot_product_attention
+  over a cache that ends at the position and needs no mask.
+* A CUDA graph captures the step. mode="reduce-overhead" would run the same kernels, and copy inputs that it does not
+  own.
+
+Model and position decide which products and which attention are faster. So all four combinations are compiled, and the
+fastest is the baseline.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """Baselines `fp8` and `int4`: torch.compile around the library's own products for weights in these formats.
 
-`fp8` is `torch._scaled_mm` with a scale for each row of the weights and for each sequence of x. The library multiplies
-fp8 by fp8, so x is rounded to e4m3 as well, and its logits are further from the reference than those of a kernel that
-keeps x in bf16: they have to be nearer to the same model with x rounded so, in f32, than that one is to the reference
-(bf16 arithmetic moves some x to the next code). `int4` is tinygemm,
-`torch._weight_int4pack_mm`, with bf16 scales and zeros for each group. Matrices in bf16, such as an lm_head that is not
-quantised, are library products.
+`fp8` is `torch._scaled_mm` with a scale for each row of the weights and for each sequence of x. It multiplies fp8 by
+fp8, so x is rounded to e4m3 as well. Its logits are therefore further from the reference than those of a kernel that
+keeps x in bf16. The test compares them with the same model in f32 with x rounded so: they must be nearer to it than it
+is to the reference. They do not equal it, because bf16 arithmetic moves some x to the next code.
+
+`int4` is tinygemm, `torch._weight_int4pack_mm`, with bf16 scales and zeros for each group. Matrices in bf16, such as an
+lm_head that is not quantised, are library products.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """How fast each SM reads while all of them do: what shares of rows by speed could gain at most.
 
-Every SM streams bytes of its own for the same time; what it read is counted under its number (`%smid`). With equal
-shares a product ends when the slowest SM has read its share, with shares by rate all end together. The difference
-bounds the gain from above: the memory is shared, so what a fast SM leaves, when it is done, the slow ones get.
+Every SM streams bytes of its own for the same time. What it read is counted under its number (`%smid`). With equal
+shares a product ends when the slowest SM has read its share; with shares by rate all end together. The difference is an
+upper bound of the gain: SMs share the memory, so slow ones get what a fast one leaves when it is done.
 
-Shares by SM are not part of plans. A worker is a block, and which SM runs a block changes from launch to launch; PTX
-promises neither that `%smid` stays nor that it is below the number of SMs, so a kernel that took its worker from it
-would have to claim the worker in memory, and to end where two claim one. amk/lowering/LADDER.md has what shares gained.
+Shares by SM are not part of plans. A worker is a block, and its SM changes from launch to launch. PTX promises neither
+that `%smid` stays nor that it is below the number of SMs. So a kernel would have to claim its worker in memory, and end
+where two claim one. amk/lowering/LADDER.md has what shares gained.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """What each part of a decode kernel costs: the kernel as it is emitted with parts left out, and what the times say.
 
-An ablated kernel computes nothing that is of use. It is made by two definitions in front of the emitted source
-(`ablation.cuh` says what each bit leaves out): one switches the parts off, the other renames the symbol, and no
-schedule's hash is added. So a schedule cannot ask for it, `AdmittedKernel` refuses its code (AMK606), and the only
-launcher is `amk.bench.table.ablated`.
+An ablated kernel computes nothing that is of use. Two definitions in front of the emitted source make it: one switches
+parts off (`ablation.cuh` says what each bit leaves out), the other renames the symbol. It carries no schedule's hash.
+So a schedule cannot ask for it, `AdmittedKernel` refuses its code (AMK606), and only `amk.bench.table.ablated` launches
+it.
 
 The *worth* of a part is the time of the kernel less the time without the part. Parts overlap: the worth of a pair is
 not the sum of two worths, and the difference says which of them hide behind each other.

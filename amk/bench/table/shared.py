@@ -4,8 +4,8 @@ It holds what the simulator can learn from: kernels by their hashes, times, the 
 no prompts, no paths, and of the card's identity only a hash. The seal is a SHA-256 of all else, so that damage is
 noticed; who sent the file only a signature tells (`ssh-keygen -Y sign`, the key of one's choice).
 
-Whoever learns from such a file trusts none of it: each kernel is planned again, with the settings that the file names,
-and has to have the hash that was measured, and no time may be below the speed of light.
+Whoever learns from such a file trusts none of it. Each kernel is planned again with the settings that the file names,
+and has to have the hash that was measured. No time may be below the speed of light.
 """
 
 from __future__ import annotations

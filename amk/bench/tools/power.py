@@ -1,8 +1,8 @@
 """Energy, clocks and throttling of a contestant under sustained load, as NVML says.
 
 Not measured while contestants take turns: a query would stand between launches. Afterwards each runs back to back for
-some time; the energy is the difference of the GPU's own counter, and clocks and throttle reasons are sampled while the
-next launches are enqueued already, so that the GPU does not wait for the host.
+some time. The energy is the difference of the GPU's own counter. Clocks and throttle reasons are sampled while the next
+launches are enqueued already, so that the GPU does not wait for the host.
 """
 
 from __future__ import annotations

@@ -1,11 +1,14 @@
 """mma.sync and movmatrix of one warp.
 
-Integers are exact (wrapping in 32 bits). Floating point follows what is known of the hardware by measurement, not by
-specification: products are exact; they and the accumulator are cut off (towards zero) below the `fraction`-th bit
-under the largest exponent among them, added, and the sum is cut off to float32. The exponent of a product is the sum of
-its factors', not that of the product, which may be one more. sm_80 and sm_89 add 8 products at a time with 24 bits,
-sm_90 and later 16 with 25. So all 65,536 sums of bf16 products that an H100 computed are equal in every bit
-(`tests.emulator.instructions`); the other architectures were not compared.
+Integers are exact (wrapping in 32 bits). Floating point follows measurements of the hardware, not a specification:
+
+* Products are exact. They and the accumulator are cut off (towards zero) below the `fraction`-th bit under the largest
+  exponent among them, and added. The sum is cut off to float32.
+* The exponent of a product is the sum of its factors', not that of the product, which may be one more.
+* sm_80 and sm_89 add 8 products at a time with 24 bits, sm_90 and later 16 with 25.
+
+All 65,536 sums of bf16 products that an H100 computed are equal in every bit (`tests.emulator.instructions`). Other
+architectures were not compared.
 Source: PTX ISA 9.0, 9.7.14 (fragments); Fasi et al., Numerical behavior of NVIDIA tensor cores, 2021 (additions).
 """
 

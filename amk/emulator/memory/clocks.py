@@ -1,22 +1,25 @@
 """What each lane of a warp knows: vectors of clocks, and what brings the lanes of a warp to one knowledge.
 
-Property: what a lane did is known to another lane of its warp behind a barrier of the warp or of the block at which
-    both were; lockstep orders nothing. Lanes of other warps know it by what the lane released afterwards, or another
-    lane once the two had met. What a lane acquires is its own until its warp meets. By the PTX ISA:
+Property: another lane of its warp knows what a lane did behind a barrier of the warp or of the block at which both
+    were. Lockstep orders nothing. Lanes of other warps know what the lane released afterwards, or what another lane
+    released once the two had met. What a lane acquires is its own until its warp meets. By the PTX ISA:
     bar.warp.sync: it "also guarantee memory ordering among threads participating in barrier";
     bar.sync, bar.arrive: "prior memory accesses requested by this thread are performed relative to all threads
     participating in the barrier" when it completes; the arrival "synchronizes with" a bar.sync (8.9.4);
     mbarriers, counters, fences: a release pattern synchronizes with an acquire pattern that observes it (8.9.4).
-    shfl, vote, match, redux, elect and mma make lanes wait for each other, but no sentence about them orders memory, so
+    shfl, vote, match, redux, elect and mma make lanes wait for each other. No sentence about them orders memory, so
     here they do not.
-Assumes: of what several lanes release between two meetings, only the last lane's is known, unless one instruction of
-    all lanes arrives at one mbarrier; a barrier of some lanes tells other warps nothing: both are stricter than PTX.
-Cost: a warp has one vector, and a lane another one between an acquire of its own and the next meeting.
+Assumes: of what several lanes release between two meetings only the last lane's is known, unless one instruction of
+    all lanes arrives at one mbarrier. A barrier of some lanes tells other warps nothing. Both are stricter than PTX.
+Cost: a warp has one vector. A lane has another one between an acquire of its own and the next meeting.
 
-A vector has, for W warps: W clocks up to which all lanes of a warp are known; W of their copies; 2 W up to which reads
-are over; W words (clock << 6 | lane) up to which a single lane is known; W words (clock << 32 | lanes) up to which the
-reads of some lanes are over. An epoch is clock << 38 | lane << 32 | thread << 19 | pc: thread W + w stands for the
-copies of warp w, lane MANY for several lanes, NOBODY for a bulk copy.
+A vector has, for W warps:
+    W clocks up to which all lanes of a warp are known, and W of their copies;
+    2 W clocks up to which reads are over;
+    W words (clock << 6 | lane) up to which a single lane is known;
+    W words (clock << 32 | lanes) up to which the reads of some lanes are over.
+An epoch is clock << 38 | lane << 32 | thread << 19 | pc. Thread W + w stands for the copies of warp w, lane MANY for
+several lanes, NOBODY for a bulk copy.
 """
 
 from __future__ import annotations

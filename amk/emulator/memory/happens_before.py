@@ -1,18 +1,18 @@
 """Which access happened before which, in the run that was executed: last accesses of bytes, what synchronises.
 
-Property: two accesses of a byte of which one writes, by different lanes, be they of one warp, or by a lane and an
-    asynchronous copy, neither before the other in the order of this run, are told, unless both are strong, of equal
-    size, and of a scope that holds both (a race of PTX ISA 8.9). Not seen: a strong read followed by a weak write, and
-    a race of an access with an older one than the byte's last write.
-Assumes: `clocks` says what a lane knows. The copies of a warp are one more thread; a copy is over when a wait for its
+Property: every race of this run is told, but for those below. A race is two accesses of a byte, of which one writes and
+    neither is before the other in the order of this run. They are by different lanes, also of one warp, or by a lane
+    and an asynchronous copy. Two strong accesses of equal size whose scope holds both are no race (PTX ISA 8.9).
+    Not seen: a strong read followed by a weak write, and a race with an older access than the byte's last write.
+Assumes: `clocks` says what a lane knows. The copies of a warp are one more thread. A copy is over when a wait for its
     mbarrier or its group has ended. Synchronisation of scope cta on global memory counts for nothing.
     A vector has two halves: what happened before, and which reads are over as well. A tagged word (a relaxed store and
-    a relaxed load of 64 bits) hands on the second alone: what is stored there was computed from what was read, so a
-    write behind it may follow those reads, and nobody may read what was written before it.
+    a relaxed load of 64 bits) hands on the second alone. What it stores was computed from what was read, so a write
+    behind it may follow those reads. Nobody may read what was written before it.
 Algorithm: FastTrack (Flanagan and Freund, PLDI 2009): epochs of the last write and last read of each byte, a vector
     of reads where several are unordered.
-Cost: 16 bytes of memory a byte of state, scratch and shared memory that is touched, and a vector for each
-    synchronising word, each byte that several warps read at a time; it gives up (GAVE_UP) when these run out.
+Cost: 16 bytes of memory a byte of state, scratch and shared memory that is touched. A vector for each synchronising
+    word and each byte that several warps read at a time. It gives up (GAVE_UP) when these run out.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
 """What a load may see of stores that nothing orders before it, and which copies follow accesses without a proxy fence.
 
 Property: a store stays with its warp until something orders it. A load by another warp gets what was there before,
-    unless the store happened before it; a strong load (relaxed, acquire, volatile) gets the new content once it has
-    spread as well, which it does when no warp can run without it, at once in an eager order, and at drawn times in a
-    drawn one. Atomics act on memory itself. A non-coherent load never sees what the launch has written.
+    unless the store happened before it. A strong load (relaxed, acquire, volatile) also gets the new content once it
+    has spread. It spreads when no warp can run without it, at once in an eager order, at drawn times in a drawn one.
+    Atomics act on memory itself. A non-coherent load never sees what the launch has written.
     A bulk copy that reads or overwrites bytes that threads have accessed in the launch needs a fence.proxy.async of
-    their memory, global or shared, behind these accesses, of its lane or of one that this lane has met since.
+    their memory, global or shared. The fence is behind these accesses, of the lane of the copy or of one that this lane
+    has met since.
 Assumes: clocks of `happens_before`. Of several stores without order in between, a load sees all or none. A
     fence.proxy.async of another warp than the one that issues the copy does not count, which is stricter than PTX.
-Cost: two more bytes a byte of memory; while every store is ordered, one comparison a byte loaded.
+Cost: two more bytes a byte of memory. While every store is ordered, one comparison a byte loaded.
 """
 
 from __future__ import annotations

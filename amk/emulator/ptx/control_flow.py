@@ -1,10 +1,9 @@
 """An order of the instructions in which lanes of a warp meet again as soon as they can.
 
 Property: of the lanes of a warp, those at the smallest place of the order run first. In the order every loop is
-contiguous
-    and comes before what follows it, and of a branch both arms come before the point where they join. So lanes that
-    parted at a branch are together again at its immediate postdominator at the latest.
-Algorithm: strongly connected components in topological order; a component of several blocks is ordered in the same way
+    contiguous and comes before what follows it. Both arms of a branch come before the point where they join. So lanes
+    that parted at a branch are together again at its immediate postdominator at the latest.
+Algorithm: strongly connected components in topological order. A component of several blocks is ordered in the same way
     without the edges back to its entry. Loops with several entries are ordered by one of them.
 Cost: linear in blocks and edges for each depth of nesting.
 """

@@ -2,9 +2,15 @@
 
 A register, an immediate and a special register are all rows of a warp's register file; an instruction names rows.
 
-    column  0 operation, 1 guard (2 * row + negated, or -1), 2 mode, 3 result, 4..7 sources, 8 second result, 9 negated
-            source, 10..15 up to three addresses as (row, offset); loads and stores have their values in 3..6, tensor
-            core instructions d in 3..6, a in 7..10, b in 11..12, c in 13..16
+    column  0        operation
+            1        guard: 2 * row + negated, or -1
+            2, 3     mode, result
+            4..7     sources
+            8, 9     second result, negated source
+            10..15   up to three addresses as (row, offset)
+
+Loads and stores have their values in 3..6. Tensor core instructions have d in 3..6, a in 7..10, b in 11..12, c in
+13..16.
 """
 
 from __future__ import annotations

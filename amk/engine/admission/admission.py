@@ -1,9 +1,9 @@
 """Only proved schedules run, and only in the machine code that was made from them.
 
-Every launch of a schedule's kernel loads what `AdmittedKernel.loadable` returns: the text emitted for the schedule, the
-PTX that was read back, and the cubin made of it are tied by hash, in the process that launches or in one of the same
-user and program that sealed what it checked (`admissions`). A start with such a seal imports neither validator nor
-checker nor compiler.
+Every launch of a schedule's kernel loads what `AdmittedKernel.loadable` returns. Hashes tie three things: the text
+emitted for the schedule, the PTX that was read back, and the cubin made of it. The process that launches ties them, or
+one of the same user and program that sealed what it checked (`admissions`). A start with such a seal imports neither
+validator nor checker nor compiler.
 """
 
 from __future__ import annotations
@@ -45,11 +45,16 @@ def admit(schedule: Schedule, compiled: CompiledResources | None = None) -> Verd
 class AdmittedKernel:
     """A schedule, the certificate that proves it, and its machine code: the only thing that the launcher takes.
 
-    code: a cubin, or PTX for a GPU of another architecture. Making one checks it, in this order: the certificate proves
-    this schedule (AMK206), the code carries this schedule's hash (AMK606), PTX synchronises as the schedule says
-    (AMK607, AMK609), the code is what the compiler makes of this schedule (AMK608), and all workers are resident with
-    the registers and shared memory of the cubin (AMK401, 402, 403). seal: of a process of this user that made all of
-    these checks with this program; where it holds they are not made again, where it does not it changes nothing.
+    code: a cubin, or PTX for a GPU of another architecture. Making one checks, in this order:
+
+    * the certificate proves this schedule (AMK206);
+    * the code carries this schedule's hash (AMK606);
+    * PTX synchronises as the schedule says (AMK607, AMK609);
+    * the code is what the compiler makes of this schedule (AMK608);
+    * all workers are resident with the registers and shared memory of the cubin (AMK401, 402, 403).
+
+    seal: of a process of this user that made all of these checks with this program. Where it holds they are not made
+    again; where it does not it changes nothing.
     """
 
     schedule: Schedule

@@ -1,13 +1,13 @@
 """Admissions of earlier starts, so that a start with the same schedule, code and program checks nothing twice.
 
-Property: a seal that holds was written by a process of this user on this machine in which `AdmittedKernel` accepted
-    just this schedule, certificate and code, and whose sources, Python and packages were those of this process.
+Property: a process of this user on this machine wrote every seal that holds. In it `AdmittedKernel` accepted just this
+    schedule, certificate and code, and its sources, Python and packages were those of this process.
 Assumptions: those of `amk.lowering.seal`; sha256 has no collisions; a package of one version has one content; the clock
     of the file system does not run behind.
-Algorithm: the seal stands over the hashes of all four. Anything else in the cache, or a changed file of the program,
-    is a miss, and everything is checked as if there were no entry. A process whose sources were changed after it began
-    runs others than it can hash, so it seals nothing and takes nothing. NVRTC from outside its package has no version:
-    then nothing is sealed either.
+Algorithm: the seal stands over the hashes of all four. Anything else in the cache, or a changed file of the program, is
+    a miss, and everything is checked as if there were no entry. A process whose sources changed after it began cannot
+    hash what it runs, so it seals nothing and takes nothing. NVRTC from outside its package has no version, so nothing
+    is sealed with it.
 """
 
 from __future__ import annotations

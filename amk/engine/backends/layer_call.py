@@ -36,11 +36,14 @@ _WORDS: Final[dict[str, np.dtype[Any]]] = {
 class Layers(Protocol):
     """What calls a slice of layers, with or without the output head, or the head alone, for one token.
 
-    hidden_in: f32 [hidden], the residual stream before the layers, or behind the last; out: behind the layers, or with
-    the head f32 [vocab], logits; position: i32 [1], of the token, held within the context; k_cache, v_cache:
-    [layers, kv_heads, context, head_dim] in the schedule's cache type, whose rows before the position are read and
-    whose row at it is written. The head alone has neither caches nor position. Any objects with `__dlpack__`, dense,
-    on the device of the call, and apart from each other. certificate: that of the schedule.
+    hidden_in: f32 [hidden], the residual stream before the layers, or behind the last.
+    out: f32 [hidden] behind the layers, or with the head f32 [vocab], logits.
+    position: i32 [1], of the token, held within the context.
+    k_cache, v_cache: [layers, kv_heads, context, head_dim] in the schedule's cache type. The call reads rows before the
+        position and writes the row at it. The head alone has neither caches nor position.
+    certificate: that of the schedule.
+
+    Arguments are any objects with `__dlpack__`, dense, on the device of the call, and apart from each other.
     """
 
     schedule: Schedule

@@ -1,7 +1,7 @@
 """Directories whose layer matrices are stored as 4-bit codes, in the layouts of AWQ and GPTQ.
 
-With in and out the columns and rows of a matrix W [out, in], and g the columns of a group, both store fp16 scales
-[in / g, out] and int32 words of eight codes, the first in the lowest bits:
+A matrix W [out, in] has groups of g columns. Both layouts store fp16 scales [in / g, out] and int32 words of eight
+codes, the first in the lowest bits:
 
     GPTQ   qweight [in / 8, out], eight columns of W in order; qzeros [in / g, out / 8], eight rows in order, each less
            one (less nothing in version 2); g_idx [in], the group of each column.

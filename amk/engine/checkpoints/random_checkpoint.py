@@ -1,13 +1,14 @@
 """Weights of the right shapes from a seed, for measuring models whose real weights are not at hand.
 
 A value depends on (seed, tensor name, row, column) and nothing else, so any slice of rows gives the same numbers as the
-whole. Rows are generated in blocks: block b of a tensor is the Philox stream of key hash(seed, name) at counter
-b * 2^64, read as 16-bit indices into a table of 65,536 normal quantiles. Table entries are bfloat16 and a matrix's
-scale is a power of two, so its weights are exact in bf16, fp16 range permitting, and fp32: a comparison between dtypes
-then compares arithmetic, not the rounding of weights.
+whole. Block b of a tensor's rows is the Philox stream of key hash(seed, name) at counter b * 2^64, read as 16-bit
+indices into a table of 65,536 normal quantiles.
 
-Scales: W [out, in] near 1/sqrt(in) keeps activations at unit size; 'wo' and 'w_down' are divided by about
-sqrt(2 * layers), so that the residual stream does not grow with depth; norms are 1 +- 1/8, biases 0 +- 1/8.
+Table entries are bfloat16 and a matrix's scale is a power of two. So the weights are exact in bf16, fp16 (range
+permitting) and fp32, and a comparison between dtypes compares arithmetic, not the rounding of weights.
+
+Scales: W [out, in] near 1/sqrt(in) keeps activations at unit size. 'wo' and 'w_down' are divided by about
+sqrt(2 * layers), so that the residual stream does not grow with depth. Norms are 1 +- 1/8, biases 0 +- 1/8.
 """
 
 import hashlib

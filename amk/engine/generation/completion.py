@@ -36,14 +36,16 @@ _KINDS = (
 class Options:
     """How a request decodes. Without any option the most probable token is taken, up to 128 of them.
 
-    max_tokens: of the answer. temperature, top_k, top_p, seed: see `amk generate --help`; equal seeds give equal texts.
-    stop: strings that end the answer and are not part of it. logprobs: number of alternatives told for each token, 0 to
-    20; None tells nothing. logit_bias: added to the logits of tokens, -100 and less excludes one. mask: see `Mask`.
+    max_tokens: of the answer.
+    temperature, top_k, top_p, seed: see `amk generate --help`. Equal seeds give equal texts.
+    stop: strings that end the answer and are not part of it.
+    logprobs: number of alternatives told for each token, 0 to 20. None tells nothing.
+    logit_bias: added to the logits of tokens; -100 and less excludes one.
+    mask: see `Mask`.
     ignore_eos: go on behind an end-of-text token.
-
-    What the whole answer is, at most one of: json_schema, a text that follows this schema (as an object, or as JSON);
-    regex, one that this expression matches; grammar, one of this grammar in Lark's syntax; choices, one of these. The
-    first three need `amk[grammar]`.
+    json_schema, regex, grammar, choices: what the whole answer is, at most one of them. A text that follows this schema
+        (an object, or JSON), that this expression matches, of this grammar in Lark's syntax, or one of these. The first
+        three need `amk[grammar]`.
 
     AMK015 for a value outside its range, or of another kind.
     """

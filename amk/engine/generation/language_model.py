@@ -179,10 +179,10 @@ class LanguageModel:
         """How well the model predicts a text, which begins with the BOS token if the model wants one, or given tokens.
 
         A window of `window` tokens begins at every `stride`-th token. It predicts the tokens that no window before it
-        predicted, except its own first one. With a stride below the window, every token but the first of the text is
-        predicted once; behind the first window it has at least `window - stride` tokens before it. A stride equal to
-        the window makes disjoint windows. Default: a window of 1,024 tokens or of the context, and a stride of half of
-        it. Cost: the text is read window / stride times.
+        predicted, except its own first one. With a stride below the window, it predicts every token but the first of
+        the text once; behind the first window a token has at least `window - stride` tokens before it. A stride equal
+        to the window makes disjoint windows. Default: a window of 1,024 tokens or of the context, and half of it as
+        stride. Cost: the text is read window / stride times.
 
         AMK014 for fewer than two tokens or an unknown one, AMK015 for a window or stride that cannot be.
         """

@@ -1,8 +1,8 @@
 """The tokenizer in GGUF metadata, rebuilt for the `tokenizers` package.
 
 Two kinds exist among Llama-family models. 'gpt2': byte-level BPE with a merge list, where a name ('pre') says how text
-is split beforehand. 'llama': sentencepiece, which merges the adjacent pair whose joint token has the highest score;
-that is BPE with the merges ordered by score. Source of the splitting rules: the models' own tokenizer.json files.
+is split beforehand. 'llama': sentencepiece, which merges the adjacent pair whose joint token has the highest score.
+That is BPE with the merges ordered by score. Source of the splitting rules: the models' own tokenizer.json files.
 """
 
 from collections.abc import Iterable

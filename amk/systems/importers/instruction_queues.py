@@ -1,13 +1,13 @@
 """Instruction queues of HazyResearch's low-latency Llama megakernel, with the counters that its operations use.
 
-A queue per SM holds instructions of 32 words. Per SM two agents stand for its warps: one waits for counters and reads,
-one writes and signals; the second does an instruction after the first has, and neither waits for the other otherwise,
-because the warps of an SM work on several instructions at once. What the pages of shared memory hold back is left out:
-that may hide a deadlock of pages, and makes no order that the counters do not.
+A queue per SM holds instructions of 32 words. Two agents stand for an SM's warps: one waits for counters and reads, one
+writes and signals. The second does an instruction after the first has. Otherwise neither waits for the other, because
+the warps of an SM work on several instructions at once. What the pages of shared memory hold back is left out. That may
+hide a deadlock of pages, and makes no order that the counters do not.
 
-Counters are `Bar[layer][opcode - 1][index]`. An operation waits for those of the operation before it and adds to its
-own, as the published kernel does: heads by blocks of 16 columns, attention by heads, projections by blocks. Waits are
-volatile loads and signals plain `atomicAdd`, which order no memory by the PTX model; `fenced` reads the queues as if
+Counters are `Bar[layer][opcode - 1][index]`. As in the published kernel, an operation waits for those of the operation
+before it and adds to its own: heads by blocks of 16 columns, attention by heads, projections by blocks. Waits are
+volatile loads and signals plain `atomicAdd`, which order no memory by the PTX model. `fenced` reads the queues as if
 each had its fence.
 """
 

@@ -6,11 +6,11 @@ One JSON object a line, in the order in which things happened:
     {"agent": "sm0/producer", "do": "release", "on": "full[0]", "at": "ring.cu:33"}
     {"agent": "sm0/consumer", "do": "acquire", "on": "full[0]", "at": "ring.cu:40"}
 
-`do` is read, write or add with bytes; release and acquire, or both (`acq_rel`), with the word they are on; `at` is
-optional. A release and an acquire of one word order what is before the one and behind the other, if they happened in
-this order. Relaxed operations are left out of the file.
+`do` is read, write or add with bytes, or release, acquire or both (`acq_rel`) with the word that they are on. `at` is
+optional. A release orders what is before it ahead of what is behind a later acquire of the same word. Relaxed
+operations are left out of the file.
 
-Property: every pair that is told has common bytes, at least one writes (sums do not clash with sums), and no chain of
+Property: every pair that is told has common bytes, and at least one writes (sums do not clash with sums). No chain of
 program order and release-acquire leads from one to the other in this run. Other runs are not looked at: silence is no
 proof. Cost: per access, the accesses of its 256-byte pages that no later one of their agent hides.
 """

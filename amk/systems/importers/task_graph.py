@@ -1,14 +1,14 @@
 """The task graph that Mirage's persistent kernels (MPK) dump: tasks, events that count their triggers, tensors.
 
-A task starts when the event it depends on has been triggered as often as it counts, reads its inputs, writes its
+A task starts when the event it depends on has been triggered as often as it counts. It reads its inputs, writes its
 outputs, and triggers its event once. Which worker runs a task is decided at run time, so every task is an agent of its
-own: SAFE is safe for every assignment, provided that no worker blocks on a task that is queued behind another (tasks
-that depend on later tasks are refused by name). Tensors that no task writes, weights for instance, are left out:
-nothing can race with their readers.
+own. SAFE is then safe for every assignment in which no worker blocks on a task that is queued behind another. Tasks
+that depend on later tasks are refused by name. Tensors that no task writes, such as weights, are left out: nothing can
+race with their readers.
 
-What the file does not say, the caller may. `adds`: types of tasks whose outputs are sums, added atomically.
-`per_request`: types of tasks that write, of the tokens of their outputs, those of their own request alone, which are
-known at run time; such a tensor is one buffer for each request, and all others touch all of them.
+The caller may say what the file does not. `adds`: types of tasks whose outputs are sums, added atomically.
+`per_request`: types of tasks that write only the tokens of their own request, which are known at run time. Such a
+tensor is one buffer for each request, and all other tasks touch all of them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Fleet's fused layer on MI355: bugs of its barriers that the comments of the fixed kernel tell, each with its cause.
 
 A block there is four waves that are in step at `__syncthreads` alone, and `s_waitcnt vmcnt(0)` waits for the stores of
-one wave: a wave is an agent here, a store that is not waited for an operation of its own.
+one wave. So a wave is an agent here, and a store that is not waited for is an operation of its own.
 """
 
 from typing import Any, Final

@@ -1,9 +1,9 @@
 """Whether each read finds what it should, in every period, given that all conflicting accesses are in order.
 
-Of what a byte got before a read, everything else comes before the last write. That is looked up for each period that is
-near the beginning, and once for all later ones: there, every write of the loop is a fixed number of periods earlier, so
-it is the same write, and what it wrote and what is read are lines that must be equal. A read that moves finds, later
-on, what moves with it alone.
+Of what a byte got before a read, everything else comes before the last write. Each period near the beginning looks that
+write up by itself, and all later ones share one look. There every write of the loop is a fixed number of periods
+earlier, so it is the same write. What it wrote and what is read are lines that must be equal. Later on, a read that
+moves finds what moves with it alone.
 """
 
 from __future__ import annotations

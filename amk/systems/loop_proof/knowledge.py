@@ -1,15 +1,18 @@
 """What is over at each event, in every period.
 
 Notation: agent w has L events in a period and A before it; m is the least number of periods. `Known(count, offset)` of
-agent w, at an event of period q (behind the loop, q is the number of periods): of w's events, counted from its first,
-the first max(count, A + q * L + offset) are over when the event starts.
+agent w stands at an event of period q (behind the loop, q is the number of periods). It says that w's first
+max(count, A + q * L + offset) events are over when the event starts.
 
 The certificate claims such numbers for waits. What holds at an event is the maximum over its waits and what holds at
-the event before it, at the beginning of a lap for the first period and for all others. A claim holds if, without the
-claimed events, the count that the wait waits for is not reached: the signals that may come before they are over weigh
-less. (In the first run event at which something claimed is not over, everything earlier is as claimed, so every signal
-that was sent knew less than the claim.) For all q at once: what a signal of the loop adds before the claim is its
-amount times max(0, q + constant) for some q on, so a few q decide, and the growth behind them.
+the event before it. At the beginning of a lap that event is one for the first period and another for all others.
+
+A claim holds if the wait cannot be met without the claimed events: the signals that may come before they are over
+weigh less than its threshold. This is no circle. Take the first event of a run at which something claimed is not over.
+Everything earlier is as claimed, so every signal that was sent knew less than the claim.
+
+A few q decide for all. What a signal of the loop adds before the claim is its amount times max(0, q + constant), from
+some q on; the growth behind them decides the rest.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """A program cut into periods of laps, event by event, and spelled out as a flat system.
 
-With P laps to a period, N = P * (peeled + Q) + rest laps are, for each agent, `before` (with the first `peeled`
-periods), Q times `lap`, and `behind` (the last `rest` laps and the code behind the loop). A line (first, slope) is
-first + slope * q in period q, and first + slope * Q behind the loop.
+Each agent has three parts: `before`, which includes the first `peeled` periods; Q times `lap`; and `behind`, the last
+`rest` laps and the code behind the loop. With P laps to a period these are N = P * (peeled + Q) + rest laps. A line
+(first, slope) is first + slope * q in period q, and first + slope * Q behind the loop.
 
-A copy is an agent. What one place of a period issues in each period is one agent here; that this is no other system
-is for `order` to check (`Cut.copies`). Property: apart from that, `spelled` of Q periods is the file's system.
+A copy is an agent. What one place of a period issues in each period is one agent here. `order` checks that this is no
+other system (`Cut.copies`). Property: apart from that, `spelled` of Q periods is the file's system.
 """
 
 from __future__ import annotations

@@ -4,11 +4,14 @@ The certificate says, by lines, the phase that each arrival is of and each wait 
 the numbers that `rule_proof` checks, and it says the thresholds and count ranges that follow. Here these must lie on
 lines.
 
-Why that holds for more periods: let F phases be over in a period, and let the first numbers of all lines of a barrier,
-those at the beginning and those at the end, lie within R. If m * F >= R + 2 * F, a phase is among those at the
-beginning, made of the same events whatever m is, or among those at the end, made of the same events counted from the
-end, or between, made of the events of the loop alone and like the one F phases before. One period more adds F phases
-that are like those between; so what holds for m and m + 1 holds for more.
+Why that holds for more periods: let F phases be over in a period. Let the first numbers of all lines of a barrier,
+those at the beginning and those at the end, lie within R. If m * F >= R + 2 * F, a phase is one of three:
+
+* among those at the beginning, made of the same events whatever m is;
+* among those at the end, made of the same events counted from the end;
+* between, made of the events of the loop alone and like the one F phases before.
+
+One period more adds F phases like those between. So what holds for m and m + 1 holds for more.
 """
 
 from __future__ import annotations
