@@ -16,6 +16,7 @@ from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.ops.reduce_splits import ReduceSplitsOp
 from amk.schedule_ir.schedule import steps_of
 from amk.targets.target import load_target
+from amk.validator.verify import verify
 from amk.weights.weight_format import FormatName
 from tests.engine.tiny import tiny_model
 
@@ -172,13 +173,20 @@ def test_a_small_model_has_no_fence_but_behind_its_candidates(name: str) -> None
     assert {c.name for c in schedule.counters if c.handoff == "fenced"} <= {"best"}
 
 
+@pytest.mark.parametrize("gpu", ["a100-80gb", "l40s"])
+def test_words_need_no_bulk_copies(gpu: str) -> None:
+    schedule = plan(load_model("smollm2-135m"), load_target(gpu), max_context=SHORT)
+    assert {c.name for c in schedule.counters if c.handoff == "fenced"} <= {"best"}
+    assert verify(schedule).status == "SAFE"
+
+
 @pytest.mark.parametrize("changes", [{"warps": 4}, {"kv_splits": 7}, {"plan": "custom"}, {"workers": 64}])
 def test_what_was_chosen_by_hand_stays(changes: dict[str, Any]) -> None:
     assert of("llama3.2-1b", **changes) == replace(FAST, **changes)
 
 
 def test_nothing_is_assumed_where_nothing_was_measured() -> None:
-    assert of("llama3-8b", gpu="a100-40gb") == of("smollm2-135m", gpu="a100-40gb") == FAST
+    assert of("llama3-8b", gpu="a100-40gb") == of("llama3.2-1b", gpu="a100-40gb") == FAST
     model, codes = tiny_model(), formats("int8")
     assert rings_drained(model, 4) < 1 and tuned(FAST, model, H200, layered(model, codes), 4, LONG) == FAST
     assert of("smollm2-135m", batch=2) == replace(FAST, batch=2)
