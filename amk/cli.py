@@ -10,7 +10,7 @@ import itertools
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass
 from typing import TextIO
@@ -71,8 +71,9 @@ SPIN = "4"
 """BLAS threads without work sleep after some 2^SPIN cycles; by default they keep their cores busy for long."""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code; argparse ends usage errors with SystemExit(2) itself."""
+def main(argv: Sequence[str] | None = None, begin: Callable[[], object] = lambda: None) -> int:
+    """Run one command and return its exit code; argparse ends usage errors with SystemExit(2) itself. begin: called as
+    soon as the command is imported and its words are understood."""
     _escape_unprintable(sys.stdout, sys.stderr)
     words = sys.argv[1:] if argv is None else list(argv)
     findings = Findings(_form(words), sys.stdout, sys.stderr)
@@ -80,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", SPIN)
     try:
-        code = _run(words, findings, "--debug" in words)
+        code = _run(words, findings, "--debug" in words, begin)
         findings.close()
         sys.stdout.flush()
         return code
@@ -91,14 +92,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return PIPE_CLOSED
 
 
-def _run(words: Sequence[str], findings: Findings, debug: bool) -> int:
+def _run(words: Sequence[str], findings: Findings, debug: bool, begin: Callable[[], object]) -> int:
     """The command's exit code; what ends it is told. A log on stdout keeps everything else off it."""
     arguments = _parser(words).parse_args(words)
     arguments.findings = findings
     quiet = redirect_stdout(sys.stderr) if findings.form == "sarif" else nullcontext()
     try:
+        command = importlib.import_module(COMMANDS[arguments.command].module)
+        begin()
         with quiet:
-            return int(importlib.import_module(COMMANDS[arguments.command].module).run(arguments))
+            return int(command.run(arguments))
     except AmkError as error:
         return _report(findings, error.diagnostics, error.exit_code, debug)
     except BrokenPipeError:

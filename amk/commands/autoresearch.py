@@ -102,13 +102,15 @@ def run(arguments: argparse.Namespace) -> int:
     with Interrupts() as interrupts:
         try:
             return _run(arguments, interrupts)
-        except KeyboardInterrupt:  # before there was a session
+        except KeyboardInterrupt:  # before there was a session, or when it was over
+            with interrupts.hold(), contextlib.suppress(OSError):  # a terminal that has gone
+                if not interrupts.begun:
+                    print("interrupted: nothing was begun", file=sys.stderr)
             return interrupts.code
 
 
 def _run(arguments: argparse.Namespace, interrupts: Interrupts) -> int:
     from amk.agent.propose import transfer
-    from amk.agent.run import runs
 
     _check_counts(arguments)
     limits = limits_of(arguments, None)
@@ -124,9 +126,7 @@ def _run(arguments: argparse.Namespace, interrupts: Interrupts) -> int:
     plan = again or _plan(arguments, limits)
     if folder is None and again is None:
         lessons = _with_defaults(plan, lessons)
-    with interrupts.hold():
-        opened = runs.create(plan) if folder is None else Journal(folder)
-    with opened as journal:
+    with _opened(folder, plan, interrupts) as journal:
         try:
             with _reported(journal, interrupts):
                 interrupts.check()
@@ -136,8 +136,10 @@ def _run(arguments: argparse.Namespace, interrupts: Interrupts) -> int:
                     shutil.copyfile(tape, journal.folder / tape.name)
                 if again is not None and source is not None:
                     _to_measure(source, journal, arguments.llm_replay is not None)
-                _go_on(arguments, journal, plan, limits)
+                _go_on(arguments, journal, plan, limits, interrupts)
         except KeyboardInterrupt:
+            if journal.state.run is None:
+                raise
             words = ["--model", arguments.model, "--gpu", arguments.gpu, "--resume", journal.folder.name]
             with interrupts.hold(), contextlib.suppress(OSError):  # a terminal that has gone
                 print(f"interrupted; go on with: amk autoresearch {printable(shlex.join(words))}", file=sys.stderr)
@@ -149,7 +151,26 @@ def _run(arguments: argparse.Namespace, interrupts: Interrupts) -> int:
     return int(Exit.SAFE)
 
 
-def _go_on(arguments: argparse.Namespace, journal: Journal, plan: Plan, limits: Limits) -> None:
+@contextlib.contextmanager
+def _opened(folder: Path | None, plan: Plan, interrupts: Interrupts) -> Iterator[Journal]:
+    """The journal of the run to go on with, or of a new one. Of a new run nothing stays if it is interrupted before its
+    first event."""
+    from amk.agent.run import runs
+
+    with contextlib.ExitStack() as opening:
+        opening.enter_context(interrupts.hold())
+        journal = runs.create(plan) if folder is None else Journal(folder)
+        try:
+            with journal:
+                opening.close()
+                yield journal
+        except KeyboardInterrupt:
+            if folder is None and journal.state.run is None:
+                shutil.rmtree(journal.folder, ignore_errors=True)
+            raise
+
+
+def _go_on(arguments: argparse.Namespace, journal: Journal, plan: Plan, limits: Limits, interrupts: Interrupts) -> None:
     """A session, unless the run is finished."""
     if journal.state.run is not None:
         limits = limits_of(arguments, journal.state.limits)
@@ -157,7 +178,7 @@ def _go_on(arguments: argparse.Namespace, journal: Journal, plan: Plan, limits: 
         _say(journal, journal.repairs)
         print(printable(why_over(journal, limits), 400))
     else:
-        _session(arguments, journal, plan, limits)
+        _session(arguments, journal, plan, limits, interrupts)
 
 
 @contextlib.contextmanager
@@ -175,7 +196,9 @@ def _reported(journal: Journal, interrupts: Interrupts) -> Iterator[None]:
         raise
 
 
-def _session(arguments: argparse.Namespace, journal: Journal, plan: Plan, limits: Limits) -> None:
+def _session(
+    arguments: argparse.Namespace, journal: Journal, plan: Plan, limits: Limits, interrupts: Interrupts
+) -> None:
     """One session, with its report where nothing ends it before."""
     from amk.agent.gate.pool import jobs_of
     from amk.agent.report.live import View
@@ -186,11 +209,14 @@ def _session(arguments: argparse.Namespace, journal: Journal, plan: Plan, limits
     target, seed = load_target(arguments.gpu), arguments.seed if run is None else run.seed
     constants = plan.constants if run is None else run.constants
     with session.opened(target, seed, journal.folder, arguments.gpus, arguments.ray, constants) as backends:
-        if run is None:
-            runs.start(journal, plan, backends)
-        else:
-            same_kind(run.simulated, backends[0].simulated)
-            runs.begin(journal, backends, limits)
+        with interrupts.hold():
+            if run is None:
+                runs.start(journal, plan, backends)
+            else:
+                same_kind(run.simulated, backends[0].simulated)
+                runs.begin(journal, backends, limits)
+            interrupts.begun = True
+        interrupts.check()
         assert journal.state.run is not None
         name = journal.state.run.proposer
         model = arguments.llm_model or journal.state.run.llm_model

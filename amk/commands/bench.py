@@ -16,7 +16,7 @@ from typing import Any
 from amk.bench.table.measurement import Measurement, measurement
 from amk.commands.bench_ablate import ablated, add_ablate, recorded
 from amk.commands.bench_output import draw, drawn_only, print_rows
-from amk.commands.bench_share import add_share, share
+from amk.commands.bench_share import add_share, check_share, share
 from amk.commands.bench_table import judged_only, measurements_of, print_table_of, separate_runs
 from amk.commands.format_arguments import natural, positive
 from amk.commands.output import add_format
@@ -117,6 +117,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.runs > 1:
         return separate_runs(arguments, began)
     cases = measurements_of(arguments) if arguments.table else _positions(arguments)
+    if arguments.share:
+        check_share(cases)
     device = usable_gpu()
     if arguments.ablate:
         hardware = importlib.import_module("amk.bench.tools.hardware")
@@ -150,8 +152,8 @@ def _check(arguments: argparse.Namespace) -> None:
         "--ablate times one process and draws nothing: no --runs, no --plot": arguments.ablate
         and (arguments.runs > 1 or arguments.plot),
         "--cases is for --table": arguments.cases and not arguments.table,
-        "--share times one process: no --runs, no --ablate": arguments.share
-        and (arguments.runs > 1 or arguments.ablate or arguments.rows),
+        "--share is of what one process measures: no --runs, no --ablate, no --rows, no --resume": arguments.share
+        and (arguments.runs > 1 or arguments.ablate or arguments.rows or arguments.resume),
         "--sign is for --share": arguments.sign and not arguments.share,
         "--baselines-once is for --runs": arguments.baselines_once and arguments.runs == 1,
         "give --table, or both --model and --gpu": not (named or arguments.table or arguments.rows),

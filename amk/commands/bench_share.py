@@ -10,7 +10,7 @@ from typing import Any
 
 from amk.bench.table.measurement import Measurement
 from amk.bench.table.row import Row
-from amk.bench.table.shared import shared, write
+from amk.bench.table.shared import pack_all, shared, write
 
 
 def add_share(parser: argparse.ArgumentParser) -> None:
@@ -18,6 +18,11 @@ def add_share(parser: argparse.ArgumentParser) -> None:
         "--share", type=Path, metavar="FILE", help="write a small file that `amk calibrate --learn` learns from"
     )
     parser.add_argument("--sign", type=Path, metavar="KEY", help="with --share: sign it with this ssh key")
+
+
+def check_share(cases: Sequence[Measurement]) -> None:
+    """AMK002 or AMK005 before anything is measured, if the cases are too many for one file."""
+    pack_all([case.schedule for case in cases])
 
 
 def share(
@@ -28,4 +33,4 @@ def share(
     content = shared([(row, schedules[row.key]) for row in rows], provenance)
     write(arguments.share, content, arguments.sign)
     signed = "signed" if arguments.sign else "not signed"
-    print(f"wrote {arguments.share}: {len(rows)} rows, hardware, versions, hashes; {signed}", file=sys.stderr)
+    print(f"wrote {arguments.share}: {len(rows)} rows, schedules, hardware, versions; {signed}", file=sys.stderr)

@@ -7,13 +7,10 @@ from collections.abc import Callable
 from math import expm1
 from pathlib import Path
 
-from amk.bench.table.shared import Shared, read
-from amk.commands.measured_runs import measured_runs
+from amk.commands.shared_runs import shared_runs
 from amk.report.diagnostic import AmkError, Diagnostic, Where, printable
-from amk.schedule_ir.codec import schedule_hash
 from amk.simulator.calibrate import Run, fit_few
 from amk.simulator.constants import LEARNED, constants_for, save_constants
-from amk.simulator.floor import floor_ms
 from amk.targets.target import Target
 
 
@@ -36,19 +33,9 @@ def learn(arguments: argparse.Namespace, target: Target, say: Callable[[str], No
 
 
 def believed(path: Path, target: Target, signers: Path | None) -> list[Run]:
-    """The runs of a file, each planned again here. AMK005 if one is of another target, is not the kernel that was
-    measured, or is faster than light."""
-    content: Shared = read(path, signers)
-    runs = []
-    for entry, run in zip(content.rows, measured_runs([str(path)]), strict=True):
-        why = ""
-        if run.schedule.target.name != target.name:
-            why = f"it is of {run.schedule.target.name}, not {target.name}"
-        elif schedule_hash(run.schedule) != entry.row.schedule:
-            why = "this version plans another kernel: install the version that measured it"
-        elif run.ms < floor_ms(run.schedule, run.pos):
-            why = f"{run.ms:.4f} ms is faster than its bytes can be read"
-        if why:
-            raise AmkError(Diagnostic("AMK005", f"{run.name}: {why}", where=Where(file=str(path))))
-        runs.append(run)
+    """The runs of a file; AMK005 if it is of another target."""
+    runs = shared_runs(path, signers)
+    if others := sorted({run.schedule.target.name for run in runs} - {target.name}):
+        message = f"it is of {', '.join(others)}, not {target.name}"
+        raise AmkError(Diagnostic("AMK005", message, where=Where(file=str(path))))
     return runs

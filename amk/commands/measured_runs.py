@@ -1,4 +1,5 @@
-"""From the name of a recorded run to its kernels: rows of `amk bench` or `amk calibrate`, or a search's journal."""
+"""From the name of a recorded run to its kernels: rows of `amk bench` or `amk calibrate`, a file that was shared, or a
+search's journal."""
 
 from __future__ import annotations
 
@@ -8,12 +9,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+from amk.commands.shared_runs import is_shared, kernel_name, shared_runs
 from amk.models.matrices import label
 from amk.models.model import load_model
 from amk.planner.decode import plan
 from amk.planner.formats import formats
 from amk.planner.settings import FAST, STARTS, Settings
-from amk.planner.space import Space
 from amk.report.diagnostic import AmkError, Diagnostic, Where
 from amk.report.json_file import read_json
 from amk.schedule_ir.schedule import Schedule
@@ -46,7 +47,7 @@ def recorded_settings(paths: Sequence[Path], model: str) -> list[Settings]:
 def _runs_of(name: str) -> Iterator[Run]:
     path = Path(name)
     if path.is_file():
-        yield from _rows(path, _of_row)
+        yield from shared_runs(path) if is_shared(path) else _rows(path, _of_row)
     else:
         yield from _of_search(name)
 
@@ -71,17 +72,15 @@ def _settings_of_row(row: dict[str, Any]) -> tuple[str, Settings]:
 
 
 def _of_row(row: dict[str, Any]) -> Run:
-    """A row of `amk bench` names a preset, one that was shared also the settings that the planner chose; one of `amk
-    calibrate` has all settings."""
+    """A row of `amk bench` names a preset, one of `amk calibrate` has all settings."""
     key = row["key"]
     model, gpu, pos, ms = str(key["model"]), str(key["gpu"]), int(key["pos"]), float(row["times"]["ms"])
     if "kernel" in row:
         settings, name = settings_of(row["settings"]), f"{model} kernel {row['kernel']}"
     else:
-        batch, dtype = int(key.get("batch", 1)), str(key["dtype"])
-        preset = replace(STARTS[key["plan"]], batch=batch)
-        settings = replace(Space.around(preset).parse(row.get("settings", {})), plan=preset.plan)
-        name = f"{model} {dtype} {key['plan']}" + (f", batch {batch}" if batch > 1 else "")
+        batch = int(key.get("batch", 1))
+        settings = replace(STARTS[key["plan"]], batch=batch)
+        name = kernel_name(model, str(key["dtype"]), key["plan"], batch)
     context = row.get("context") or min(max(BENCH_CONTEXT, pos + BEHIND), load_model(model).max_context)
     return Run(f"{name} at {pos}", _planned(model, gpu, settings, context, str(key["dtype"])), pos, ms)
 

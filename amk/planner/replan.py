@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from amk.models.matrices import MATRICES
-from amk.planner.champions import champion_of
 from amk.planner.decode import plan
 from amk.planner.formats import Layered, runs_of
-from amk.planner.settings import PRESETS, STARTS
-from amk.planner.space import OutsideSpaceError, Space, Value
+from amk.planner.settings import PRESETS
+from amk.planner.space import OutsideSpaceError, Space
 from amk.planner.tuned import tuned
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.edits.kinds import Knobs
@@ -37,26 +36,6 @@ def replanned(schedule: Schedule, knobs: Knobs) -> Schedule:
         raise AmkError(Diagnostic("AMK018", str(error)[:500])) from error
     same = None if {"workers", "ctas_per_sm"} & knobs.settings.keys() else workers
     return plan(schedule.model, schedule.target, settings=settings, formats=wanted, max_context=context, workers=same)
-
-
-def tuned_changes(schedule: Schedule) -> dict[str, Value]:
-    """The settings that the planner chose for a plan of a preset, as far as they differ from the preset's.
-
-    A champion (champions.py) has no such settings: its edits are none, and the preset alone gives it.
-    """
-    preset = STARTS[schedule.plan]
-    asked = replace(
-        preset, batch=schedule.batch, live=schedule.live, rows=schedule.rows, accepts=schedule.accepts,
-        tree=schedule.tree, headless=schedule.headless, sampling=mode_of(schedule), kv_dtype=schedule.kv.dtype,
-        max_tokens=schedule.launch.max_tokens,
-    )  # fmt: skip
-    workers, context, formats = schedule.launch.workers, schedule.kv.context, formats_of(schedule)
-    if champion_of(schedule.model, schedule.target, formats, asked) is not None:
-        default = plan(schedule.model, schedule.target, settings=asked, formats=formats, max_context=context)
-        if default == schedule:
-            return {}
-    found = tuned(asked, schedule.model, schedule.target, formats, workers, context)
-    return Space.around(asked).changes(found, asked)
 
 
 def formats_of(schedule: Schedule) -> Layered:

@@ -25,7 +25,7 @@ from amk.agent.journal.store import Journal, read_state
 from amk.agent.propose import beam, structure
 from amk.agent.propose.base import Proposer
 from amk.agent.propose.talk import Cassette
-from amk.agent.run import reports, runs, session
+from amk.agent.run import manifest, reports, runs, session
 from amk.agent.run.device_queue import DeviceQueue
 from amk.agent.run.loop import Loop
 from amk.agent.run.session import LlmOptions
@@ -235,6 +235,50 @@ def test_an_interrupted_search_leaves_a_report_and_says_how_to_go_on(
     assert "smollm2-135m" in (folder / reports.REPORT).read_text()
     code, out, _ = run(line.partition("amk ")[2].split(), capsys)
     assert code == 0 and "after 2 evaluations" in out
+
+
+def test_an_interrupt_before_the_first_event_leaves_nothing(
+    data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the devices are opened, or before there is a journal."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    for module in (session, runs):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "backends_for" if module is session else "create", interrupted)
+            code, _, err = run([*SEARCH, "--evals", "2"], capsys)
+        assert code == 130 and err.splitlines() == ["interrupted: nothing was begun"]
+        assert not list((data / "runs").glob("*"))
+
+
+def test_an_interrupt_when_all_is_over_does_not_say_that_nothing_was_begun(
+    data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("amk.commands.autoresearch._say_best", interrupted)
+    code, _, err = run([*SEARCH, "--evals", "1"], capsys)
+    assert code == 130 and "nothing was begun" not in err and list((data / "runs").glob("*/report.html"))
+
+
+def test_a_signal_while_the_run_is_begun_waits_for_its_first_events(
+    data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    freeze = manifest.freeze
+
+    def told_to_end() -> dict[str, str]:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return freeze()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(manifest, "freeze", told_to_end)
+        code, _, err = run([*SEARCH, "--evals", "2"], capsys)
+    (folder,) = (data / "runs").iterdir()
+    assert code == 128 + signal.SIGTERM and "go on with" in err and (folder / reports.REPORT).is_file()
+    assert read_state(folder).session is not None
 
 
 @dataclass

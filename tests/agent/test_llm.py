@@ -5,6 +5,7 @@ import io
 import itertools
 import json
 import math
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -229,6 +230,24 @@ def test_a_failure_is_told_everywhere_and_waited_for(
     with contextlib.redirect_stdout(printed):
         assert cli.main(["runs", "run"]) == 0
     assert outcome in printed.getvalue() and "0 of" not in printed.getvalue()
+
+
+@pytest.mark.parametrize(("package", "outcome"), [(True, "no_key"), (False, "unavailable")])
+def test_what_no_conversation_can_do_without_is_said_once(
+    make_loop: MakeLoop, package: bool, outcome: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several would begin at once."""
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+    if not package:
+        monkeypatch.setitem(sys.modules, "anthropic", None)
+    stream, loop = io.StringIO(), make_loop(evals=2, dollars=0.5)
+    prepared(loop, None, at_once=4)
+    with View(stream) as view:
+        loop.watch = view.show
+        loop.run()
+    (asked,) = loop.state.conversations
+    assert asked.outcome == outcome and asked.wait is None
+    assert stream.getvalue().count("not asked again in this session") == 1
 
 
 def test_waits_outlast_a_kill(make_loop: MakeLoop) -> None:

@@ -169,6 +169,9 @@ class Llm:
     def _begin(self, context: Context) -> None:
         journal, state = self.transport.journal, context.state
         self._begun, self._asked_at = self._next_number(state), state.evals
+        if (impossible := self.transport.impossible()) is not None:  # said once, not by each of several threads
+            self._ended(impossible, state.evals)
+            return
         bounds = within(self.bounds, state.limits, journal.elapsed)
         opening = Opening(self._begun, self.model, SYSTEM + space_text(context), self._prompt(context))
 

@@ -50,18 +50,23 @@ class Transport:
     def replays(self) -> bool:
         return self.cassette is not None and self.cassette.replay
 
+    def impossible(self) -> Talk | None:
+        """How every conversation would end before a request, if there is nothing to send one with."""
+        try:
+            import anthropic  # noqa: F401
+        except ImportError:
+            return Talk(detail="the anthropic package is not installed: pip install amk[llm]")
+        if not (self.replays or self.api_key or os.environ.get("ANTHROPIC_API_KEY")):
+            return Talk(kind="no_key", detail="ANTHROPIC_API_KEY is not set")
+        return None
+
     def converse(self, opening: Opening, skills: Sequence[Skill], bounds: Bounds, stopped: threading.Event) -> Talk:
         """The whole conversation, from the model or from the record. AmkError only if the journal cannot be written."""
-        talk = Talk()
-        try:
-            import anthropic
-        except ImportError:
-            talk.detail = "the anthropic package is not installed: pip install amk[llm]"
-            return talk
-        key = "recorded" if self.replays else self.api_key
-        if key is None and not os.environ.get("ANTHROPIC_API_KEY"):
-            talk.kind, talk.detail = "no_key", "ANTHROPIC_API_KEY is not set"
-            return talk
+        if (impossible := self.impossible()) is not None:
+            return impossible
+        import anthropic
+
+        talk, key = Talk(), "recorded" if self.replays else self.api_key
         quieten()
         ledger = Ledger(
             self.journal, self.price, opening, bounds, talk, stopped, self.cassette, _message, self.attempts,

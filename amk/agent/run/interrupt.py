@@ -1,7 +1,8 @@
 """Ctrl-C, SIGTERM and SIGHUP end a session, and each leaves a report.
 
 The first says so at once and ends the search, however it is at work; a second one ends what the first still waits for.
-While the journal is opened or the report is written, which takes a moment, both only count.
+While the journal is opened, its first events or the report are written, which takes a moment, both only count. A signal
+that the process was started to ignore, as by nohup, stays ignored.
 """
 
 from __future__ import annotations
@@ -17,14 +18,16 @@ from typing import Self
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 STDERR = 2
-FIRST = b"\ninterrupted: ending the search and writing its report; again to wait for nothing else\n"
+FIRST = b"\ninterrupted: ending the search; again to wait for nothing else\n"
 NEXT = b"\ninterrupted again\n"
 
 
 @dataclass
 class Interrupts:
-    """Handles the signals while it is entered, in the main thread. `code`: the exit status that the last one means."""
+    """Handles the signals while it is entered, in the main thread. `code`: the exit status that the last one means.
+    `begun`: whether a session has written its first event, which its owner says."""
 
+    begun: bool = False
     count: int = 0
     last: int = signal.SIGINT
     _holding: bool = False
@@ -32,7 +35,8 @@ class Interrupts:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            self._before = {each: signal.signal(each, self._take) for each in SIGNALS}
+            heeded = [each for each in SIGNALS if signal.getsignal(each) is not signal.SIG_IGN]
+            self._before = {each: signal.signal(each, self._take) for each in heeded}
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,11 +1,9 @@
 """A small file of measurements that somebody with a GPU gives to somebody without one.
 
-It holds what the simulator can learn from: kernels by their hashes, times, the state of the card, versions; no weights,
-no prompts, no paths, and of the card's identity only a hash. The seal is a SHA-256 of all else, so that damage is
-noticed; who sent the file only a signature tells (`ssh-keygen -Y sign`, the key of one's choice).
-
-Whoever learns from such a file trusts none of it. Each kernel is planned again with the settings that the file names,
-and has to have the hash that was measured. No time may be below the speed of light.
+It holds what the simulator can learn from: the schedules of the kernels, times, the state of the card, versions; no
+weights, no prompts, no paths, and of the card's identity only a hash. The schedules travel whole, because a version
+whose planner makes other plans learns from them too. The seal is a SHA-256 of all else, so that damage is noticed; who
+sent the file only a signature tells (`ssh-keygen -Y sign`, the key of one's choice).
 """
 
 from __future__ import annotations
@@ -21,15 +19,16 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from amk.bench.table.row import Row
-from amk.planner.replan import tuned_changes
+from amk.bench.table.schedule_text import pack, unpack
 from amk.report.diagnostic import AmkError, Diagnostic, Where
 from amk.report.json_file import read_json
 from amk.report.schema import schema_error
 from amk.schedule_ir.codec import schedule_hash
 from amk.schedule_ir.schedule import Schedule
 
-MOST_BYTES: Final = 256 << 10
+MOST_BYTES: Final = 1 << 20
 MOST_ROWS: Final = 256
+MOST_SCHEDULES: Final = 64
 NAMESPACE: Final = "amk-bench"
 SECONDS: Final = 60.0
 Text = Annotated[str, Field(max_length=200)]
@@ -61,14 +60,12 @@ class Times(_Data):
 
 
 class Measured(_Data):
-    """schedule: the hash of the schedule. settings: of its plan, where they are not the preset's: a version with other
-    defaults then plans it, too. correct: its logits were right and came twice alike."""
+    """schedule: its hash. correct: its logits were right and came twice alike."""
 
     key: Key
     context: Annotated[int, Field(ge=1)]
     times: Times
     schedule: Hash
-    settings: Annotated[dict[Text, int | float | bool | Text | None], Field(max_length=64)] = {}
     correct: bool
 
 
@@ -77,37 +74,54 @@ class Entry(_Data):
 
 
 class Shared(_Data):
-    """card: hash of the card's identity. signature: of the seal, by ssh-keygen."""
+    """card: hash of the card's identity. schedules: by their hashes. signature: of the seal, by ssh-keygen."""
 
-    format: Literal[1]
+    format: Literal[2]
     card: Text
     hardware: Annotated[dict[Text, Text], Field(max_length=32)]
     software: Annotated[dict[Text, Text], Field(max_length=16)]
+    schedules: Annotated[dict[Hash, str], Field(min_length=1, max_length=MOST_SCHEDULES)]
     rows: Annotated[tuple[Entry, ...], Field(strict=False, min_length=1, max_length=MOST_ROWS)]
     seal: Hash
     signature: Annotated[str, Field(max_length=8192)] = ""
 
 
 def shared(rows: Sequence[tuple[Row, Schedule]], provenance: dict[str, Any]) -> Shared:
-    """The file's content. provenance: of `amk.bench.tools.hardware`; its command, which names files, is left out."""
+    """The file's content; AMK002 or AMK005 if it is too much. provenance: of `amk.bench.tools.hardware`; its command,
+    which names files, is left out."""
+    schedules = pack_all([schedule for _, schedule in rows])
     hardware = {str(k): str(v)[:200] for k, v in provenance["hardware"].items()}
     uuid = hardware.pop("uuid", "")
     content: dict[str, Any] = {
-        "format": 1,
+        "format": 2,
         "card": hashlib.sha256(uuid.encode()).hexdigest()[:16] if uuid else "",
         "hardware": hardware,
         "software": {str(k): str(v)[:200] for k, v in provenance.items() if k not in ("command", "hardware")},
+        "schedules": schedules,
         "rows": [{"row": _measured(row, schedule)} for row, schedule in rows],
     }
     return Shared.model_validate(content | {"seal": seal_of(content)})
 
 
+def pack_all(schedules: Sequence[Schedule]) -> dict[str, str]:
+    """The schedules of as many rows, each once, by their hashes. AMK002 or AMK005 if it is too much for one file."""
+    texts = {schedule_hash(schedule): pack(schedule) for schedule in schedules}
+    size = sum(len(text) for text in texts.values())
+    for count, most, what in (
+        (len(schedules), MOST_ROWS, "rows"),
+        (len(texts), MOST_SCHEDULES, "schedules"),
+        (size, MOST_BYTES // 2, "characters of schedules"),
+    ):
+        if count > most:
+            raise AmkError(Diagnostic("AMK005", f"{count:,} {what} are too many for one file, the limit is {most:,}"))
+    return texts
+
+
 def _measured(row: Row, schedule: Schedule) -> dict[str, Any]:
     key = {name: getattr(row.key, name) for name in Key.model_fields}
     times = {name: getattr(row.times, name) for name in Times.model_fields}
-    whole = schedule_hash(schedule)
-    return {"key": key, "context": schedule.kv.context, "times": times, "schedule": whole,
-            "settings": tuned_changes(schedule), "correct": row.correct and row.reproducible}  # fmt: skip
+    return {"key": key, "context": schedule.kv.context, "times": times, "schedule": schedule_hash(schedule),
+            "correct": row.correct and row.reproducible}  # fmt: skip
 
 
 def seal_of(content: dict[str, Any]) -> str:
@@ -131,17 +145,28 @@ def read(path: Path, signers: Path | None = None) -> Shared:
     """The file, whole and as it was sealed. signers: those whose signature is asked for, as in ssh's allowed_signers.
     AMK001, AMK002, AMK005."""
     content = read_json(path, MOST_BYTES)
+    if isinstance(content, dict) and content.get("format") == 1:
+        raise _refused(
+            path, "a file of format 1 has no schedules: measure again with this version, `amk bench --share`"
+        )
     try:
         found = Shared.model_validate(content)
     except ValidationError as error:
         raise schema_error(error, str(path)) from error
     if seal_of(content) != found.seal:
         raise _refused(path, "the seal is not that of the content: the file was damaged or changed")
+    if {entry.row.schedule for entry in found.rows} != found.schedules.keys():
+        raise _refused(path, "its schedules are not those of its rows")
     if wrong := [entry.row.key.model_dump() for entry in found.rows if not entry.row.correct]:
         raise _refused(path, f"a kernel computed wrong logits, so its time says nothing: {wrong[0]}")
     if signers is not None:
         _check_signature(path, found, signers)
     return found
+
+
+def schedules_of(path: Path, content: Shared) -> dict[str, Schedule]:
+    """The schedules of a file that was read, by their hashes. AMK0xx for what is none."""
+    return {digest: unpack(text, digest, str(path)) for digest, text in content.schedules.items()}
 
 
 def _check_signature(path: Path, record: Shared, signers: Path) -> None:
