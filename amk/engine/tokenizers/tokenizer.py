@@ -16,6 +16,9 @@ from amk.engine.tokenizers.chat import render_chat
 from amk.engine.tokenizers.streaming import StreamDecoder
 from amk.engine.tokenizers.tokenizer_process import TokenizerProcess
 
+LONGEST_CHARACTER = 4
+"""Bytes of one in UTF-8."""
+
 
 @dataclass(frozen=True)
 class Tokenizer:
@@ -80,9 +83,31 @@ class Tokenizer:
         """Text of `tokens` without the special ones; tokens outside the vocabulary have none."""
         return self.process.decode(tokens)
 
-    def stream(self) -> StreamDecoder:
-        """A decoder for tokens that arrive one by one."""
-        return StreamDecoder(self.decode)
+    def stream(self, before: Sequence[int] = ()) -> StreamDecoder:
+        """A decoder for tokens that arrive one by one. before: tokens of a text that they continue."""
+        return StreamDecoder(self.decode, self._end_of(before))
+
+    def encode_behind(self, before: Sequence[int], text: str) -> list[int]:
+        """Tokens of a text that continues the one of `before`, without special ones.
+
+        Tokenizers that put a space before every text, as those of SentencePiece do, put none here.
+        """
+        own, end = self.process.encode(text, special=False), self._end_of(before)
+        if not end or self._continues(end, own, text):
+            return own
+        line = self.process.encode("\n", special=False)
+        whole = self.process.encode(f"\n{text}", special=False)
+        rest = whole[len(line) :]
+        return rest if whole[: len(line)] == line and self._continues(end, rest, text) else own
+
+    def _continues(self, before: Sequence[int], tokens: Sequence[int], text: str) -> bool:
+        return self.decode([*before, *tokens]) == self.decode(before) + text
+
+    def _end_of(self, tokens: Sequence[int]) -> list[int]:
+        """The fewest last tokens whose text is whole characters; none if the last four have no such text."""
+        ends = [list(tokens[-count:]) for count in range(1, min(len(tokens), LONGEST_CHARACTER) + 1)]
+        texts = ((end, self.decode(end)) for end in ends)
+        return next((end for end, text in texts if text and "\N{REPLACEMENT CHARACTER}" not in text), [])
 
     @property
     def size(self) -> int:
