@@ -54,7 +54,7 @@ class Tokenizer:
         """The conversation as the template writes it, up to where the assistant answers.
 
         tools: descriptions of functions. more: further values for the template. AMK012 if there is no usable template,
-        or one that says nothing about tools is given some.
+        or one that says nothing about tools or calls of tools is given some.
         """
         template = self.tool_template if tools and self.tool_template is not None else self.chat_template
         if template is None:
@@ -66,6 +66,10 @@ class Tokenizer:
         if tools and "tools" not in template:
             raise unsupported(
                 self.path, "the chat template of this model has no place for tools", help="leave the tools out"
+            )
+        if any(message.get("tool_calls") for message in messages) and "tool_calls" not in template:
+            raise unsupported(
+                self.path, "the chat template of this model has no place for calls of tools", help="leave them out"
             )
         values = {**self.special, **({"tools": list(tools)} if tools else {})}
         return render_chat(template, messages, {**values, **(more or {})})
