@@ -42,6 +42,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise AmkError(Diagnostic("AMK005", "--logprobs are told with --json"))
     said = texts(arguments)
     sampling_of(arguments)
+    if arguments.plain and arguments.system is not None:
+        raise AmkError(Diagnostic("AMK005", "--system is for the chat template, which --plain leaves out"))
     device = choose_device(arguments)
     files = open_files(arguments.model)
     prompts = [_tokens(text, arguments, files.tokenizer) for text in said]
@@ -76,7 +78,8 @@ def texts(arguments: argparse.Namespace) -> list[str]:
     prompts = [sys.stdin.read() if text == "-" else text for text in arguments.prompt or ()]
     if arguments.prompts is not None:
         try:
-            prompts += Path(arguments.prompts).read_text(encoding="utf-8").splitlines()
+            text = Path(arguments.prompts).read_text(encoding="utf-8")
+            prompts += text.removesuffix("\n").split("\n") if text else []
         except (OSError, ValueError) as error:
             where = Where(file=str(arguments.prompts))
             why = error.strerror if isinstance(error, OSError) else error
