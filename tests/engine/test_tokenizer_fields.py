@@ -203,7 +203,7 @@ MESSAGES = [
 REASONS: list[dict[str, Any]] = [
     {"reasoning": "e"}, {"thinking": "f", "reasoning_content": None}, {"reasoning_content": "g", "thinking": "h"}, {},
 ]  # fmt: skip
-REASONED = [message | reason for message, reason in zip(MESSAGES, REASONS, strict=True)]
+WITH_REASONS = [message | reason for message, reason in zip(MESSAGES, REASONS, strict=True)]
 
 TEMPLATES = [
     "{% for m in messages %}{{ m.role }}: {{ m['content'] | trim }}{{ eos_token }}\n{% endfor %}",
@@ -228,7 +228,7 @@ def test_chat_templates(template: str, tmp_path: Path) -> None:
     path = directory(tmp_path, chat_template=template)
     theirs = transformers.AutoTokenizer.from_pretrained(path)
     mine = open_tokenizer(path)
-    for messages in (MESSAGES, REASONED):
+    for messages in (MESSAGES, WITH_REASONS):
         text = theirs.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
         assert mine.chat_text(messages) == text
         assert mine.encode_chat(messages) == theirs(text, add_special_tokens=False)["input_ids"]

@@ -20,7 +20,7 @@ from tests.serve.serving import NAME, PATIENCE, Running, serving
 CHAT, COMPLETE = "/v1/chat/completions", "/v1/completions"
 USER = [{"role": "user", "content": "HI"}]
 CALL = {"id": "1", "type": "function", "function": {"name": "now", "arguments": "{}"}}
-CALLED = [*USER, {"role": "assistant", "tool_calls": [CALL]}]
+WITH_A_CALL = [*USER, {"role": "assistant", "tool_calls": [CALL]}]
 
 
 def test_health_and_metrics(running: Running) -> None:
@@ -110,6 +110,7 @@ def test_a_client_that_goes_inside_its_body_is_no_fault(directory: Path, caplog:
          "messages.0.content.0.type", "should be 'text'"),
         ({"messages": USER, "stop": ["x"] * 17}, "stop", "at most 16 items"),
         ({"messages": USER, "stop": 3}, "stop", "valid string"),
+        ({"messages": USER, "parallel_tool_calls": False}, "parallel_tool_calls", "should be True"),
         ({"messages": USER, "top_logprobs": 2}, None, "top_logprobs asks for logprobs"),
         ({"messages": USER, "chat_template_kwargs": {"messages": []}}, None, "chat_template_kwargs has messages"),
         ({"messages": [{"role": "user"}]}, "messages.0", "content is missing"),
@@ -132,7 +133,7 @@ def test_tools_that_no_template_would_tell_are_refused(running: Running) -> None
     status, found = running.post(CHAT, messages=USER, max_tokens=1, tools=tools)
     assert status == 400 and "no place for tools" in found["error"]["message"]
     assert running.post(CHAT, messages=USER, max_tokens=1, tools=tools, tool_choice="none")[0] == 200
-    status, found = running.post(CHAT, messages=CALLED, max_tokens=1)
+    status, found = running.post(CHAT, messages=WITH_A_CALL, max_tokens=1)
     assert status == 400 and "no place for calls of tools" in found["error"]["message"]
 
 
@@ -158,9 +159,9 @@ def test_arguments_of_calls_are_told_once(
     status, found = running.post(CHAT, messages=messages, max_tokens=1)
     assert status == 200, found
     assert found["usage"]["prompt_tokens"] == len(tokenizer.process.encode(prompt, special=False))
-    told = ChatRequest.model_validate({"model": NAME, "messages": messages}).messages
-    asked = [message.for_template() for message in told]
-    assert Prompts(tokenizer).chat(asked, None, None) == tokenizer.process.encode(prompt, special=False)
+    body = ChatRequest.model_validate({"model": NAME, "messages": messages})
+    for_template = [message.for_template() for message in body.messages]
+    assert Prompts(tokenizer).chat(for_template, None, None) == tokenizer.process.encode(prompt, special=False)
 
 
 def test_what_a_developer_says_is_what_the_system_says(running: Running) -> None:
