@@ -46,8 +46,8 @@ def decode(
     with return_dict_in_generate an object with `sequences`.
 
     It raises AMK005 for unknown `prompts`, AMK012 for another model, and AMK014 where the cache is full before
-    transformers ends the text. It raises AMK015 for embeddings in the place of tokens, beam search, assisted decoding
-    and guidance, and for scores, attentions or hidden states.
+    transformers ends the text. It raises AMK015 for embeddings in the place of tokens, beam search, assisted or
+    contrastive decoding, DoLa and guidance, and for scores, attentions or hidden states.
     """
     if prompts not in get_args(Prompts):
         raise AmkError(Diagnostic("AMK005", f"prompts={prompts!r} is not known", help="transformers or amk"))
@@ -171,6 +171,8 @@ def _check(model: LanguageModel, theirs: Any, config: Any) -> None:
     asked = {
         "num_beams": (config.num_beams or 1) > 1,
         "prompt_lookup_num_tokens": config.prompt_lookup_num_tokens is not None,
+        "penalty_alpha": bool(config.penalty_alpha),
+        "dola_layers": config.dola_layers is not None,
         "guidance_scale": config.guidance_scale not in (None, 1, 1.0),
         **{name: bool(getattr(config, name)) for name in _NOT_TOLD},
     }

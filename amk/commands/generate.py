@@ -6,13 +6,14 @@ import argparse
 import dataclasses
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from amk.api.loading import MOST_TEXTS, open_files
 from amk.commands.format_arguments import positive
 from amk.commands.model_arguments import add_model_arguments, choose_device, opened
 from amk.commands.sampling import sampling_of
-from amk.engine.generation.language_model import LanguageModel
+from amk.engine.generation.language_model import LanguageModel, Prompt
 from amk.engine.tokenizers.tokenizer import Tokenizer
 from amk.report.diagnostic import AmkError, Diagnostic, Exit, Where
 
@@ -41,6 +42,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise AmkError(Diagnostic("AMK005", "--logprobs are told with --json"))
     said = texts(arguments)
     sampling_of(arguments)
+    if arguments.plain and arguments.system is not None:
+        raise AmkError(Diagnostic("AMK005", "--system is for the chat template, which --plain leaves out"))
     device = choose_device(arguments)
     files = open_files(arguments.model)
     prompts = [_tokens(text, arguments, files.tokenizer) for text in said]
@@ -52,11 +55,11 @@ def run(arguments: argparse.Namespace) -> int:
     longest = max(map(len, prompts)) + arguments.max_tokens
     together = min(len(prompts), MOST_TEXTS) if device == "cpu" else 1
     with opened(arguments, device, files, longest, together) as model:
-        _answer(model, prompts, arguments)
+        _answer(model, said if arguments.plain else prompts, arguments)
     return Exit.SAFE
 
 
-def _answer(model: LanguageModel, prompts: list[list[int]], arguments: argparse.Namespace) -> None:
+def _answer(model: LanguageModel, prompts: Sequence[Prompt], arguments: argparse.Namespace) -> None:
     """One answer as it comes; several, or as JSON, when all are there."""
     options = dataclasses.asdict(sampling_of(arguments)) | {"logprobs": arguments.logprobs}
     options |= {"stop": arguments.stop, "max_tokens": arguments.max_tokens}
@@ -75,7 +78,8 @@ def texts(arguments: argparse.Namespace) -> list[str]:
     prompts = [sys.stdin.read() if text == "-" else text for text in arguments.prompt or ()]
     if arguments.prompts is not None:
         try:
-            prompts += Path(arguments.prompts).read_text(encoding="utf-8").splitlines()
+            text = Path(arguments.prompts).read_text(encoding="utf-8")
+            prompts += text.removesuffix("\n").split("\n") if text else []
         except (OSError, ValueError) as error:
             where = Where(file=str(arguments.prompts))
             why = error.strerror if isinstance(error, OSError) else error

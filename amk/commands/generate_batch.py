@@ -54,7 +54,7 @@ def run_batch(arguments: argparse.Namespace, device: Device, files: Files, promp
 
 def _print(session: Session, prompts: list[list[int]], arguments: argparse.Namespace, files: Files) -> None:
     """The texts, each under its number: their tokens come interleaved."""
-    streams = [files.tokenizer.stream() for _ in prompts]
+    streams = [files.tokenizer.stream(prompt if arguments.plain else ()) for prompt in prompts]
     parts: list[list[str]] = [[] for _ in prompts]
     for sequence, token in session.generate_batch(
         prompts, arguments.max_tokens, files.checkpoint.spec.eos, sampling_of(arguments)

@@ -51,6 +51,8 @@ _NEUTRAL: dict[str, tuple[object, ...]] = {
     "per_layer_config": (),
     "text_config": (),
     "is_encoder_decoder": (False,),
+    "is_causal": (True,),
+    "transformers_weights": (),
 }
 
 _HF_NAME = {
@@ -233,9 +235,14 @@ def _sliding_window(config: _Config, kind: str) -> tuple[str, str] | None:
     kinds = config.get("layer_types", list)
     if kinds is not None and kinds != ["full_attention"] * config.required("num_hidden_layers", int):
         return "layer_types", "'layer_types' is other than 'full_attention' for each of 'num_hidden_layers'"
-    if kind in ("llama", "gpt_neox"):
-        return None  # the class has no such field
     positions = config.required("max_position_embeddings", int)
+    if kinds is None and kind in ("llama", "gpt_neox", "mistral"):
+        # The classes have no such fields, but the cache of transformers keeps no more positions than they say.
+        for key in ("attention_chunk_size",) if kind == "mistral" else ("attention_chunk_size", "sliding_window"):
+            if (kept := config.get(key, int, default=positions)) < positions:
+                return key, f"a cache of {kept} positions in a context of {positions}"
+    if kind in ("llama", "gpt_neox"):
+        return None
     # MistralConfig: an absent field means 4,096, null means none. The Qwen classes need the switch as well.
     if kind == "mistral" and "sliding_window" not in config.values:
         window, active = 4096, True

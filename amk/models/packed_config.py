@@ -48,9 +48,9 @@ def packed_layout(config: Mapping[str, Any]) -> PackedLayout:
 
 
 def _check_awq(config: Mapping[str, Any]) -> None:
-    version = str(config.get("version", "gemm")).lower()
+    version = _layout(config, "version", "gemm")
     if version != "gemm":
-        raise ValueError(f"the awq layout {version[:20]!r} is not read; 'gemm' is")
+        raise ValueError(f"the awq layout {version!r} is not read; 'gemm' is")
     if config.get("zero_point") is False:
         raise ValueError("awq weights without zero points are not read")
     kept = config.get("modules_to_not_convert") or []
@@ -64,10 +64,16 @@ def _gptq_zero_offset(config: Mapping[str, Any]) -> int:
             "desc_act is true: columns are quantised in the order of their activations, so that the columns of a group "
             "lie apart (g_idx); a stream of chunks needs each group's columns side by side"
         )
-    layout = config.get("checkpoint_format", "gptq")
+    layout = _layout(config, "checkpoint_format", "gptq")
     if layout not in ("gptq", "gptq_v2"):
-        raise ValueError(f"the gptq layout {str(layout)[:20]!r} is not read; 'gptq' and 'gptq_v2' are")
+        raise ValueError(f"the gptq layout {layout!r} is not read; 'gptq' and 'gptq_v2' are")
     return 1 if layout == "gptq" else 0
+
+
+def _layout(config: Mapping[str, Any], own: str, usual: str) -> str:
+    """The layout by the method's own field, or else by `format`, as in transformers."""
+    found = next((config[key] for key in (own, "format") if config.get(key) is not None), usual)
+    return str(found).lower()[:20]
 
 
 def layout_of_directory(path: Path) -> PackedLayout | None:

@@ -72,9 +72,9 @@ class Frame:
             ]
             return {"content": content, "refusal": None}
         return {
-            "tokens": [self._text(t.token) for t in tokens],
+            "tokens": [self._name(t.token) for t in tokens],
             "token_logprobs": [t.logprob for t in tokens],
-            "top_logprobs": [{self._text(token): logprob for token, logprob in t.top} for t in tokens],
+            "top_logprobs": [self._alternatives(t) for t in tokens],
             "text_offset": None,
         }
 
@@ -83,6 +83,21 @@ class Frame:
 
     def _text(self, token: int) -> str:
         return self._token_bytes(token).decode("utf-8", "replace")
+
+    def _alternatives(self, chosen: TokenLogprob) -> dict[str, float]:
+        """The most probable tokens by their names; of two with one name, the more probable one."""
+        named: dict[str, float] = {}
+        for token, logprob in chosen.top:
+            named.setdefault(self._name(token), logprob)
+        return named
+
+    def _name(self, token: int) -> str:
+        """Its text, or the bytes of a token that is no text by itself, so that no two of these have one name."""
+        content = self._token_bytes(token)
+        try:
+            return content.decode()
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in content)
 
 
 def usage(counts: Usage) -> dict[str, Any]:

@@ -140,9 +140,10 @@ class Server:
     async def _answered(
         self, http: HttpRequest, body: ChatRequest | CompletionRequest, prompts: Sequence[list[int]]
     ) -> Response:
-        requests = [Request(http.state.client, each, await self._options(body, each), asyncio.get_running_loop())
+        chat, loop = isinstance(body, ChatRequest), asyncio.get_running_loop()
+        requests = [Request(http.state.client, each, await self._options(body, each), loop, continues=not chat)
                     for each in prompts]  # fmt: skip
-        frame = Frame("chat" if isinstance(body, ChatRequest) else "completion", self.name, self._token_bytes)
+        frame = Frame("chat" if chat else "completion", self.name, self._token_bytes)
         try:
             for request in requests:
                 self.decoding.submit(request)

@@ -37,12 +37,14 @@ class Busy(Exception):
 
 @dataclass(eq=False)
 class Request:
-    """One prompt on its way. `events` yields pieces, and last a completion or an error."""
+    """One prompt on its way. `events` yields pieces, and last a completion or an error. continues: the answer goes on
+    with the text of the prompt."""
 
     client: str
     prompt: list[int]
     options: Options
     loop: asyncio.AbstractEventLoop
+    continues: bool = False
     queued_at: float = field(default_factory=time.monotonic)
     events: asyncio.Queue[Event] = field(default_factory=asyncio.Queue)
     cancelled: bool = False
@@ -136,7 +138,8 @@ class Decoding:
         self._metrics.queued.observe(begun - request.queued_at)
         if begun - request.queued_at > self._limits.queue_seconds:
             raise _late(f"the request waited for more than {self._limits.queue_seconds:g} s")
-        with Stream(self._model, request.prompt, request.options) as stream:
+        before = request.prompt if request.continues else ()
+        with Stream(self._model, request.prompt, request.options, before) as stream:
             for number, piece in enumerate(stream):
                 now = time.monotonic()
                 (self._metrics.between if number else self._metrics.first).observe(

@@ -34,17 +34,25 @@ class Part(_Strict):
 
 
 class Message(BaseModel):
-    """What else a message has is for the template."""
+    """What else a message has is for the template. A message of the developer is one of the system, as templates of the
+    models here call it."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="allow", allow_inf_nan=False)
 
     role: Annotated[str, Field(max_length=100)]
     content: _Text | list[Part] | None = None
 
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if self.content is None and not (self.role == "assistant" and (self.model_extra or {}).get("tool_calls")):
+            raise ValueError("content is missing")
+        return self
+
     def for_template(self) -> dict[str, Any]:
         parts = self.content if isinstance(self.content, list) else []
         text = "".join(part.text for part in parts) if isinstance(self.content, list) else self.content
-        return {**(self.model_extra or {}), "role": self.role, "content": text}
+        role = "system" if self.role == "developer" else self.role
+        return {**(self.model_extra or {}), "role": role, "content": text}
 
 
 class JsonSchema(_Strict):
@@ -67,6 +75,10 @@ class ResponseFormat(_Strict):
         missing = {"json_schema": self.json_schema is None, "grammar": self.definition is None}
         if missing.get(self.type):
             raise ValueError("json_schema is missing" if self.type == "json_schema" else "definition is missing")
+        own = {"json_schema": {"json_schema"}, "grammar": {"syntax", "definition"}}.get(self.type, set())
+        others = self.model_fields_set - {"type"} - own
+        if foreign := sorted(name for name in others if getattr(self, name) is not None):
+            raise ValueError(f"{', '.join(foreign)} says nothing about an answer of the type {self.type}")
         return self
 
     def restriction(self) -> dict[str, Any]:
@@ -107,6 +119,12 @@ class _Request(_Strict, ABC):
     service_tier: Literal["auto", "default"] | None = None
     safety_identifier: Any = None
     prompt_cache_key: Any = None
+
+    @model_validator(mode="after")
+    def _streamed(self) -> Self:
+        if self.stream_options is not None and not self.stream:
+            raise ValueError("stream_options is about a stream, and stream is not true")
+        return self
 
     @property
     @abstractmethod
@@ -162,7 +180,7 @@ class ChatRequest(_Request):
     top_logprobs: Annotated[int, Field(ge=0, le=MOST_LOGPROBS)] | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: Literal["auto", "none"] | None = None
-    parallel_tool_calls: bool | None = None
+    parallel_tool_calls: Literal[True] | None = None
     functions: _Nothing = None
     modalities: list[Literal["text"]] | None = None
     chat_template_kwargs: dict[str, Any] | None = None

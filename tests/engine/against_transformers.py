@@ -87,15 +87,21 @@ class Outcome:
 
 
 def by_transformers(directory: Path, tokens: list[int]) -> Outcome:
-    """Its own logits in float32; what it could not load entirely counts as refused."""
+    """Its own logits in float32, the second half of the tokens read behind a cache of the first, as in decoding; what
+    it could not load entirely counts as refused."""
     try:
         model, loading = transformers.AutoModelForCausalLM.from_pretrained(
             directory, dtype=torch.float32, output_loading_info=True, attn_implementation="eager"
         )
         if loading["missing_keys"] or loading["mismatched_keys"]:
             return Outcome(None, f"not all weights: {loading}")
+        parts, half, cache = [], (len(tokens) + 1) // 2, None
         with torch.no_grad():
-            return Outcome(model(torch.tensor([tokens]), return_dict=True).logits[0].numpy())
+            for part in filter(None, (tokens[:half], tokens[half:])):
+                found = model(torch.tensor([part]), past_key_values=cache, use_cache=True, return_dict=True)
+                cache = found.past_key_values
+                parts.append(found.logits[0].numpy())
+        return Outcome(np.concatenate(parts))
     except Exception as error:  # noqa: BLE001  whatever it says, it gave no logits
         return Outcome(None, f"{type(error).__name__}: {error}")
 

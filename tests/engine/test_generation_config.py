@@ -14,6 +14,7 @@ from amk.engine.checkpoints.open_checkpoint import open_checkpoint
 from amk.engine.generation.generation_config import generation_config, suggested_sampling, unheeded
 from amk.report.diagnostic import AmkError, Severity
 from amk.schedule_ir.sampling import GREEDY
+from amk.serve.requests import CompletionRequest
 from tests.engine import tiny_model
 
 
@@ -35,10 +36,18 @@ def test_what_is_asked_for_is_named(tmp_path: Path) -> None:
     assert suggested_sampling(generation_config(path)) == {"temperature": 0.6, "top_k": 50, "top_p": 0.9}
 
 
-@pytest.mark.parametrize("fields", [{}, {"temperature": 0.6, "top_k": 20}, {"do_sample": False, "num_beams": 1}])
-def test_a_greedy_file_asks_for_nothing(fields: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize("fields", [{}, {"temperature": 0.6, "top_k": 20}, {"num_beams": 1}])
+def test_a_file_without_drawing_asks_for_nothing(fields: dict[str, Any], tmp_path: Path) -> None:
     assert unheeded(directory(tmp_path, **fields)) == ()
     assert suggested_sampling(generation_config(tmp_path)) == {}
+
+
+@pytest.mark.parametrize("fields", [{"do_sample": False}, {"do_sample": False, "top_k": 20}, {"temperature": 0.0}])
+def test_a_greedy_file_suggests_greedy_decoding(fields: dict[str, Any], tmp_path: Path) -> None:
+    assert unheeded(directory(tmp_path, **fields)) == ()
+    suggested = suggested_sampling(generation_config(tmp_path))
+    request = CompletionRequest.model_validate({"model": "tiny", "prompt": "A"})
+    assert request.options(4, suggested).sampling.temperature == 0
 
 
 def test_the_configuration_of_an_old_checkpoint_is_asked(tmp_path: Path) -> None:
@@ -55,7 +64,7 @@ def test_the_configuration_of_an_old_checkpoint_is_asked(tmp_path: Path) -> None
     ("keys", "suggested", "named"),
     [
         ({}, {}, ""),
-        ({"temp": 0.0}, {}, ""),
+        ({"temp": 0.0}, {"temperature": 0.0}, ""),
         (
             {"temp": 0.5, "top_p": 0.75},
             {"temperature": 0.5, "top_k": 0, "top_p": 0.75},
@@ -110,7 +119,8 @@ VALUES: dict[str, list[Any]] = {
     "use_cache": [False], "output_scores": [True], "num_return_sequences": [1], "max_time": [100.0],
     "cache_implementation": ["dynamic"], "num_assistant_tokens": [3], "pad_token_id": [0], "bos_token_id": [0],
     "decoder_start_token_id": [0], "disable_compile": [True], "eos_token_id": [22], "max_length": [7],
-    "max_new_tokens": [4], "prompt_lookup_num_tokens": [2], "token_healing": [True],
+    "max_new_tokens": [4], "prompt_lookup_num_tokens": [2], "token_healing": [True], "penalty_alpha": [0.6],
+    "dola_layers": ["high"],
 }  # fmt: skip
 """A value that could be there; a field without one is tried as 1, 0.5, true and [1]."""
 
@@ -146,6 +156,7 @@ def test_every_field_gives_the_same_text_or_is_named(file: str, tmp_path: Path) 
             theirs = found[0, len(prompt) :].tolist()
             assert greedy(path, prompt, len(theirs)) == theirs, (name, value)
     assert {"do_sample", "num_beams", "repetition_penalty", "suppress_tokens", "min_new_tokens"} <= set(named)
+    assert {"penalty_alpha", "dola_layers"} <= set(named)
 
 
 def greedy(path: Path, prompt: list[int], limit: int) -> list[int]:

@@ -91,8 +91,9 @@ def test_what_is_refused(pair: tuple[Any, amk.LanguageModel]) -> None:
     decode = amk.hf.decode(ours)
     with pytest.raises(AmkError, match="AMK005"):
         amk.hf.decode(ours, prompts="torch")  # type: ignore[arg-type]
-    with pytest.raises(AmkError, match="AMK015"):
-        theirs.generate(PROMPTS[:1], max_new_tokens=2, num_beams=2, custom_generate=decode)
+    for name, value in {"num_beams": 2, "penalty_alpha": 0.6, "dola_layers": "high"}.items():
+        with pytest.raises(AmkError, match=f"AMK015.*{name}"):
+            theirs.generate(PROMPTS[:1], max_new_tokens=2, custom_generate=decode, **{name: value})
     with pytest.raises(AmkError, match="AMK015"):
         asked = {"return_dict_in_generate": True, "output_logits": True}
         theirs.generate(PROMPTS[:1], max_new_tokens=2, custom_generate=decode, **asked)

@@ -39,7 +39,8 @@ def write(directory: Path, config: dict[str, Any], seed: int = 0, **changes: Any
     random, arrays = np.random.default_rng(seed), tiny_model.weights()
     named: dict[str, np.ndarray] = {}
     stands_for: dict[str, np.ndarray] = {}
-    less = 1 if config["quant_method"] == "gptq" and config.get("checkpoint_format") != "gptq_v2" else 0
+    layout = config.get("checkpoint_format", config.get("format", "gptq"))
+    less = 1 if config["quant_method"] == "gptq" and layout.lower() != "gptq_v2" else 0
     straight = tuple(range(8))
     for name, array in arrays.items():
         if array.ndim == 1 or name in ("embed", "lm_head"):
@@ -66,10 +67,17 @@ def write(directory: Path, config: dict[str, Any], seed: int = 0, **changes: Any
     return stands_for
 
 
-CONFIGS = [AWQ, GPTQ, GPTQ | {"checkpoint_format": "gptq_v2", "sym": True}]
+NAMED = ("quant_method", "checkpoint_format", "format")
+CONFIGS = [
+    AWQ,
+    GPTQ,
+    GPTQ | {"checkpoint_format": "gptq_v2", "sym": True},
+    GPTQ | {"format": "GPTQ_v2"},
+    GPTQ | {"checkpoint_format": "gptq", "format": "gptq_v2"},
+]
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=lambda c: f"{c['quant_method']}-{c.get('checkpoint_format', '')}")
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda c: "-".join(c[key] for key in NAMED if key in c))
 def test_rows_are_what_the_layout_defines(config: dict[str, Any], tmp_path: Path) -> None:
     expected = write(tmp_path / "tiny", config)
     checkpoint = open_checkpoint(tmp_path / "tiny")
@@ -106,6 +114,8 @@ def test_a_packed_model_decodes_like_its_definition(config: dict[str, Any], copi
         (GPTQ | {"checkpoint_format": "marlin"}, "marlin"),
         (GPTQ | {"lm_head": True}, "lm_head"),
         (AWQ | {"version": "gemv"}, "gemv"),
+        ({key: value for key, value in AWQ.items() if key != "version"} | {"format": "gemv"}, "gemv"),
+        (GPTQ | {"format": "marlin"}, "marlin"),
         (AWQ | {"zero_point": False}, "without zero points"),
         (AWQ | {"modules_to_not_convert": ["mlp.gate"]}, "mlp.gate"),
         ({"quant_method": "bitsandbytes", "bits": 4}, "bitsandbytes"),

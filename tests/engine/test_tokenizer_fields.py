@@ -200,6 +200,11 @@ MESSAGES = [
     {"role": "assistant", "content": "c\u2028"}, {"role": "user", "content": "d"},
 ]  # fmt: skip
 
+REASONS: list[dict[str, Any]] = [
+    {"reasoning": "e"}, {"thinking": "f", "reasoning_content": None}, {"reasoning_content": "g", "thinking": "h"}, {},
+]  # fmt: skip
+WITH_REASONS = [message | reason for message, reason in zip(MESSAGES, REASONS, strict=True)]
+
 TEMPLATES = [
     "{% for m in messages %}{{ m.role }}: {{ m['content'] | trim }}{{ eos_token }}\n{% endfor %}",
     "{% if tools is not none %}tools{% endif %}{% if documents %}docs{% endif %}{{ bos_token }}",
@@ -211,6 +216,8 @@ TEMPLATES = [
     "  {%- if add_generation_prompt %}\n    <|user|>\n  {%- endif %}\n",
     "{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}",
     "{{ messages | selectattr('role', 'equalto', 'user') | list | length }}{{ pad_token }}{{ unk_token is defined }}",
+    "{% generation %}{% set x = 1 %}{{ x }}{% endgeneration %}{{ x is defined }}",
+    "{% for m in messages %}{{ m | dictsort }}{{ m.reasoning_content }}{% endfor %}",
     "{% macro f(x) %}[{{ x }}]{% endmacro %}{{ f(messages[0].content) }}{{ messages | map(attribute='role') | join }}",
 ]
 
@@ -220,10 +227,11 @@ TEMPLATES = [
 def test_chat_templates(template: str, tmp_path: Path) -> None:
     path = directory(tmp_path, chat_template=template)
     theirs = transformers.AutoTokenizer.from_pretrained(path)
-    text = theirs.apply_chat_template(MESSAGES, tokenize=False, add_generation_prompt=True)
     mine = open_tokenizer(path)
-    assert mine.chat_text(MESSAGES) == text
-    assert mine.encode_chat(MESSAGES) == theirs(text, add_special_tokens=False)["input_ids"]
+    for messages in (MESSAGES, WITH_REASONS):
+        text = theirs.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        assert mine.chat_text(messages) == text
+        assert mine.encode_chat(messages) == theirs(text, add_special_tokens=False)["input_ids"]
 
 
 TOOLS = [{"type": "function", "function": {"name": "now", "parameters": {"type": "object"}}}]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from amk.serve.prompts import Prompts
 from amk.serve.requests import ChatRequest, CompletionRequest
 from amk.serve.settings import Limits
 from tests.serve.serving import NAME, PATIENCE, Running, serving
 
 CHAT, COMPLETE = "/v1/chat/completions", "/v1/completions"
 USER = [{"role": "user", "content": "HI"}]
+CALL = {"id": "1", "type": "function", "function": {"name": "now", "arguments": "{}"}}
+WITH_A_CALL = [*USER, {"role": "assistant", "tool_calls": [CALL]}]
 
 
 def test_health_and_metrics(running: Running) -> None:
@@ -106,8 +110,17 @@ def test_a_client_that_goes_inside_its_body_is_no_fault(directory: Path, caplog:
          "messages.0.content.0.type", "should be 'text'"),
         ({"messages": USER, "stop": ["x"] * 17}, "stop", "at most 16 items"),
         ({"messages": USER, "stop": 3}, "stop", "valid string"),
+        ({"messages": USER, "parallel_tool_calls": False}, "parallel_tool_calls", "should be True"),
         ({"messages": USER, "top_logprobs": 2}, None, "top_logprobs asks for logprobs"),
         ({"messages": USER, "chat_template_kwargs": {"messages": []}}, None, "chat_template_kwargs has messages"),
+        ({"messages": [{"role": "user"}]}, "messages.0", "content is missing"),
+        ({"messages": [{"role": "user", "content": None}]}, "messages.0", "content is missing"),
+        ({"messages": [{"role": "assistant", "content": None, "tool_calls": []}]}, "messages.0", "content is missing"),
+        ({"messages": USER, "stream_options": {"include_usage": True}}, None, "stream is not true"),
+        ({"messages": USER, "response_format": {"type": "text", "json_schema": {"schema": {}}}}, "response_format",
+         "json_schema says nothing about an answer of the type text"),
+        ({"messages": USER, "response_format": {"type": "json_object", "definition": "start: 'a'", "syntax": "regex"}},
+         "response_format", "definition, syntax says nothing"),
     ],
 )  # fmt: skip
 def test_a_refusal_says_what_is_wrong(running: Running, fields: dict[str, Any], param: str, message: str) -> None:
@@ -120,6 +133,42 @@ def test_tools_that_no_template_would_tell_are_refused(running: Running) -> None
     status, found = running.post(CHAT, messages=USER, max_tokens=1, tools=tools)
     assert status == 400 and "no place for tools" in found["error"]["message"]
     assert running.post(CHAT, messages=USER, max_tokens=1, tools=tools, tool_choice="none")[0] == 200
+    status, found = running.post(CHAT, messages=WITH_A_CALL, max_tokens=1)
+    assert status == 400 and "no place for calls of tools" in found["error"]["message"]
+
+
+FOR_OBJECTS = "{% for call in messages[1].tool_calls %}{{ call.function.arguments | tojson }}{% endfor %}"
+FOR_TEXTS = "{% for call in messages[1].tool_calls %}{{ 'X' + call.function.arguments }}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("template", "arguments", "prompt"),
+    [
+        (FOR_OBJECTS, '{"A": [1, "B"]}', '{"A": [1, "B"]}'),
+        (FOR_OBJECTS, '{"A', '"{\\"A"'),
+        (FOR_TEXTS, '{"A":1}', 'X{"A":1}'),
+    ],
+)
+def test_arguments_of_calls_are_told_once(
+    running: Running, template: str, arguments: str, prompt: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer = replace(running.model.tokenizer, chat_template=template)
+    monkeypatch.setattr(running.server, "_prompts", Prompts(tokenizer))
+    call = {"id": "1", "type": "function", "function": {"name": "now", "arguments": arguments}}
+    messages = [*USER, {"role": "assistant", "content": None, "tool_calls": [call]}]
+    status, found = running.post(CHAT, messages=messages, max_tokens=1)
+    assert status == 200, found
+    assert found["usage"]["prompt_tokens"] == len(tokenizer.process.encode(prompt, special=False))
+    body = ChatRequest.model_validate({"model": NAME, "messages": messages})
+    for_template = [message.for_template() for message in body.messages]
+    assert Prompts(tokenizer).chat(for_template, None, None) == tokenizer.process.encode(prompt, special=False)
+
+
+def test_what_a_developer_says_is_what_the_system_says(running: Running) -> None:
+    said = [running.post(CHAT, messages=[{"role": role, "content": "A"}, *USER], max_tokens=9, temperature=0)[1]
+            for role in ("system", "developer")]  # fmt: skip
+    assert said[0]["choices"] == said[1]["choices"]
+    assert said[0]["usage"]["prompt_tokens"] == said[1]["usage"]["prompt_tokens"]
 
 
 values = st.recursive(

@@ -48,14 +48,19 @@ class TokenSource(Protocol):
 
 
 class Stream:
-    """An answer that comes piece by piece. It computes when asked for the next piece, never ahead of a launch."""
+    """An answer that comes piece by piece. It computes when asked for the next piece, never ahead of a launch.
 
-    def __init__(self, model: TokenSource, prompt: Sequence[Token], options: Options) -> None:
+    before: the tokens of the prompt where the answer continues its text, so that a space between them is kept.
+    """
+
+    def __init__(
+        self, model: TokenSource, prompt: Sequence[Token], options: Options, before: Sequence[int] = ()
+    ) -> None:
         self._model, self._prompt, self._options = model, prompt, options
         self._answer: list[int] = []
         self._logprobs: list[TokenLogprob] = []
         self._ready: list[tuple[int, TokenLogprob | None]] = []
-        self._decoder, self._stops = model.tokenizer.stream(), StopFilter(options.stops)
+        self._decoder, self._stops = model.tokenizer.stream(before), StopFilter(options.stops)
         self._speculation = model.speculation()
         self._text: list[str] = []
         self._cached = self._steps = self._drafted = self._accepted = 0

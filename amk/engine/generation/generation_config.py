@@ -24,6 +24,7 @@ _OFF: dict[str, tuple[object, ...]] = {
     "bad_words_ids": ([],),
     "begin_suppress_tokens": ([],),
     "do_sample": (False,),
+    "dola_layers": (),
     "encoder_repetition_penalty": (1,),
     "exponential_decay_length_penalty": (),
     "forced_bos_token_id": (),
@@ -35,6 +36,7 @@ _OFF: dict[str, tuple[object, ...]] = {
     "no_repeat_ngram_size": (0,),
     "num_beams": (1,),
     "num_return_sequences": (1,),
+    "penalty_alpha": (0,),
     "repetition_penalty": (1,),
     "sequence_bias": ([], {}),
     "stop_strings": ([], ""),
@@ -103,9 +105,10 @@ def _object(file: Path) -> Mapping[str, Any]:
 
 
 def suggested_sampling(values: Mapping[str, Any]) -> dict[str, Any]:
-    """temperature, top_k and top_p as the file asks for them, in the words of `Sampling`; {} if it is greedy."""
+    """temperature, top_k and top_p as the file asks for them, in the words of `Sampling`: temperature 0 where it says
+    that decoding is greedy, {} where it says nothing."""
     if values.get("do_sample") is not True:
-        return {}
+        return {"temperature": 0.0} if values.get("do_sample") is False or values.get("temperature") == 0 else {}
     found = {"temperature": values.get("temperature", 1.0), "top_k": values.get("top_k", 50)}
     return {key: value for key, value in {**found, "top_p": values.get("top_p", 1.0)}.items() if value is not None}
 

@@ -6,6 +6,7 @@ import threading
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -123,7 +124,9 @@ class LanguageModel:
     def stream(self, prompt: Prompt, **options: Any) -> Stream:
         """As `generate`, piece by piece: iterate over it; `cancel` ends it, `completion` is the whole at the end."""
         self._check_open()
-        return Stream(self, self.encode(prompt), self.restricted(Options(**options)))
+        tokens, before = self._read(prompt)
+        asked = restricted(Options(**options), self.grammars, partial(self.tokenizer.encode_behind, before))
+        return Stream(self, tokens, asked, before)
 
     def chat(self, system: str | None = None) -> Chat:
         """A conversation; its turns reuse the cache. AMK012 where the model has no chat template."""
@@ -161,14 +164,16 @@ class LanguageModel:
             return self._backend.lend(tokens, write)
 
     def score(self, prompt: Prompt, continuations: str | Sequence[str] | Sequence[Sequence[int]]) -> list[Score]:
-        """How probable each continuation is behind the prompt. A string is tokenised by itself, without a BOS token.
+        """How probable each continuation is behind the prompt. A string is tokenised without a BOS token, as it stands
+        behind a text, and by itself behind anything else.
 
         What continuations share is computed once, the prompt and their own prefixes. AMK014 for one
         that is empty or too long.
         """
         texts = [continuations] if isinstance(continuations, str) else continuations
-        begin = self.encode(prompt)
-        tokens = [self._plain(each) if isinstance(each, str) else tokens_of(each) for each in texts]
+        begin, before = self._read(prompt)
+        behind = partial(self.tokenizer.encode_behind, before)
+        tokens = [behind(each) if isinstance(each, str) else tokens_of(each) for each in texts]
         with self._lock:
             self._check_open()
             return scores_of(self._backend, self.spec, begin, tokens)
@@ -196,7 +201,7 @@ class LanguageModel:
 
         AMK015 for one that cannot be used, AMK019 where llguidance is needed and not installed.
         """
-        return restricted(options, self.grammars, self._plain)
+        return restricted(options, self.grammars, partial(self.tokenizer.encode_behind, ()))
 
     async def agenerate(self, prompt: Prompt, **options: Any) -> Completion:
         """`generate` in a thread; cancelling the task ends the decoding behind the token that is being computed."""
@@ -322,8 +327,12 @@ class LanguageModel:
     ) -> None:
         self.close()
 
-    def _plain(self, text: str) -> list[int]:
-        return self.tokenizer.process.encode(text, special=False)
+    def _read(self, prompt: Prompt) -> tuple[Sequence[Token], Sequence[int]]:
+        """Tokens of a prompt, and those whose text an answer continues: all of a text, none of anything else."""
+        if isinstance(prompt, str):
+            tokens = self.tokenizer.encode(prompt)
+            return tokens, tokens
+        return self.encode(prompt), ()
 
     def _check_open(self) -> None:
         if not self._open:

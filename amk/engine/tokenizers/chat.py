@@ -17,6 +17,9 @@ from amk.engine.refusal import unsupported
 from amk.engine.tokenizers import chat_child
 from amk.report.diagnostic import AmkError
 
+REASONING = ("reasoning_content", "thinking", "reasoning")
+"""What clients call the reasoning of a message; the first one that is there counts."""
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -41,7 +44,7 @@ def render_chat(
     """
     if len(template) > limits.template_characters:
         raise _refused(f"it has {len(template):,} characters, the limit is {limits.template_characters:,}")
-    said = {"messages": [dict(message) for message in messages], "add_generation_prompt": True}
+    said = {"messages": [_with_reasoning(message) for message in messages], "add_generation_prompt": True}
     # Templates ask for these with `is not none`.
     known = {"tools": None, "documents": None} | dict(values or {}) | said
     request = {
@@ -75,6 +78,12 @@ def render_chat(
     if "error" in answer:
         raise _refused(answer["error"])
     return str(answer["text"])
+
+
+def _with_reasoning(message: Mapping[str, Any]) -> dict[str, Any]:
+    """A message under all names by which templates read its reasoning, as in transformers."""
+    reasoning = next((message[name] for name in REASONING if message.get(name) is not None), None)
+    return dict(message) if reasoning is None else {"thinking": reasoning, **message, "reasoning_content": reasoning}
 
 
 def _refused(reason: str) -> AmkError:

@@ -28,7 +28,7 @@ def render(template: str, values: dict[str, Any], max_characters: int) -> dict[s
 
     from jinja2.exceptions import TemplateError
     from jinja2.ext import Extension, loopcontrols
-    from jinja2.nodes import Node
+    from jinja2.nodes import Node, Scope
     from jinja2.parser import Parser
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -36,13 +36,14 @@ def render(template: str, values: dict[str, Any], max_characters: int) -> dict[s
         raise TemplateError(message)
 
     class Generation(Extension):
-        """`{% generation %}` marks what an assistant said, for training; here it is what stands inside."""
+        """`{% generation %}` marks what an assistant said, for training; here it is what stands inside, whose variables
+        end with it."""
 
         tags = {"generation"}  # noqa: RUF012  so the base class declares it
 
-        def parse(self, parser: Parser) -> list[Node]:
-            next(parser.stream)
-            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        def parse(self, parser: Parser) -> Node:
+            line = next(parser.stream).lineno
+            return Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
 
     def tojson(
         value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False

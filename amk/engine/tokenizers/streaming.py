@@ -2,7 +2,7 @@
 
 A character may be spread over several byte-level tokens, and an unfinished one decodes to U+FFFD; so a trailing run of
 U+FFFD is held back until what follows decides it. The decoder is given a window that begins at a token before the
-unfinished text, because decoders strip a leading space.
+unfinished text, because decoders strip a leading space; of an answer that continues a text, at that text's last token.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,13 +11,16 @@ _WINDOW = 64  # tokens; a model that emits only broken bytes is shown them, so t
 
 
 class StreamDecoder:
-    """Feed tokens to `push` and print what it returns, then print `finish()`; the parts join to the whole text."""
+    """Feed tokens to `push` and print what it returns, then print `finish()`; the parts join to the whole text.
 
-    def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
+    before: tokens that the others continue, whose text is whole characters and not part of what is returned.
+    """
+
+    def __init__(self, decode: Callable[[Sequence[int]], str], before: Sequence[int] = ()) -> None:
         self._decode = decode
-        self._window: list[int] = []
-        self._fresh = 0  # index in the window of the first token whose text is not wholly emitted
-        self._emitted = 0  # characters of the window's text that are emitted
+        self._window = list(before)
+        self._fresh = len(before)  # index in the window of the first token whose text is not wholly emitted
+        self._emitted = len(decode(before)) if before else 0  # characters of the window's text that are emitted
 
     def push(self, token: int) -> str:
         """The text that `token` completes, possibly empty."""

@@ -16,6 +16,9 @@ from amk.engine.tokenizers.chat import render_chat
 from amk.engine.tokenizers.streaming import StreamDecoder
 from amk.engine.tokenizers.tokenizer_process import TokenizerProcess
 
+LONGEST_CHARACTER = 4
+"""Bytes of one in UTF-8."""
+
 
 @dataclass(frozen=True)
 class Tokenizer:
@@ -51,7 +54,7 @@ class Tokenizer:
         """The conversation as the template writes it, up to where the assistant answers.
 
         tools: descriptions of functions. more: further values for the template. AMK012 if there is no usable template,
-        or one that says nothing about tools is given some.
+        or one that says nothing about tools or calls of tools is given some.
         """
         template = self.tool_template if tools and self.tool_template is not None else self.chat_template
         if template is None:
@@ -63,6 +66,10 @@ class Tokenizer:
         if tools and "tools" not in template:
             raise unsupported(
                 self.path, "the chat template of this model has no place for tools", help="leave the tools out"
+            )
+        if any(message.get("tool_calls") for message in messages) and "tool_calls" not in template:
+            raise unsupported(
+                self.path, "the chat template of this model has no place for calls of tools", help="leave them out"
             )
         values = {**self.special, **({"tools": list(tools)} if tools else {})}
         return render_chat(template, messages, {**values, **(more or {})})
@@ -80,9 +87,31 @@ class Tokenizer:
         """Text of `tokens` without the special ones; tokens outside the vocabulary have none."""
         return self.process.decode(tokens)
 
-    def stream(self) -> StreamDecoder:
-        """A decoder for tokens that arrive one by one."""
-        return StreamDecoder(self.decode)
+    def stream(self, before: Sequence[int] = ()) -> StreamDecoder:
+        """A decoder for tokens that arrive one by one. before: tokens of a text that they continue."""
+        return StreamDecoder(self.decode, self._end_of(before))
+
+    def encode_behind(self, before: Sequence[int], text: str) -> list[int]:
+        """Tokens of a text that continues the one of `before`, without special ones.
+
+        Tokenizers that put a space before every text, as those of SentencePiece do, put none here.
+        """
+        own, end = self.process.encode(text, special=False), self._end_of(before)
+        if not end or self._continues(end, own, text):
+            return own
+        line = self.process.encode("\n", special=False)
+        whole = self.process.encode(f"\n{text}", special=False)
+        rest = whole[len(line) :]
+        return rest if whole[: len(line)] == line and self._continues(end, rest, text) else own
+
+    def _continues(self, before: Sequence[int], tokens: Sequence[int], text: str) -> bool:
+        return self.decode([*before, *tokens]) == self.decode(before) + text
+
+    def _end_of(self, tokens: Sequence[int]) -> list[int]:
+        """The fewest last tokens whose text is whole characters; none if the last four have no such text."""
+        ends = [list(tokens[-count:]) for count in range(1, min(len(tokens), LONGEST_CHARACTER) + 1)]
+        texts = ((end, self.decode(end)) for end in ends)
+        return next((end for end, text in texts if text and "\N{REPLACEMENT CHARACTER}" not in text), [])
 
     @property
     def size(self) -> int:
