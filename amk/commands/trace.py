@@ -32,6 +32,7 @@ from amk.trace.from_schedule import Choice, of_schedule
 from amk.trace.from_system import of_system
 from amk.trace.from_witness import NotOfThisSchedule, of_witness
 from amk.trace.recording import Recording, read_recording
+from amk.validator.order.two_levels import NotComposable
 from amk.validator.program.trace import TooLarge
 from amk.validator.verify import Verdict, verify
 
@@ -92,6 +93,8 @@ def run(arguments: argparse.Namespace) -> int:
         code = "AMK002" if isinstance(error, TooLarge) else "AMK005"
         where = Where(file=str(arguments.recorded or arguments.witness or arguments.schedule))
         raise AmkError(Diagnostic(code, str(error), where=where)) from error
+    except NotComposable as error:
+        raise AmkError(Diagnostic("AMK513", str(error)), Exit.UNSAFE) from error
     for path in arguments.output:
         write(path, html(timeline) if path.suffix == ".html" else json.dumps(perfetto(timeline)) + "\n")
     if arguments.format == "json":

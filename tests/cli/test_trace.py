@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from amk import cli
+from amk.adversary.neighbourhood.bases import base
 from amk.schedule_ir.codec import canonical_json, save_schedule
 from tests.report.test_timeline import Page, data, well_formed
 from tests.trace.recordings import synthetic_recording
@@ -83,6 +84,18 @@ def test_an_unsafe_schedule_is_drawn_as_its_witness(tmp_path: Path, capsys: pyte
 
 
 @pytest.mark.turns(4)
+def test_words_that_get_one_tag_twice_are_no_timeline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two hidden states of a layer in one buffer: the tag does not say which."""
+    text = json.dumps(base("tagged"))
+    merged = json.loads(text.replace('"h_mid"', '"h_out"'))
+    for kind in ("buffers", "counters"):
+        merged[kind] = list({each["name"]: each for each in merged[kind]}.values())
+    path = tmp_path / "merged.json"
+    path.write_text(json.dumps(merged))
+    assert cli.main(["trace", str(path), "-o", str(tmp_path / "merged.html")]) == 1
+    assert "error[AMK513]" in capsys.readouterr().err
+
+
 def test_a_witness_of_another_schedule_is_refused(
     schedule: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
