@@ -102,7 +102,7 @@ class Variant:
 def planned(case: str, gpu: str, changes: str) -> Schedule:
     model, _, dtype = case.partition(":")
     places = ["--positions", str(POSITION), "--context", str(CONTEXT)]
-    return schedule_of(parse(["--model", model, "--gpu", gpu, "--dtype", dtype or "bf16", *places, "-"], None), changes)
+    return schedule_of(parse(["--model", model, "--gpu", gpu, "--dtype", dtype or "bf16", *places, ""], None), changes)
 
 
 def compiled(code: Path, schedule: Schedule) -> bytes:
