@@ -116,8 +116,8 @@ HALVED_BATCHES = range(PARTED_BATCH, 7)
 
 ALL_WORDS: Changes = {"handoff": "tagged"}
 """Of two or three sequences fences cost more than the tags of all vectors do; where nothing else was measured, also for
-bf16 where the longest product fits in the rings: by the simulator smollm2-135m takes 0.84 to 0.89 of the time on
-A100s, L40S and RTX 4090."""
+bf16 where the longest product fits in the rings: by the simulator smollm2-135m takes 0.84 to 0.89 of the time on an
+A100-80GB, an L40S and an RTX 4090."""
 
 WORDS: Changes = {"handoff": "narrow"}
 """Of more, they cost more than the tags of all vectors but the activations do."""
