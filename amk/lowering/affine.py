@@ -84,9 +84,23 @@ class Values:
         places = self.kernel.reaching(operand, at)
         if len(places) == 1:
             return self.result(places[0], operand)
+        if (argument := self._argument(operand, places)) is not None:
+            return argument
         leaf = self._leaf(f"phi {operand} {places}", "phi")
         self.joined[leaf] = (operand, places)
         return {leaf: 1}
+
+    def _argument(self, register: str, places: tuple[int, ...]) -> Form | None:
+        """The launch's argument that every definition loads: some compilations load one again instead of keeping it."""
+        loads = [self.kernel.code[place] for place in places]
+        if not all(load.opcode.startswith("ld.param") and self._is_fixed(self.address(load)) for load in loads):
+            return None
+        forms = [self.result(place, register) for place in places]
+        return forms[0] if all(form == forms[0] for form in forms) else None
+
+    def _is_fixed(self, address: Form) -> bool:
+        """Whether it is that of a variable, with no index."""
+        return not (address.keys() & (self.joined.keys() | self.meaning.keys()))
 
     def alternatives(self, leaf: str) -> list[Form]:
         """What the definitions that meet in a "phi" leave, the leaf itself left out."""

@@ -325,3 +325,21 @@ def test_signals_and_polls_are_of_the_warps_of_their_role(name: str) -> None:
         for new in ((), (line.replace("@%p", "@!%p"),)):
             assert refusal(name, n, *new).startswith("AMK60"), (n, new)
     assert found > 0
+
+
+@pytest.mark.turns(3)
+@pytest.mark.parametrize("name", ["fenced", "tagged"])
+def test_an_argument_may_be_loaded_again(name: str) -> None:
+    """NVRTC does not make the same text of a source every time: some have an argument's register loaded twice."""
+    text = lines(name)
+    decided = re.compile(r"setp\S*\s+(%p\d+)")
+    loads = [at for at, line in enumerate(text) if line.strip().startswith("ld.param.u32")]
+    assert loads, "no argument of 32 bits, such as the number of tokens"
+    refused = set()
+    for at in loads:
+        predicate = decided.findall("\n".join(text[:at]))[-1]
+        again = f"@{predicate} {text[at].strip()}"
+        other = re.sub(r"\+(\d+)\]", lambda offset: f"+{int(offset[1]) + 4}]", again)
+        assert not refusal(name, at + 1, again, instead_of=0)
+        refused.add(refusal(name, at + 1, other, instead_of=0))
+    assert any("the loop over tokens" in one for one in refused), refused
