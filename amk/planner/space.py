@@ -28,7 +28,7 @@ ALLOWED: dict[str, tuple[Value, ...]] = {
     "wide_epilogue": (0, 16, 32, 64, 128, 256, 1024),
     "ctas_per_sm": (1, 2),
     "workers": (16, 24, 32, 48, 64, 80, 96, 112, 128, None),
-    "kv_splits": (1, 2, 4, 6, 8, 12, 16, None),
+    "kv_splits": (1, 2, 4, 6, 8, 10, 12, 16, 24, 28, 32, 48, None),
     "hint_slack": (0, 2, 4, 8, 16, 32),
     "act_slack": (0, 1, 2, 4, 8, None),
     "held_refills": (0.0, 1 / 3, 1 / 2, 2 / 3, 1.0),

@@ -66,8 +66,9 @@ def test_kinds_of_models(
     ("name", "context", "splits"),
     [
         ("smollm2-135m", LONG, 12), ("smollm2-135m", 2048, 12), ("smollm2-135m", SHORT, None),
-        ("smollm2-360m", LONG, 12), ("qwen2.5-0.5b", LONG, 14), ("qwen2.5-0.5b", 4 * LONG, None),
-        ("qwen3-0.6b", LONG, None), ("llama3.2-1b", LONG, None),
+        ("smollm2-360m", LONG, 12), ("qwen2.5-0.5b", LONG, 14), ("qwen2.5-0.5b", 4 * LONG, 56),
+        ("qwen2.5-1.5b", LONG, 48), ("qwen2.5-1.5b", 2048, 24), ("qwen2.5-7b", LONG, 28), ("qwen3-14b", 4 * LONG, 10),
+        ("llama3.2-3b", LONG, 12), ("llama2-7b", 2048, None), ("qwen3-0.6b", LONG, None), ("llama3.2-1b", LONG, None),
     ],
 )  # fmt: skip
 def test_few_kv_heads_get_splits_that_their_workers_reduce(name: str, context: int, splits: int | None) -> None:
