@@ -107,8 +107,8 @@ SHARE_COLUMNS = 512
 """Most columns of a part of such a share of `down`: of 32 rows, 896 took 1.03 times as long."""
 
 DIVIDED: Changes = {"k_splits": SPLITS[0], "k_parts": 1, "refill_first": True}
-"""Where they are not, of nine sequences and more: a share of the columns of `down` is as wide as a part of them. Refills
-that go out before a result is published take 0.993 of the time of a batch of 16."""
+"""Where they are not, of nine sequences and more: a share of the columns of `down` is as wide as a part of them. With
+refills that go out before a result is published a batch of 16 takes 0.993 of the time."""
 
 IN_PARTS: Changes = {"k_parts": 4}
 HALVED: Changes = {"k_parts": 2, "head_sums": "global"}
@@ -180,8 +180,9 @@ def tuned(
     if not target.has("bulk_copy"):
         return replace(settings, **ALL_WORDS) if small else settings
     if rings < 1:
-        found = {**WITHOUT_FENCES, **few_splits(settings, model, workers, context)} if small else {}
-        return replace(settings, **{**reduced_splits(settings, model, workers, context), **found})
+        splits = reduced_splits(settings, model, workers, context)
+        words = {**WITHOUT_FENCES, **few_splits(settings, model, workers, context)} if small else {}
+        return replace(settings, **{**splits, **words})
     if settings.vectors > 1:
         lines = BARE_CODES if all(weight_format(form).per_row for form in layers) else {}
         plain = all(form == "bf16" for _, forms in wanted for form in forms.values())
@@ -193,8 +194,8 @@ def tuned(
             replace(settings, **{**found, **lines, **pairs}) if rings >= LONG_RINGS or "x_parts" in found else settings
         )
     settings = replace(settings, **reduced_splits(settings, model, workers, context))
-    splits = splits_of(settings, model, workers, context or min(CONTEXT, model.max_context))
-    found = changes(layers, rings >= LONG_RINGS, model, reducible(settings, model, splits))
+    most = splits_of(settings, model, workers, context or min(CONTEXT, model.max_context))
+    found = changes(layers, rings >= LONG_RINGS, model, reducible(settings, model, most))
     late = LATE_CACHE if found.get("refill_early") and (context or CONTEXT) > LONG_CONTEXT else {}
     return replace(settings, **found, **late)
 
@@ -206,11 +207,14 @@ def chosen(settings: Settings, preset: Settings) -> bool:
 
 
 def reduced_splits(settings: Settings, model: ModelSpec, workers: int, context: int | None) -> Changes:
-    """The most splits of the cache that the workers of a KV head can reduce, where they cannot reduce a split each.
+    """The most splits of the cache that the workers of a KV head can reduce, where they cannot reduce a split each. Of
+    several tokens at once the planner has no others.
 
-    On an H200 at positions 128 and 8,184 qwen2.5-1.5b takes 0.94 and 0.58 of the time, qwen2.5-7b 0.97 and 0.84, in 4 bits
-    0.93 and 0.70, qwen3-14b 0.97 and 0.92. At position 30,000 fewer of them take longer.
+    On an H200 at positions 128 and 8,184 qwen2.5-1.5b takes 0.94 and 0.58 of the time, qwen2.5-7b 0.97 and 0.84, in 4
+    bits 0.93 and 0.70, qwen3-14b 0.97 and 0.92. From 8,184 on fewer of them take longer.
     """
+    if settings.vectors > 1:
+        return {}
     most = splits_of(settings, model, workers, context or min(CONTEXT, model.max_context))
     fewer = [splits for splits in range(most // 2 + 1, most) if reducible(settings, model, splits)]
     return {} if reducible(settings, model, most) or not fewer else {"kv_splits": fewer[-1]}

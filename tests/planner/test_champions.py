@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from amk.models.matrices import label
 from amk.models.model import load_model
 from amk.planner.champions import Champion, champions
 from amk.planner.decode import plan
-from amk.planner.formats import formats
+from amk.planner.formats import Formats, formats
 from amk.planner.settings import FAST, NAIVE, Settings
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.sampling import Mode
@@ -29,18 +30,24 @@ def name(champion: Champion) -> str:
     return f"{champion.model}-{champion.dtype}-{champion.batch}"
 
 
+def formats_of(champion: Champion) -> Formats:
+    form, _, head = champion.dtype.partition("-head-")
+    return formats(form, head or None)
+
+
 def preset(champion: Champion) -> Settings:
     return replace(FAST, batch=champion.batch)
 
 
 def default(champion: Champion, context: int, settings: Settings | None = None, model: str | None = None) -> Schedule:
-    spec, wanted, settings = load_model(model or champion.model), formats(champion.dtype), settings or preset(champion)
+    spec, wanted = load_model(model or champion.model), formats_of(champion)
+    settings = settings or preset(champion)
     return plan(spec, load_target(champion.target), settings=settings, formats=wanted, max_context=context)
 
 
 def planned(champion: Champion, context: int, settings: Settings | None = None, model: str | None = None) -> Schedule:
     """The planner's own: as many workers are asked for as there are anyway."""
-    spec, target, wanted = load_model(model or champion.model), load_target(champion.target), formats(champion.dtype)
+    spec, target, wanted = load_model(model or champion.model), load_target(champion.target), formats_of(champion)
     settings = settings or preset(champion)
     return plan(spec, target, settings=settings, formats=wanted, max_context=context, workers=target.sms)
 
@@ -48,7 +55,8 @@ def planned(champion: Champion, context: int, settings: Settings | None = None, 
 def is_of(champion: Champion, words: list[str]) -> bool:
     """Whether a search's command is of its problem."""
     options = dict(pairwise(words))
-    names = (options["--model"], options["--gpu"], options["--dtype"], int(options.get("--batch", 1)))
+    wanted = label(formats(options["--dtype"], options.get("--lm-head-dtype")))
+    names = (options["--model"], options["--gpu"], wanted, int(options.get("--batch", 1)))
     return names == (champion.model, champion.target, champion.dtype, champion.batch)
 
 
