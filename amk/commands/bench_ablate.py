@@ -51,9 +51,10 @@ def add_ablate(parser: argparse.ArgumentParser) -> None:
 
 
 def ablated(arguments: argparse.Namespace, cases: Sequence[Measurement], provenance: Provenance, began: float) -> int:
-    """Measure what the record does not have, then print every row."""
+    """Measure what the record does not have, then print every row. A refused kernel costs its row alone, and exit 1."""
     kept = Record.open(Path(arguments.record), ABLATIONS) if arguments.record else None
     deadline, longest, rows = began + (arguments.time_limit or float("inf")), 0.0, []
+    refused = False
     for case in (replace(each, key=replace(each.key, baselines=())) for each in cases):
         known = [row for row in kept.ablations() if row.key == case.key] if kept and arguments.resume else []
         if known:
@@ -63,13 +64,20 @@ def ablated(arguments: argparse.Namespace, cases: Sequence[Measurement], provena
         if start + longest > deadline:
             print("the other rows were not begun in time; --resume goes on", file=sys.stderr)
             break
-        row = _measured(arguments, case)
+        try:
+            row = _measured(arguments, case)
+        except AmkError as error:
+            if error.exit_code not in (Exit.UNSAFE, Exit.INPUT):
+                raise
+            print(f"{case.key.model} {case.key.dtype}, batch {case.key.batch}, is left out: {error}", file=sys.stderr)
+            refused = True
+            continue
         longest = max(longest, time.monotonic() - start)
         if kept:
             kept.add(row, provenance())
         rows.append(row)
         print(f"{_name(row)}: {summary(row)}", file=sys.stderr, flush=True)
-    return _printed(arguments, rows, provenance())
+    return max(_printed(arguments, rows, provenance()), Exit.UNSAFE if refused else Exit.SAFE)
 
 
 def _measured(arguments: argparse.Namespace, case: Measurement) -> Ablation:

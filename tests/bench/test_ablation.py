@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 from dataclasses import replace
 from importlib import resources
@@ -28,10 +29,12 @@ from amk.bench.table.ablation import (
     unmet,
     variants,
 )
+from amk.bench.table.measurement import Measurement
 from amk.bench.table.record import ABLATIONS, Record
 from amk.bench.table.row import Key
 from amk.bench.tools.times import Times
 from amk.cli import main
+from amk.commands import bench_ablate
 from amk.engine.admission.admission import AdmittedKernel
 from amk.lowering.compile import Compiled, compile_cuda
 from amk.lowering.emit import KERNEL, emit
@@ -39,7 +42,7 @@ from amk.lowering.stamp import stamp_of
 from amk.planner.decode import plan
 from amk.planner.formats import formats
 from amk.planner.settings import FAST
-from amk.report.diagnostic import AmkError
+from amk.report.diagnostic import AmkError, Diagnostic, Exit
 from amk.schedule_ir.schedule import Schedule, steps_of
 from amk.targets.target import load_target
 from amk.validator.export.of_schedule import evidence
@@ -214,6 +217,34 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path, capsys: pytest.Captu
     assert main(["bench", "--ablate", "all", "--rows", str(file)]) == 0
     assert "llama3-8b int8" in capsys.readouterr().out
     assert main(["bench", "--ablate", "all", "--rows", str(file), "--format", "json"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "others"), [(Exit.UNSAFE, 1), (Exit.INPUT, 1), (Exit.INTERNAL, 0)], ids=["refused", "input", "broken"]
+)
+def test_a_kernel_that_is_refused_costs_its_row_alone(
+    exit_code: Exit,
+    others: int,
+    schedule: Schedule,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def measured(arguments: argparse.Namespace, case: Measurement) -> Ablation:
+        if case.key.batch == 8:
+            raise AmkError(Diagnostic("AMK609", "the machine code"), exit_code)
+        return replace(ablation({"-": 2.0, "waits": 1.9}), key=case.key)
+
+    monkeypatch.setattr(bench_ablate, "_measured", measured)
+    cases = [Measurement(schedule, replace(KEY, batch=batch)) for batch in (8, 4)]
+    arguments = argparse.Namespace(record=None, resume=False, time_limit=None, format="full")
+    if others:
+        assert bench_ablate.ablated(arguments, cases, dict, 0.0) == Exit.UNSAFE
+    else:
+        with pytest.raises(AmkError, match="AMK609"):
+            bench_ablate.ablated(arguments, cases, dict, 0.0)
+    told = capsys.readouterr()
+    assert ("batch 8, is left out: AMK609" in told.err) == bool(others)
+    assert told.out.count("batch 4") == others
 
 
 @pytest.mark.parametrize(
