@@ -48,7 +48,8 @@ PROVENANCE = {
     "command": "amk bench --record /home/somebody/x.json", "commit": "0123", "date": "2026-01-01", "amk": "0.1.0",
     "hardware": {"name": "NVIDIA L4", "uuid": "GPU-secret", "sm_clock_mhz": "2040"},
 }  # fmt: skip
-RECORD = Path(__file__).parents[1] / "records" / "speed" / "h200-share.json"
+SPEED = Path(__file__).parents[1] / "records" / "speed"
+RECORD = SPEED / "h200-share.json"
 SLOWER = 6.0
 """What a hand-off takes on the card, over what the simulator thinks."""
 
@@ -115,6 +116,17 @@ def test_a_file_of_an_earlier_version_is_learned_from(other_plans: None) -> None
     assert [run.pos for run in runs] == [128, 2048, 128, 2048]
     for run, settings, same in ((runs[0], NAIVE, True), (runs[2], FAST, False)):
         assert (run.schedule == plan(run.schedule.model, target, settings=settings, max_context=2052)) is same
+
+
+def test_a_file_that_a_card_wrote_is_learned_from() -> None:
+    runs = learned_of.believed(SPEED / "h200-share-written.json", load_target("h200"), None)
+    assert [(run.schedule.plan, run.pos) for run in runs] == [
+        ("naive", 16),
+        ("naive", 128),
+        ("fast", 16),
+        ("fast", 128),
+    ]
+    assert [run.ms for run in runs] == pytest.approx([0.519, 0.541, 0.347, 0.357], abs=0.001)
 
 
 def test_what_the_file_says_of_its_target_counts_for_nothing(cases: list[Measurement], tmp_path: Path) -> None:
