@@ -177,10 +177,10 @@ def tuned(
     rings = rings_drained(model, workers)
     layers = {form for _, forms in wanted for name, form in forms.items() if name != "lm_head"}
     small = rings < 1 and settings.vectors == 1 and layers == {"bf16"}
+    splits = reduced_splits(settings, model, workers, context)
     if not target.has("bulk_copy"):
-        return replace(settings, **ALL_WORDS) if small else settings
+        return replace(settings, **splits, **(ALL_WORDS if small else {}))
     if rings < 1:
-        splits = reduced_splits(settings, model, workers, context)
         words = {**WITHOUT_FENCES, **few_splits(settings, model, workers, context)} if small else {}
         return replace(settings, **{**splits, **words})
     if settings.vectors > 1:
@@ -193,7 +193,7 @@ def tuned(
         return (
             replace(settings, **{**found, **lines, **pairs}) if rings >= LONG_RINGS or "x_parts" in found else settings
         )
-    settings = replace(settings, **reduced_splits(settings, model, workers, context))
+    settings = replace(settings, **splits)
     most = splits_of(settings, model, workers, context or min(CONTEXT, model.max_context))
     found = changes(layers, rings >= LONG_RINGS, model, reducible(settings, model, most))
     late = LATE_CACHE if found.get("refill_early") and (context or CONTEXT) > LONG_CONTEXT else {}
@@ -211,7 +211,8 @@ def reduced_splits(settings: Settings, model: ModelSpec, workers: int, context: 
     several tokens at once the planner has no others.
 
     On an H200 at positions 128 and 8,184 qwen2.5-1.5b takes 0.94 and 0.58 of the time, qwen2.5-7b 0.97 and 0.84, in 4
-    bits 0.93 and 0.70, qwen3-14b 0.97 and 0.92. From 8,184 on fewer of them take longer.
+    bits 0.93 and 0.70, qwen3-14b 0.97 and 0.92. From 8,184 on fewer of them take longer. Other GPUs were not measured.
+    The cause is the same there: every SM reads what all splits left of all heads, 412 KB a layer of qwen2.5-1.5b.
     """
     if settings.vectors > 1:
         return {}

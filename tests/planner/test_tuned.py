@@ -186,8 +186,15 @@ def test_what_was_chosen_by_hand_stays(changes: dict[str, Any]) -> None:
     assert of("llama3.2-1b", **changes) == replace(FAST, **changes)
 
 
+def test_splits_are_reduced_on_every_gpu() -> None:
+    """Where all are summed up by every SM instead, each reads the partial results of all heads and splits."""
+    assert of("llama3-8b", gpu="a100-40gb") == of("llama3.2-1b", gpu="a100-40gb") == replace(FAST, kv_splits=8)
+    assert of("llama3-8b", gpu="b200").kv_splits == 16
+    assert of("qwen2.5-7b", gpu="rtx4090").kv_splits == 28
+
+
 def test_nothing_is_assumed_where_nothing_was_measured() -> None:
-    assert of("llama3-8b", gpu="a100-40gb") == of("llama3.2-1b", gpu="a100-40gb") == FAST
+    assert of("llama3-8b", gpu="l4") == of("llama3.2-1b", gpu="l4") == FAST
     model, codes = tiny_model(), formats("int8")
     assert rings_drained(model, 4) < 1 and tuned(FAST, model, H200, layered(model, codes), 4, LONG) == FAST
     assert of("smollm2-135m", batch=2) == replace(FAST, batch=2)
