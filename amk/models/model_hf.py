@@ -34,7 +34,7 @@ _GELU = {
 }
 """What transformers calls the forms of GELU."""
 
-# Fields that must have the given value where they are present at all (null counts as absent).
+# Fields that must have the given value where they are present at all; null counts as absent but for those below.
 _NEUTRAL: dict[str, tuple[object, ...]] = {
     "mlp_bias": (False,),
     "rope_interleaved": (False,),
@@ -54,6 +54,7 @@ _NEUTRAL: dict[str, tuple[object, ...]] = {
     "is_causal": (True,),
     "transformers_weights": (),
 }
+_NULL_IS_NO_ABSENCE = frozenset({"is_causal"})
 
 _HF_NAME = {
     "layers": "num_hidden_layers",
@@ -218,7 +219,8 @@ def _architecture(config: _Config) -> str:
 def _refuse_other_mathematics(config: _Config, kind: str) -> None:
     for key, neutral in _NEUTRAL.items():
         value = config.values.get(key)
-        if value is not None and value not in neutral:
+        absent = value is None and not (key in config.values and key in _NULL_IS_NO_ABSENCE)
+        if not absent and value not in neutral:
             raise config.unsupported(key, f"'{key}' is not supported with this value")
     known, usual = (tuple(_GELU), "gelu") if kind == "gpt_neox" else (("silu", "swish"), "silu")
     if config.get("hidden_act", str, default=usual) not in known:

@@ -61,7 +61,7 @@ LEGACY: dict[str, list[Any]] = {
     "sliding_window": [8, 64],
     "use_sliding_window": [True],
     "attention_chunk_size": [8, 64],
-    "is_causal": [True, False],
+    "is_causal": [True, False, None],
     "transformers_weights": ["other.safetensors"],
     "layer_types": [["sliding_attention", "full_attention"], ["full_attention"] * 2, ["full_attention"] * 3],
     "per_layer_config": [{"0": {"num_key_value_heads": 1}}, {"1": {"intermediate_size": 48}}],
