@@ -71,15 +71,15 @@ def packed_weights(
 ) -> dict[str, F32]:
     """As `pack_weights`, from disk if an earlier call left these bytes there; what a quantiser made is left there."""
     path = getattr(source, "path", None)
-    if path is None or not name_of(quantise) or not _quantised(schedule, source):
+    if path is None or not name_of(quantise) or not _has_made_codes(schedule, source):
         return pack_weights(schedule, source, sink, progress, quantise)
     entry = _Entry(directory or default_directory(), key_of(schedule, Path(path), quantise))
     if (parts := entry.parts()) is not None and (found := entry.read(parts, sink, progress)) is not None:
         return found
-    return entry.made(schedule, source, sink, progress, quantise)
+    return entry.pack(schedule, source, sink, progress, quantise)
 
 
-def _quantised(schedule: Schedule, source: TensorSource) -> bool:
+def _has_made_codes(schedule: Schedule, source: TensorSource) -> bool:
     """Whether a quantiser makes some of the codes."""
     (stream,) = schedule.streams
     own = source.form if isinstance(source, CodedSource) else None
@@ -173,7 +173,7 @@ class _Part:
 class _Entry:
     directory: Path
     key: str
-    written: list[_Part] = field(default_factory=list)
+    contents: list[_Part] = field(default_factory=list)
     full: bool = False
 
     @property
@@ -218,7 +218,7 @@ class _Entry:
                 progress(end, ends[-1])
         return scales
 
-    def made(
+    def pack(
         self,
         schedule: Schedule,
         source: TensorSource,
@@ -227,7 +227,7 @@ class _Entry:
         quantise: Quantiser,
     ) -> dict[str, F32]:
         """Pack, and leave the bytes on disk if there is room."""
-        file = self._begun(schedule)
+        file = self._begin(schedule)
 
         def both(first: int, packed: Bits) -> None:
             self._add(file, packed, first=first)
@@ -237,14 +237,14 @@ class _Entry:
             scales = pack_weights(schedule, source, both, progress, quantise)
             for name, values in scales.items():
                 self._add(file, values, scales=name)
-            self._finished(file)
+            self._finish(file)
         finally:
             if file is not None:
                 file.close()
                 Path(file.name).unlink(missing_ok=True)
         return scales
 
-    def _begun(self, schedule: Schedule) -> Any:
+    def _begin(self, schedule: Schedule) -> Any:
         """A file to write to; None where the disk has no room for twice as much."""
         (stream,) = schedule.streams
         size = int(stream_layout(schedule, stream).places.sum()) * stream.chunk_bytes
@@ -266,16 +266,16 @@ class _Entry:
         except OSError:
             self.full = True
             return
-        self.written.append(_Part(words.nbytes, zlib.crc32(words.data), first, scales, words.shape))
+        self.contents.append(_Part(words.nbytes, zlib.crc32(words.data), first, scales, words.shape))
 
-    def _finished(self, file: Any) -> None:
+    def _finish(self, file: Any) -> None:
         if file is None or self.full:
             return
         temporary = Path(file.name)
         beside = temporary.with_suffix(".json")
         try:
             file.close()
-            beside.write_text(json.dumps({"key": self.key, "parts": [vars(part) for part in self.written]}))
+            beside.write_text(json.dumps({"key": self.key, "parts": [vars(part) for part in self.contents]}))
             os.replace(temporary, self.data)
             os.replace(beside, self.description)
         except OSError:
