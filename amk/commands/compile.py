@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
-from amk.commands.output import add_format, print_json, print_table
+from amk.commands.output import add_format, print_json, print_table, write_file
 from amk.commands.planning import add_plan_arguments, given_or_planned
 from amk.engine.admission.admission import admit
 from amk.lowering.kernel import BuiltKernel, build
 from amk.lowering.readback import count_kinds
 from amk.planner.settings import PRESETS
-from amk.report.diagnostic import AmkError, Diagnostic, Where
 from amk.schedule_ir.codec import schedule_hash
 
 
@@ -41,13 +39,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _write(path: str | None, content: bytes) -> None:
-    if path is None:
-        return
-    try:
-        Path(path).write_bytes(content)
-    except (OSError, ValueError) as error:
-        raise AmkError(Diagnostic("AMK001", f"cannot write: {error}", where=Where(file=path))) from error
-    print(f"wrote {path} ({len(content):,} bytes)", file=sys.stderr)
+    if path is not None:
+        write_file(Path(path), content)
 
 
 def summary(kernel: BuiltKernel) -> dict[str, object]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import re
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
@@ -14,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from amk.commands.format_arguments import positive
-from amk.commands.output import add_format, print_json
+from amk.commands.output import add_format, print_json, write_file
 from amk.commands.witness_file import MAX_BYTES, read_witness
 from amk.engine.backends.request import first_state, request_buffers, sampling_buffer
 from amk.engine.checkpoints.open_checkpoint import open_checkpoint
@@ -22,6 +23,7 @@ from amk.engine.checkpoints.random_checkpoint import RandomCheckpoint
 from amk.engine.load import check_model
 from amk.interpreter.fault import Fault
 from amk.interpreter.interpret import Machine
+from amk.lowering.abi import COUNTER_STRIDE, counter_names
 from amk.lowering.compile import DEFAULT_OPTIONS, compile_ptx
 from amk.lowering.emit import emit
 from amk.lowering.stamp import stamped
@@ -55,6 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--footprints", action="store_true", help="compare the bytes that each step touches with what its op declares"
     )
+    parser.add_argument("--emit-ptx", type=Path, metavar="FILE", help="write the PTX that runs, whose lines faults name")
     parser.add_argument(
         "--position", type=int, default=0, metavar="P", help="of the first token, the cache being random"
     )
@@ -100,6 +103,8 @@ def run(arguments: argparse.Namespace) -> int:
     source = weights(schedule, arguments.model_weights)
     text = stamped(emit(schedule), schedule)
     ptx = _read(arguments.ptx) if arguments.ptx else _ptx(schedule, text, *([LINE_INFO] * arguments.footprints))
+    if arguments.emit_ptx is not None:
+        write_file(arguments.emit_ptx, ptx.encode())
     order, compared = named_order(arguments.order, schedule), text if arguments.footprints else None
     cache = random_cache(schedule) if schedule.model.layers else []
     again: Callable[[], tuple[NDArray[np.int32], NDArray[np.float32]]]
@@ -118,7 +123,7 @@ def run(arguments: argparse.Namespace) -> int:
         values = cache[0][0], cache[1][0]
         again = partial(interpreted, schedule, source, prompts, arguments.position, values, arguments.tokens)
     if not result.ended or result.faults or beyond(result):
-        raise _wrong(result)
+        raise _wrong(result, schedule)
     try:
         tokens, logits = again()
     except Fault as fault:
@@ -260,9 +265,20 @@ def interpreted(
     return output, logits if schedule.vectors == 1 else logits.reshape(schedule.vectors, -1)
 
 
-def _wrong(result: Result) -> AmkError:
+def _with_counters(text: str, schedule: Schedule) -> str:
+    """Behind every place among the counters the name of the counter there."""
+    names = counter_names(schedule)
+
+    def named(place: re.Match[str]) -> str:
+        number = int(place[1]) // (4 * COUNTER_STRIDE)
+        return f"{place[0]} ({names[number]})" if number < len(names) else place[0]
+
+    return re.sub(r"\bcounters \+ (\d+)", named, text)
+
+
+def _wrong(result: Result, schedule: Schedule) -> AmkError:
     """AMK804 with the first faults; AMK803 if all that is wrong is that a limit was reached."""
-    lines = tuple(shown(str(fault)) for fault in [*result.faults, *beyond(result)][:MOST_FAULTS])
+    lines = tuple(shown(_with_counters(str(fault), schedule)) for fault in [*result.faults, *beyond(result)][:MOST_FAULTS])
     if result.faults and all(fault.kind == "limit" for fault in result.faults):
         return AmkError(Diagnostic("AMK803", result.faults[0].message), Exit.UNKNOWN)
     kinds: list[str] = list(dict.fromkeys([f.kind for f in result.faults] + [m.kind for m in beyond(result)]))
