@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from amk.commands.format_arguments import positive
 from amk.commands.output import add_format, print_json, write_file
+from amk.commands.schedule_file import read_schedule
 from amk.commands.witness_file import MAX_BYTES, read_witness
 from amk.engine.backends.request import first_state, request_buffers, sampling_buffer
 from amk.engine.checkpoints.open_checkpoint import open_checkpoint
@@ -31,7 +32,7 @@ from amk.models.row_groups import TensorSource
 from amk.quantize.search import searched
 from amk.report.diagnostic import AmkError, Diagnostic, Exit, Where, shown
 from amk.report.json_file import read_json
-from amk.schedule_ir.codec import load_schedule, schedule_hash
+from amk.schedule_ir.codec import schedule_hash
 from amk.schedule_ir.sampling import GREEDY
 from amk.schedule_ir.schedule import Schedule
 from amk.weights.bfloat import to_bf16_bits
@@ -57,7 +58,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--footprints", action="store_true", help="compare the bytes that each step touches with what its op declares"
     )
-    parser.add_argument("--emit-ptx", type=Path, metavar="FILE", help="write the PTX that runs, whose lines faults name")
+    parser.add_argument(
+        "--emit-ptx", type=Path, metavar="FILE", help="write the PTX that runs, whose lines faults name"
+    )
     parser.add_argument(
         "--position", type=int, default=0, metavar="P", help="of the first token, the cache being random"
     )
@@ -87,7 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
     from amk.emulator.footprints import LINE_INFO
     from amk.emulator.machine.machine import Limits
 
-    schedule = load_schedule(arguments.schedule)[0]
+    schedule = read_schedule(arguments.schedule)[0]
     rows = arguments.tokens * schedule.rows
     if schedule.model.slice is not None and arguments.footprints and arguments.tokens > 1:
         message = "a launch of a slice is for one token, and footprints are those of one launch"
@@ -278,7 +281,9 @@ def _with_counters(text: str, schedule: Schedule) -> str:
 
 def _wrong(result: Result, schedule: Schedule) -> AmkError:
     """AMK804 with the first faults; AMK803 if all that is wrong is that a limit was reached."""
-    lines = tuple(shown(_with_counters(str(fault), schedule)) for fault in [*result.faults, *beyond(result)][:MOST_FAULTS])
+    lines = tuple(
+        shown(_with_counters(str(fault), schedule)) for fault in [*result.faults, *beyond(result)][:MOST_FAULTS]
+    )
     if result.faults and all(fault.kind == "limit" for fault in result.faults):
         return AmkError(Diagnostic("AMK803", result.faults[0].message), Exit.UNKNOWN)
     kinds: list[str] = list(dict.fromkeys([f.kind for f in result.faults] + [m.kind for m in beyond(result)]))
