@@ -188,6 +188,9 @@ def named_order(name: str, schedule: Schedule) -> Order:
             raise AmkError(Diagnostic("AMK005", f"{name}: a seed is a number of at most {MOST_DIGITS} digits"))
         return Order(seed=int(number))
     path = Path(name)
+    if not path.exists():
+        message = f"{name}: an order is round-robin, seed:N or a JSON file, and there is no such file"
+        raise AmkError(Diagnostic("AMK005", message))
     listed = read_json(path, MAX_BYTES)
     if isinstance(listed, dict):
         return Order(first=_of_witness(path, schedule))

@@ -61,6 +61,11 @@ def test_an_order_of_other_warps_is_refused(
     assert "a seed is a number" in capsys.readouterr().err
 
 
+def test_a_word_that_is_no_order_is_told_which_words_are(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["emulate", str(small), "--ptx", str(small.with_suffix(".ptx")), "--order", "foo"]) == Exit.INPUT
+    assert "foo: an order is round-robin, seed:N or a JSON file" in capsys.readouterr().err
+
+
 def test_a_witness_is_an_order(small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Worker 1 reads what worker 0 has not written: the threshold is one too low."""
     text = small.read_text()
