@@ -7,6 +7,7 @@ from pathlib import Path
 
 from amk.commands.output import add_format, print_json, print_table, write_file
 from amk.commands.planning import add_plan_arguments, given_or_planned
+from amk.commands.schedule_file import places_in
 from amk.engine.admission.admission import admit
 from amk.lowering.kernel import BuiltKernel, build
 from amk.lowering.readback import count_kinds
@@ -26,8 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     schedule = given_or_planned(arguments)
-    admit(schedule)
-    built = build(schedule)
+    with places_in(arguments.schedule):
+        admit(schedule)
+        built = build(schedule)
     _write(arguments.output, built.compiled.cubin)
     _write(arguments.emit_cuda, built.source.encode())
     _write(arguments.ptx, built.compiled.ptx.encode())

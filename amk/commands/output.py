@@ -58,6 +58,12 @@ def write_file(path: Path, content: bytes) -> None:
     print(f"wrote {path} ({len(content):,} bytes)", file=sys.stderr)
 
 
+def tell_no_certificate(path: Path | None, status: str) -> None:
+    """On stderr, that a certificate which was asked for is not written."""
+    if path is not None and status != "SAFE":
+        print(f"not written: {path}; {status} has no certificate", file=sys.stderr)
+
+
 def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2, allow_nan=False))
 

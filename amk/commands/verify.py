@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from amk.commands.output import add_format, print_json
+from amk.commands.output import add_format, print_json, tell_no_certificate
 from amk.commands.schedule_file import read_schedule
 from amk.report.diagnostic import AmkError, Diagnostic, Exit, Where, because
 from amk.report.json_file import format_of
@@ -85,6 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
         _write_parts(arguments.witness, verdict.evidence.json_parts(schedule_hash(schedule)))
     if arguments.certificate and verdict.safe:
         _write(arguments.certificate, _certificate(schedule))
+    tell_no_certificate(arguments.certificate, verdict.status)
     if arguments.emit_smt:
         _emit_smt(arguments.emit_smt, schedule)
     repair = _repair(arguments, schedule, verdict, took)

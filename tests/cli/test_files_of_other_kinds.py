@@ -74,3 +74,25 @@ def test_a_version_that_is_not_known_is_told_as_before(tmp_path: Path, capsys: p
     (file := tmp_path / "s.json").write_text("{}")
     assert main(["verify", str(file)]) == Exit.INPUT
     assert "AMK004" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_certificate_that_is_not_written_is_told(
+    form: str, files: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a schedule, and of a flat system whose only agent waits for what nobody signals."""
+    block = {
+        "format": "amk.system/1", "agent_first": [0, 1], "counter_init": [0],
+        "wait_first": [0, 1], "wait_counter": [0], "wait_threshold": [1],
+        "signal_first": [0, 0], "signal_counter": [], "signal_amount": [],
+        "access_first": [0, 0], "access_buffer": [], "access_lo": [], "access_hi": [], "access_kind": [],
+    }  # fmt: skip
+    stuck = {"format": "amk.flat/1", "name": "stuck", "systems": {"block": block}}
+    (system := tmp_path / "stuck.json").write_text(json.dumps(stuck))
+    for file in ("adversarial/missing-wait.json", str(system)):
+        certificate = tmp_path / "c.json"
+        assert main(["verify", file, "--certificate", str(certificate), "--format", form]) == Exit.UNSAFE
+        printed = capsys.readouterr()
+        assert f"not written: {certificate}; UNSAFE has no certificate" in printed.err
+        assert form == "text" or json.loads(printed.out)["verdict"] == "UNSAFE"
+        assert not certificate.exists()
