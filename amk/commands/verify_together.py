@@ -5,9 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from amk.commands.output import print_json
+from amk.commands.schedule_file import read_schedule
 from amk.report.diagnostic import AmkError, Diagnostic, Exit
 from amk.report.render import as_json
-from amk.schedule_ir.codec import load_schedule, located, schedule_hash
+from amk.schedule_ir.codec import located, schedule_hash
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.together import apart, crowded, handed_over, one_packing
 from amk.validator.verify import verify
@@ -25,7 +26,7 @@ def run(arguments: argparse.Namespace) -> int:
     schedules: list[Schedule] = []
     statuses: list[str] = []
     for file in files:
-        schedule, positions = load_schedule(file)
+        schedule, positions = read_schedule(file)
         verdict = verify(schedule, timeout_s=arguments.timeout, solver=arguments.solver)
         findings += [located(d, str(file), positions) for d in verdict.diagnostics]
         for before, earlier in zip(files, schedules, strict=False):
