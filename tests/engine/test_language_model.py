@@ -543,7 +543,10 @@ def test_a_repository_is_fetched_by_its_package(
 def test_plan_verify_simulate() -> None:
     schedule = amk.plan("smollm2-135m", "l4", max_context=256)
     assert amk.verify(schedule).safe
-    assert 0 < amk.simulate(schedule).ms < 100
+    found = amk.simulate(schedule)
+    assert 0 < found.ms < 100
+    words = f"{found.ms:.4g} ms a token of smollm2-135m on l4 at position 128, bottleneck {found.bottleneck}"
+    assert repr(found) == f"<simulated, not measured: {words}>"
 
 
 @pytest.mark.turns(4)
