@@ -9,7 +9,7 @@ import sys
 from amk.api.loading import open_files
 from amk.commands.format_arguments import positive
 from amk.commands.model_arguments import add_model_arguments, choose_device, opened
-from amk.commands.sampling import sampling_of
+from amk.commands.sampling import add_sampling_arguments, sampling_of
 from amk.engine.generation.conversation import Chat
 from amk.report.diagnostic import AmkError, Exit
 
@@ -19,6 +19,7 @@ DEFAULT_POSITIONS = 2048
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_arguments(parser)
+    add_sampling_arguments(parser)
     parser.add_argument("--system", metavar="TEXT", help="the system message of the conversation")
     parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end an answer before this text")
     parser.add_argument("--max-tokens", type=positive, default=512, help="of one answer (default: 512)")
@@ -26,13 +27,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Reads what the user says line by line from standard input until its end."""
-    sampling = dataclasses.asdict(sampling_of(arguments))
+    sampling = sampling_of(arguments)
     device = choose_device(arguments)
-    with opened(arguments, device, open_files(arguments.model), DEFAULT_POSITIONS) as model:
+    with opened(arguments, device, open_files(arguments.model), DEFAULT_POSITIONS, sampling.mode) as model:
         chat = model.chat(arguments.system)
         while (line := _line()) is not None:
             if line.strip():
-                options = sampling | {"stop": arguments.stop, "max_tokens": arguments.max_tokens}
+                options = dataclasses.asdict(sampling) | {"stop": arguments.stop, "max_tokens": arguments.max_tokens}
                 _answered(chat, line, options, arguments)
     return Exit.SAFE
 

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from amk.checker.certificate import Verdict, check_certificate
 from amk.commands.output import add_format, print_json
+from amk.commands.schedule_file import read_certificate, read_schedule
 from amk.report.diagnostic import AmkError, Diagnostic, Exit, Where, because
 from amk.report.json_file import MAX_FILE, format_of, read_json
-from amk.schedule_ir.codec import load_schedule, schedule_hash
+from amk.schedule_ir.codec import schedule_hash
 from amk.systems.document import load_system
 from amk.systems.loop_document import canonical, load_loops
 
@@ -25,8 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if (kind := format_of(arguments.schedule)) is not None:
         return _run_loops(arguments) if kind == "loops" else _run_system(arguments)
-    schedule, _ = load_schedule(arguments.schedule)
-    certificate = read_json(arguments.certificate, MAX_BYTES)
+    schedule, _ = read_schedule(arguments.schedule)
+    certificate = read_certificate(arguments.certificate, MAX_BYTES, "amk.certificate")
     gc.disable()  # many small objects are made and few die
     digest = schedule_hash(schedule)
     verdict = check_certificate(schedule, digest, certificate)
@@ -44,7 +45,7 @@ def _run_system(arguments: argparse.Namespace) -> int:
 
     system = load_system(arguments.schedule)
     content = read_json(arguments.schedule, MAX_FILE)
-    verdict = check(content, read_json(arguments.certificate, MAX_FILE))
+    verdict = check(content, read_certificate(arguments.certificate, MAX_FILE, "amk.flat-certificate"))
     if arguments.format == "json":
         print_json({"accepted": verdict.accepted, "reason": verdict.reason, "system": system.block.digest})
     elif verdict.accepted:
@@ -58,7 +59,8 @@ def _run_loops(arguments: argparse.Namespace) -> int:
     from amk.systems.loop_proof.check import check
 
     read = load_loops(arguments.schedule)
-    verdict = check(read.document.model_dump(mode="json"), read_json(arguments.certificate, MAX_FILE))
+    certificate = read_certificate(arguments.certificate, MAX_FILE, "amk.loop-certificate")
+    verdict = check(read.document.model_dump(mode="json"), certificate)
     digest = sha256(canonical(read.document).encode()).hexdigest()
     if arguments.format == "json":
         print_json({"accepted": verdict.accepted, "reason": verdict.reason, "system": digest})

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
-from amk.commands.output import add_format, print_json, print_table
+from amk.commands.output import add_format, print_json, print_table, write_file
 from amk.commands.planning import add_plan_arguments, given_or_planned
+from amk.commands.schedule_file import places_in
 from amk.engine.admission.admission import admit
 from amk.lowering.kernel import BuiltKernel, build
 from amk.lowering.readback import count_kinds
 from amk.planner.settings import PRESETS
-from amk.report.diagnostic import AmkError, Diagnostic, Where
 from amk.schedule_ir.codec import schedule_hash
 
 
@@ -28,8 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     schedule = given_or_planned(arguments)
-    admit(schedule)
-    built = build(schedule)
+    with places_in(arguments.schedule):
+        admit(schedule)
+        built = build(schedule)
     _write(arguments.output, built.compiled.cubin)
     _write(arguments.emit_cuda, built.source.encode())
     _write(arguments.ptx, built.compiled.ptx.encode())
@@ -41,13 +41,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _write(path: str | None, content: bytes) -> None:
-    if path is None:
-        return
-    try:
-        Path(path).write_bytes(content)
-    except (OSError, ValueError) as error:
-        raise AmkError(Diagnostic("AMK001", f"cannot write: {error}", where=Where(file=path))) from error
-    print(f"wrote {path} ({len(content):,} bytes)", file=sys.stderr)
+    if path is not None:
+        write_file(Path(path), content)
 
 
 def summary(kernel: BuiltKernel) -> dict[str, object]:

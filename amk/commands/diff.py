@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 from amk.commands.output import add_format
+from amk.commands.schedule_file import read_schedule
 from amk.commands.trace import write
 from amk.report.diagnostic import Exit
-from amk.schedule_ir.codec import load_schedule
 from amk.schedule_ir.edits.apply import edit_text
 from amk.schedule_ir.edits.difference import difference
 from amk.schedule_ir.edits.file import edits_json
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    (before, _), (after, _) = load_schedule(arguments.before), load_schedule(arguments.after)
+    (before, _), (after, _) = read_schedule(arguments.before), read_schedule(arguments.after)
     edits = difference(before, after)
     text = edits_json(EditList(repair=False, edits=edits)).decode("ascii")
     if arguments.output is not None:

@@ -7,10 +7,11 @@ import sys
 from pathlib import Path
 
 from amk.commands.output import add_format, print_json
+from amk.commands.schedule_file import read_schedule
 from amk.commands.trace import write
 from amk.planner.replan import replanned
 from amk.report.diagnostic import AmkError, Diagnostic, Exit
-from amk.schedule_ir.codec import canonical_json, load_schedule, schedule_hash
+from amk.schedule_ir.codec import canonical_json, schedule_hash
 from amk.schedule_ir.edits.apply import apply
 from amk.schedule_ir.edits.file import load_edits
 from amk.schedule_ir.edits.tree import tree, walk
@@ -25,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    schedule, _ = load_schedule(arguments.schedule)
+    schedule, _ = read_schedule(arguments.schedule)
     if arguments.names:
         print("\n".join(node.name for program in schedule.programs for _, node in walk(tree(program))))
         return int(Exit.SAFE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import re
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
@@ -14,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from amk.commands.format_arguments import positive
-from amk.commands.output import add_format, print_json
+from amk.commands.output import add_format, print_json, write_file
+from amk.commands.schedule_file import read_schedule
 from amk.commands.witness_file import MAX_BYTES, read_witness
 from amk.engine.backends.request import first_state, request_buffers, sampling_buffer
 from amk.engine.checkpoints.open_checkpoint import open_checkpoint
@@ -22,6 +24,7 @@ from amk.engine.checkpoints.random_checkpoint import RandomCheckpoint
 from amk.engine.load import check_model
 from amk.interpreter.fault import Fault
 from amk.interpreter.interpret import Machine
+from amk.lowering.abi import COUNTER_STRIDE, counter_names
 from amk.lowering.compile import DEFAULT_OPTIONS, compile_ptx
 from amk.lowering.emit import emit
 from amk.lowering.stamp import stamped
@@ -29,7 +32,7 @@ from amk.models.row_groups import TensorSource
 from amk.quantize.search import searched
 from amk.report.diagnostic import AmkError, Diagnostic, Exit, Where, shown
 from amk.report.json_file import read_json
-from amk.schedule_ir.codec import load_schedule, schedule_hash
+from amk.schedule_ir.codec import schedule_hash
 from amk.schedule_ir.sampling import GREEDY
 from amk.schedule_ir.schedule import Schedule
 from amk.weights.bfloat import to_bf16_bits
@@ -54,6 +57,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--ptx", type=Path, metavar="FILE", help="run this PTX instead of compiling the schedule")
     what.add_argument(
         "--footprints", action="store_true", help="compare the bytes that each step touches with what its op declares"
+    )
+    parser.add_argument(
+        "--emit-ptx", type=Path, metavar="FILE", help="write the PTX that runs, whose lines faults name"
     )
     parser.add_argument(
         "--position", type=int, default=0, metavar="P", help="of the first token, the cache being random"
@@ -84,7 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
     from amk.emulator.footprints import LINE_INFO
     from amk.emulator.machine.machine import Limits
 
-    schedule = load_schedule(arguments.schedule)[0]
+    schedule = read_schedule(arguments.schedule)[0]
     rows = arguments.tokens * schedule.rows
     if schedule.model.slice is not None and arguments.footprints and arguments.tokens > 1:
         message = "a launch of a slice is for one token, and footprints are those of one launch"
@@ -100,6 +106,8 @@ def run(arguments: argparse.Namespace) -> int:
     source = weights(schedule, arguments.model_weights)
     text = stamped(emit(schedule), schedule)
     ptx = _read(arguments.ptx) if arguments.ptx else _ptx(schedule, text, *([LINE_INFO] * arguments.footprints))
+    if arguments.emit_ptx is not None:
+        write_file(arguments.emit_ptx, ptx.encode())
     order, compared = named_order(arguments.order, schedule), text if arguments.footprints else None
     cache = random_cache(schedule) if schedule.model.layers else []
     again: Callable[[], tuple[NDArray[np.int32], NDArray[np.float32]]]
@@ -118,7 +126,7 @@ def run(arguments: argparse.Namespace) -> int:
         values = cache[0][0], cache[1][0]
         again = partial(interpreted, schedule, source, prompts, arguments.position, values, arguments.tokens)
     if not result.ended or result.faults or beyond(result):
-        raise _wrong(result)
+        raise _wrong(result, schedule)
     try:
         tokens, logits = again()
     except Fault as fault:
@@ -180,6 +188,9 @@ def named_order(name: str, schedule: Schedule) -> Order:
             raise AmkError(Diagnostic("AMK005", f"{name}: a seed is a number of at most {MOST_DIGITS} digits"))
         return Order(seed=int(number))
     path = Path(name)
+    if not path.exists():
+        message = f"{name}: an order is round-robin, seed:N or a JSON file, and there is no such file"
+        raise AmkError(Diagnostic("AMK005", message))
     listed = read_json(path, MAX_BYTES)
     if isinstance(listed, dict):
         return Order(first=_of_witness(path, schedule))
@@ -260,9 +271,22 @@ def interpreted(
     return output, logits if schedule.vectors == 1 else logits.reshape(schedule.vectors, -1)
 
 
-def _wrong(result: Result) -> AmkError:
+def _with_counters(text: str, schedule: Schedule) -> str:
+    """Behind every place among the counters the name of the counter there."""
+    names = counter_names(schedule)
+
+    def named(place: re.Match[str]) -> str:
+        number = int(place[1]) // (4 * COUNTER_STRIDE)
+        return f"{place[0]} ({names[number]})" if number < len(names) else place[0]
+
+    return re.sub(r"\bcounters \+ (\d+)", named, text)
+
+
+def _wrong(result: Result, schedule: Schedule) -> AmkError:
     """AMK804 with the first faults; AMK803 if all that is wrong is that a limit was reached."""
-    lines = tuple(shown(str(fault)) for fault in [*result.faults, *beyond(result)][:MOST_FAULTS])
+    lines = tuple(
+        shown(_with_counters(str(fault), schedule)) for fault in [*result.faults, *beyond(result)][:MOST_FAULTS]
+    )
     if result.faults and all(fault.kind == "limit" for fault in result.faults):
         return AmkError(Diagnostic("AMK803", result.faults[0].message), Exit.UNKNOWN)
     kinds: list[str] = list(dict.fromkeys([f.kind for f in result.faults] + [m.kind for m in beyond(result)]))

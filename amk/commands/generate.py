@@ -12,7 +12,7 @@ from pathlib import Path
 from amk.api.loading import MOST_TEXTS, open_files
 from amk.commands.format_arguments import positive
 from amk.commands.model_arguments import add_model_arguments, choose_device, opened
-from amk.commands.sampling import sampling_of
+from amk.commands.sampling import add_sampling_arguments, sampling_of
 from amk.engine.generation.language_model import LanguageModel, Prompt
 from amk.engine.tokenizers.tokenizer import Tokenizer
 from amk.report.diagnostic import AmkError, Diagnostic, Exit, Where
@@ -20,6 +20,7 @@ from amk.report.diagnostic import AmkError, Diagnostic, Exit, Where
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_arguments(parser)
+    add_sampling_arguments(parser)
     parser.add_argument(
         "--prompt", action="append", help="what the user says; - reads it from standard input; several: one batch"
     )
@@ -41,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.logprobs is not None and not arguments.json:
         raise AmkError(Diagnostic("AMK005", "--logprobs are told with --json"))
     said = texts(arguments)
-    sampling_of(arguments)
+    sampling = sampling_of(arguments)
     if arguments.plain and arguments.system is not None:
         raise AmkError(Diagnostic("AMK005", "--system is for the chat template, which --plain leaves out"))
     device = choose_device(arguments)
@@ -54,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
         return Exit.SAFE
     longest = max(map(len, prompts)) + arguments.max_tokens
     together = min(len(prompts), MOST_TEXTS) if device == "cpu" else 1
-    with opened(arguments, device, files, longest, together) as model:
+    with opened(arguments, device, files, longest, sampling.mode, together) as model:
         _answer(model, said if arguments.plain else prompts, arguments)
     return Exit.SAFE
 

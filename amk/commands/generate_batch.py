@@ -7,7 +7,7 @@ import argparse
 from amk.api.devices import Device, planned
 from amk.api.loading import Files
 from amk.api.schedules import read_schedule
-from amk.commands.model_arguments import packing_bar, plan_wanted, quantiser
+from amk.commands.model_arguments import packing_bar, plan_wanted, prefill, quantiser
 from amk.commands.sampling import sampling_of
 from amk.engine.admission.admission import admit
 from amk.engine.backends.cuda_engine import CudaEngine
@@ -31,7 +31,7 @@ def run_batch(arguments: argparse.Namespace, device: Device, files: Files, promp
     if arguments.schedule is not None:
         schedule = read_schedule(arguments.schedule)
     else:
-        wanted = plan_wanted(arguments, files, longest, len(prompts))
+        wanted = plan_wanted(arguments, files, longest, sampling_of(arguments).mode, len(prompts))
         schedule = planned(files.checkpoint.spec, device, arguments.gpu, wanted)
     require(mode_of(schedule), sampling_of(arguments))
     notes = *unheeded(files.path), *unread(files.checkpoint), *rounding(schedule, files.checkpoint)
@@ -45,7 +45,7 @@ def run_batch(arguments: argparse.Namespace, device: Device, files: Files, promp
         on: DeviceName = "cuda" if device == "cuda" else "cpu"
         session = load(schedule, files.checkpoint, on, progress, quantiser(arguments))
     if isinstance(session.engine, CudaEngine):
-        session.prompts = prompts_of(session.engine, arguments.prefill)
+        session.prompts = prompts_of(session.engine, prefill(arguments))
     try:
         _print(session, prompts, arguments, files)
     finally:

@@ -2,10 +2,12 @@
 
 import argparse
 import json
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, TextIO
 
-from amk.report.diagnostic import FORMATS, Diagnostic, Format, printable
+from amk.report.diagnostic import FORMATS, AmkError, Diagnostic, Format, Where, printable
 
 
 def add_format(parser: argparse.ArgumentParser) -> None:
@@ -45,6 +47,21 @@ class Findings:
 
             self.out.write(render(self.diagnostics, "sarif"))
             self.out.flush()
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Says on stderr that it did; AMK001 if it cannot."""
+    try:
+        path.write_bytes(content)
+    except (OSError, ValueError) as error:
+        raise AmkError(Diagnostic("AMK001", f"cannot write: {error}", where=Where(file=str(path)))) from error
+    print(f"wrote {path} ({len(content):,} bytes)", file=sys.stderr)
+
+
+def tell_no_certificate(path: Path | None, status: str) -> None:
+    """On stderr, that a certificate which was asked for is not written."""
+    if path is not None and status != "SAFE":
+        print(f"not written: {path}; {status} has no certificate", file=sys.stderr)
 
 
 def print_json(value: Any) -> None:

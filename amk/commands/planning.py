@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from amk.commands.format_arguments import AUTO, add_format_choice, positive
+from amk.commands.schedule_file import read_schedule
 from amk.models.matrices import MatrixName
 from amk.models.model import load_model
 from amk.models.packed_config import layout_of_directory
@@ -15,7 +16,6 @@ from amk.planner.decode import plan
 from amk.planner.formats import Formats, Layered, formats, runs_of
 from amk.planner.settings import PRESETS, Settings
 from amk.report.diagnostic import AmkError, Diagnostic
-from amk.schedule_ir.codec import load_schedule
 from amk.schedule_ir.schedule import Schedule
 from amk.targets.target import load_target
 from amk.weights.weight_format import FormatName
@@ -131,7 +131,7 @@ def given_or_planned(arguments: argparse.Namespace) -> Schedule:
     """The schedule in the file `arguments.schedule`, or the plan of `--model` and `--gpu`; AMK005 otherwise."""
     named = arguments.model is not None or arguments.gpu is not None
     if arguments.schedule is not None and not named:
-        return load_schedule(Path(arguments.schedule))[0]
+        return read_schedule(Path(arguments.schedule))[0]
     if arguments.schedule is None and arguments.model is not None and arguments.gpu is not None:
         return planned(arguments, PRESETS[arguments.plan])
     raise AmkError(Diagnostic("AMK005", "give either a schedule file, or both --model and --gpu"))

@@ -9,6 +9,7 @@ from dataclasses import fields, replace
 from amk.api.loading import open_files
 from amk.commands.format_arguments import positive
 from amk.commands.model_arguments import add_model_arguments, add_texts, choose_device, opened
+from amk.commands.sampling import add_sampling_defaults, sampling_options
 from amk.report.diagnostic import AmkError, Diagnostic, Exit
 from amk.serve.settings import KEYS_VARIABLE, Limits, keys_of
 
@@ -31,6 +32,7 @@ _LIMITS = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_arguments(parser)
+    add_sampling_defaults(parser)
     add_texts(parser)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen at (default: 127.0.0.1)")
     parser.add_argument("--port", type=_port, default=8000, help="0 takes a free one (default: 8000)")
@@ -53,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     from amk.serve.app import Server
     from amk.serve.run import LOOPBACK, listen, serve
 
-    keys = keys_of()
+    keys, defaults = keys_of(), sampling_options(arguments)
     if arguments.host not in LOOPBACK and not keys and not arguments.open:
         message = f"whoever reaches {arguments.host} could use the model"
         raise AmkError(Diagnostic("AMK005", message, help=f"set {KEYS_VARIABLE}, or pass --open"))
@@ -61,8 +63,9 @@ def run(arguments: argparse.Namespace) -> int:
     limits = replace(Limits(), **{name: value for name, value in values.items() if value is not None})
     listening = listen(arguments.host, arguments.port, limits)
     device = choose_device(arguments)
-    with opened(arguments, device, open_files(arguments.model), DEFAULT_POSITIONS, arguments.batch) as model:
-        ended = serve(Server(model, arguments.name or model.spec.name, limits, keys), listening)
+    files = open_files(arguments.model)
+    with opened(arguments, device, files, DEFAULT_POSITIONS, None, arguments.batch) as model:
+        ended = serve(Server(model, arguments.name or model.spec.name, limits, keys, defaults), listening)
     return Exit.SAFE if ended else Exit.INTERNAL
 
 

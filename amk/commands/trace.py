@@ -15,13 +15,14 @@ from typing import Any
 
 from amk.commands.format_arguments import positive
 from amk.commands.output import add_format, print_json, print_table
+from amk.commands.schedule_file import read_schedule
 from amk.commands.witness_file import read_witness
 from amk.report.diagnostic import AmkError, Diagnostic, Exit, Where
 from amk.report.json_file import format_of
 from amk.report.timeline import MalformedTimeline, Timeline
 from amk.report.timeline_html import html, shown
 from amk.report.timeline_perfetto import perfetto
-from amk.schedule_ir.codec import load_schedule, schedule_hash
+from amk.schedule_ir.codec import schedule_hash
 from amk.schedule_ir.schedule import Schedule
 from amk.systems.document import load_system
 from amk.systems.loop_document import load_loops
@@ -85,7 +86,7 @@ def numbers(text: str) -> tuple[int, ...]:
 def run(arguments: argparse.Namespace) -> int:
     if (kind := format_of(arguments.schedule)) is not None:
         return _run_system(arguments, kind)
-    schedule, _ = load_schedule(arguments.schedule)
+    schedule, _ = read_schedule(arguments.schedule)
     _check(arguments, schedule)
     try:
         timeline = _timeline(arguments, schedule)

@@ -9,10 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from amk.commands.output import add_format, print_json
+from amk.commands.output import add_format, print_json, tell_no_certificate
+from amk.commands.schedule_file import read_schedule
 from amk.report.diagnostic import AmkError, Diagnostic, Exit, Where, because
 from amk.report.json_file import format_of
-from amk.schedule_ir.codec import canonical_json, load_schedule, located, schedule_hash
+from amk.schedule_ir.codec import canonical_json, located, schedule_hash
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.verify import Verdict, obligations_of, verify
 
@@ -74,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
         from amk.commands.verify_system import run as run_system
 
         return run_system(arguments, system)
-    schedule, positions = load_schedule(arguments.schedule)
+    schedule, positions = read_schedule(arguments.schedule)
     if arguments.emit_system or arguments.emit_promela:
         _emit_system(arguments, schedule)
     started = time.process_time()
@@ -84,6 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
         _write_parts(arguments.witness, verdict.evidence.json_parts(schedule_hash(schedule)))
     if arguments.certificate and verdict.safe:
         _write(arguments.certificate, _certificate(schedule))
+    tell_no_certificate(arguments.certificate, verdict.status)
     if arguments.emit_smt:
         _emit_smt(arguments.emit_smt, schedule)
     repair = _repair(arguments, schedule, verdict, took)

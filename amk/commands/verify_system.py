@@ -10,7 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from amk.commands.output import print_json
+from amk.commands.output import print_json, tell_no_certificate
 from amk.report.diagnostic import AmkError, Diagnostic, Exit, Where, because
 from amk.report.json_file import MAX_FILE, Positions, read_bytes
 from amk.report.render import as_json
@@ -49,6 +49,7 @@ def _run_loops(arguments: argparse.Namespace, path: Path) -> int:
         write(arguments.certificate, json.dumps(certificate, separators=(",", ":")))
     if arguments.witness is not None and witness is not None:
         write(arguments.witness, json.dumps(witness))
+    tell_no_certificate(arguments.certificate, verdict.verdict)
     diagnostics = [_placed(diagnostic, path) for diagnostic in verdict.diagnostics]
     if arguments.format == "json":
         print_json(_loop_summary(verdict, read) | {"diagnostics": [as_json(d) for d in diagnostics]})
@@ -83,6 +84,7 @@ def _run_flat(arguments: argparse.Namespace, path: Path) -> int:
         write(arguments.witness, json.dumps(witness))
     if arguments.certificate is not None and verdict.safe:
         write(arguments.certificate, json.dumps(_certified(verdict, path), separators=(",", ":")))
+    tell_no_certificate(arguments.certificate, verdict.verdict)
     diagnostics = [_placed(diagnostic, path) for diagnostic in verdict.diagnostics]
     if arguments.format == "json":
         print_json(summary(verdict) | {"diagnostics": [as_json(d) for d in diagnostics]})

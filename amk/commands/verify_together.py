@@ -5,15 +5,22 @@ from dataclasses import replace
 from pathlib import Path
 
 from amk.commands.output import print_json
+from amk.commands.schedule_file import read_schedule
 from amk.report.diagnostic import AmkError, Diagnostic, Exit
 from amk.report.render import as_json
-from amk.schedule_ir.codec import load_schedule, located, schedule_hash
+from amk.schedule_ir.codec import located, schedule_hash
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.together import apart, crowded, handed_over, one_packing
 from amk.validator.verify import verify
 
 OF_ONE = ("witness", "certificate", "emit_system", "emit_promela", "emit_smt", "fix", "output", "fix_seconds")
 """Options that are about one schedule."""
+ADVICE = {
+    "/model": "give schedules of one model, as --model of `amk plan`", "/batch": "plan both with one --batch",
+    "/live": "plan both with --live, or both without", "/kv/dtype": "plan both with one --kv-dtype",
+    "/target": "plan both for one GPU, as --gpu of `amk plan`",
+}  # fmt: skip
+"""By the place of what keeps two schedules apart."""
 EXITS = {"SAFE": Exit.SAFE, "UNSAFE": Exit.UNSAFE, "UNKNOWN": Exit.UNKNOWN}
 
 
@@ -25,12 +32,15 @@ def run(arguments: argparse.Namespace) -> int:
     schedules: list[Schedule] = []
     statuses: list[str] = []
     for file in files:
-        schedule, positions = load_schedule(file)
+        schedule, positions = read_schedule(file)
         verdict = verify(schedule, timeout_s=arguments.timeout, solver=arguments.solver)
         findings += [located(d, str(file), positions) for d in verdict.diagnostics]
         for before, earlier in zip(files, schedules, strict=False):
             differences = [located(d, str(file), positions) for d in apart(schedule, earlier)]
-            findings += [replace(d, message=f"{d.message} (of {file} and {before})") for d in differences]
+            advice = _advice_on_memory(schedule, earlier)
+            for d in differences:
+                help_text = ADVICE.get((d.where and d.where.path) or "", advice)
+                findings.append(replace(d, message=f"{d.message} (of {file} and {before})", help=help_text))
             statuses += ["UNSAFE"] * bool(differences)
         schedules.append(schedule)
         statuses.append(verdict.status)
@@ -56,3 +66,12 @@ def run(arguments: argparse.Namespace) -> int:
     elif findings:
         print(f"  `amk explain {findings[0].code}` says more")
     return int(EXITS[status])
+
+
+def _advice_on_memory(one: Schedule, other: Schedule) -> str:
+    """How buffers that both name come to be alike."""
+    contexts = one.kv.context, other.kv.context
+    if contexts[0] != contexts[1]:
+        larger, smaller = max(contexts), min(contexts)
+        return f"plan both with one --max-context: the caches have {larger:,} and {smaller:,} positions"
+    return "plan both from one --model, --dtype and --kv-dtype"

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from amk.engine.backends.cpu_engine import CpuEngine
 from amk.engine.backends.session import Session
 from amk.engine.checkpoints.checkpoint import Checkpoint
+from amk.engine.packed_weights import packed_weights
 from amk.engine.refusal import bad_weights
 from amk.interpreter.constants import constants
-from amk.interpreter.packing import pack_weights
 from amk.models.matrices import MATRICES
 from amk.models.model_spec import ModelSpec
 from amk.models.row_groups import TensorSource
@@ -137,6 +137,6 @@ def gpu_engine(
     def upload(first: int, packed: Bits) -> None:
         engine.upload(stream.source, packed, first * stream.chunk_bytes)
 
-    engine.upload_constants(pack_weights(schedule, checkpoint, upload, progress, quantise))
+    engine.upload_constants(packed_weights(schedule, checkpoint, upload, progress, quantise))
     engine.reset()
     return engine

@@ -3,14 +3,18 @@
 A chunk is a tile W[8 rows, columns]; its bytes are chunks.py's business. Where each chunk stands is
 layout.stream_layout; which tensor rows make a group of 8 is matrices.tensor_rows.
 
-One worker's weights are contiguous, so they are packed worker by worker: memory is bounded by the largest worker's
-share and one block of tensor rows, whatever the model.
+One worker's weights are contiguous, so they are packed worker by worker, in as many threads as there are processors:
+memory is bounded by two workers' shares and two blocks of tensor rows a thread, whatever the model.
 """
 
 from __future__ import annotations
 
+import os
+from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 
@@ -33,6 +37,10 @@ from amk.weights.quantised import Quantiser, nearest
 
 BLOCK_ELEMENTS = 1 << 22
 """Elements of a matrix converted at a time: 16 MiB of float32."""
+MOST_THREADS = 16
+"""More of them wait for memory."""
+
+Result = TypeVar("Result")
 
 
 def filled(words: Bits, size: int) -> Bits:
@@ -130,14 +138,30 @@ def pack_weights(
         }
         packer = Packer(schedule, stream, source, layout, quantise, scales)
         total, done = int(layout.places.sum()) * stream.chunk_bytes, 0
-        for worker in range(schedule.launch.workers):
-            packed = packer.worker(worker)
+        for worker, packed in enumerate(ahead(packer.worker, schedule.launch.workers)):
             if len(packed):
                 sink(int(layout.base[worker, 0]), packed)
             done += packed.nbytes
             if progress:
                 progress(done, total)
     return scales
+
+
+def ahead(work: Callable[[int], Result], count: int) -> Iterator[Result]:
+    """The results for 0, 1, .. count - 1 in order, of which a few are made ahead, in threads."""
+    threads = min(MOST_THREADS, os.cpu_count() or 1)
+    with ThreadPoolExecutor(threads) as pool:
+        waiting: deque[Future[Result]] = deque()
+        try:
+            for number in range(count):
+                waiting.append(pool.submit(work, number))
+                if len(waiting) > threads:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
 
 
 def packed_array(schedule: Schedule, source: TensorSource, quantise: Quantiser = nearest) -> Bits:

@@ -1,7 +1,8 @@
 """A kernel's PTX as a list of instructions with labels, successors and definitions.
 
 Property: every statement of the body is an instruction of the result, a label, a declaration or a directive; names
-    declared in inner braces are told from others of the same name. Source: PTX ISA 9.0, chapters 4 and 5.
+    declared in inner braces are told from others of the same name. Of spellings that mean the same, as compilers of
+    different versions have them, one is in the result. Source: PTX ISA 9.0, chapters 4 and 5.
 Cost: linear in the text.
 """
 
@@ -20,6 +21,10 @@ _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _TOKEN = re.compile(r"\s*(?:(?P<brace>[{}])|(?P<label>[\w$%]+)\s*:(?!:)|(?P<statement>[^;]*);)", re.DOTALL)
 _INSTRUCTION = re.compile(r"(?:@(?P<guard>!?[\w$%]+)\s+)?(?P<opcode>[a-z][\w.:]*)\s*(?P<operands>.*)", re.DOTALL)
 _REGISTERS = re.compile(r"\.reg\s+\.\w+\s+(.*)", re.DOTALL)
+_EQUAL_BITS = re.compile(r"(setp\.(?:eq|ne))\.b(32|64)")
+"""Compares what the same with .s compares."""
+_SINK = re.compile(r"(?<=\{)\s*_\s*(?=,)|(?<=,)\s*_\s*(?=\})")
+"""The half of a word that an unpacking mov leaves out; it is a register that nothing reads."""
 _NAME = re.compile(r"[%\w$#]+")
 _NO_RESULT = re.compile(
     r"(?:st|red|bar|barrier|fence|membar|bra|brx|ret|exit|trap|prefetch|prefetchu|griddepcontrol|"
@@ -235,8 +240,11 @@ class _Reader:
             raise refusal.internal(
                 "the PTX has a statement that is no instruction", shown(f"line {line}: {words[:80]}")
             )
+        opcode, operands = _EQUAL_BITS.sub(r"\1.s\2", match["opcode"]), match["operands"]
+        if opcode == "mov.b64":
+            operands = _SINK.sub(f"%sink{at}", operands)
         yield Code(
-            match["opcode"], tuple(self.renamed(part) for part in _split(match["operands"])),
+            opcode, tuple(self.renamed(part) for part in _split(operands)),
             self.renamed(match["guard"] or ""), line, at,
         )  # fmt: skip
 

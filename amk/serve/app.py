@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
@@ -26,7 +26,7 @@ from amk.serve.decoding import Busy, Decoding, Request
 from amk.serve.event_stream import EventStream, client_gone
 from amk.serve.metrics import Metrics
 from amk.serve.prompts import Prompts
-from amk.serve.requests import ChatRequest, CompletionRequest, fault
+from amk.serve.requests import ChatRequest, CompletionRequest, fault, sampling_defaults
 from amk.serve.settings import Keys, Limits
 
 _LOG = logging.getLogger("amk.serve")
@@ -47,10 +47,16 @@ class Refused(Exception):
 
 
 class Server:
-    """One model behind HTTP. `app` is an ASGI application."""
+    """One model behind HTTP. `app` is an ASGI application.
 
-    def __init__(self, model: LanguageModel, name: str, limits: Limits, keys: Keys) -> None:
+    defaults: temperature, top_k, top_p and seed for requests that leave them out, before what the checkpoint suggests.
+    """
+
+    def __init__(
+        self, model: LanguageModel, name: str, limits: Limits, keys: Keys, defaults: Mapping[str, Any] | None = None
+    ) -> None:
         self.model, self.name, self.limits, self.keys = model, name, limits, keys
+        self._defaults = sampling_defaults(model.suggested, defaults or {})
         self.metrics = Metrics()
         self.decoding = Decoding(model, limits, self.metrics)
         self._prompts, self._token_bytes = Prompts(model.tokenizer), bytes_of_tokens(model.tokenizer.backend)
@@ -158,7 +164,7 @@ class Server:
         """AMK014 for a prompt without room, AMK005 and AMK015 for what cannot be done."""
         check_room(prompt, self.model.spec.vocab, self.model.context)
         most = min(self.limits.tokens, self.model.context - len(prompt) + 1)
-        return await asyncio.to_thread(self.model.restricted, body.options(most, self.model.suggested))
+        return await asyncio.to_thread(self.model.restricted, body.options(most, self._defaults))
 
     def _cancel(self, requests: Sequence[Request]) -> None:
         for request in requests:

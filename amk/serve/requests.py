@@ -140,26 +140,35 @@ class _Request(_Strict, ABC):
     def usage_in_stream(self) -> bool:
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
-    def options(self, most: int, suggested: Mapping[str, Any]) -> Options:
-        """How to decode. most: tokens of an answer; suggested: sampling for requests that say nothing about it.
+    def options(self, most: int, defaults: Mapping[str, Any]) -> Options:
+        """How to decode. most: tokens of an answer; defaults: sampling, for fields that the request leaves out. Without
+        a seed in either it is another one every time.
 
         AMK015 for a value outside its range.
         """
-        drawn: dict[str, Any] = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, **suggested}
-        values = {"temperature": self.temperature, "top_p": self.top_p, "top_k": self.top_k}
+        seed = None if self.seed is None else self.seed % (1 << 64)
+        values = {"temperature": self.temperature, "top_p": self.top_p, "top_k": self.top_k, "seed": seed}
+        drawn: dict[str, Any] = {"seed": secrets.randbits(63), **defaults}
         drawn |= {key: value for key, value in values.items() if value is not None}
         if drawn["temperature"] == 0:
             drawn |= {"top_p": 1.0, "top_k": 0}
-        seed = secrets.randbits(63) if self.seed is None else self.seed % (1 << 64)
         return Options(
             max_tokens=min(self.asked_tokens or most, most),
-            seed=seed,
             stop=self.stop or (),
             logprobs=self.asked_logprobs,
             logit_bias={int(token): bias for token, bias in (self.logit_bias or {}).items()},
             **(self.response_format.restriction() if self.response_format is not None else {}),
             **drawn,
         )
+
+
+def sampling_defaults(suggested: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """For requests that leave fields out: the server's options, else what the checkpoint suggests, else OpenAI's. A
+    filter among the options means that tokens are drawn, also where the checkpoint suggests the most probable one."""
+    defaults = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, **suggested}
+    if options.keys() & {"top_k", "top_p"}:
+        defaults["temperature"] = defaults["temperature"] or 1.0
+    return defaults | {**options}
 
 
 def fault(error: ValidationError) -> tuple[str | None, str]:

@@ -76,6 +76,10 @@ class Prediction:
         _, phase, part = max(lost, default=(0.0, "none", "memory"))
         return f"{phase}: {part}"
 
+    def __repr__(self) -> str:
+        subject = f"{self.schedule.model.name} on {self.schedule.target.name} at position {self.pos}"
+        return f"<simulated, not measured: {self.ms:.4g} ms a token of {subject}, bottleneck {self.bottleneck}>"
+
 
 @dataclass(eq=False)
 class Unfolded:

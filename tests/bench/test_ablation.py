@@ -242,9 +242,9 @@ def test_a_kernel_that_is_refused_costs_its_row_alone(
     else:
         with pytest.raises(AmkError, match="AMK609"):
             bench_ablate.ablated(arguments, cases, dict, 0.0)
-    told = capsys.readouterr()
-    assert ("batch 8, is left out: AMK609" in told.err) == bool(others)
-    assert told.out.count("batch 4") == others
+    captured = capsys.readouterr()
+    assert ("batch 8, is left out: AMK609" in captured.err) == bool(others)
+    assert captured.out.count("batch 4") == others
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -60,6 +61,11 @@ def test_an_order_of_other_warps_is_refused(
     assert "a seed is a number" in capsys.readouterr().err
 
 
+def test_a_word_that_is_no_order_is_told_which_words_are(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["emulate", str(small), "--ptx", str(small.with_suffix(".ptx")), "--order", "foo"]) == Exit.INPUT
+    assert "foo: an order is round-robin, seed:N or a JSON file" in capsys.readouterr().err
+
+
 def test_a_witness_is_an_order(small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Worker 1 reads what worker 0 has not written: the threshold is one too low."""
     text = small.read_text()
@@ -72,6 +78,23 @@ def test_a_witness_is_an_order(small: Path, tmp_path: Path, capsys: pytest.Captu
     assert "race" in capsys.readouterr().err
     assert main(["emulate", str(small), "--order", witness]) == Exit.INPUT
     assert "of another schedule" in capsys.readouterr().err
+
+
+def test_a_fault_names_its_counter_and_its_ptx_can_be_written(
+    small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A wait for one signal more than there are: warps poll for ever."""
+    wait = '{"counter": "h_mid", "index": [{"l": 1}], "at_least": {"t": 2, "1": %d}'
+    text = small.read_text()
+    assert text.count(wait % 2) == 1
+    (broken := tmp_path / "broken.json").write_text(text.replace(wait % 2, wait % 3))
+    ptx = tmp_path / "broken.ptx"
+    assert main(["emulate", str(broken), "--emit-ptx", str(ptx)]) == Exit.UNSAFE
+    message = capsys.readouterr().err
+    assert re.search(r"polls the counters \+ \d+ \(h_mid\[0\]\), which holds", message)
+    lines = ptx.read_text().splitlines()
+    at = re.findall(r" at (\S+), line (\d+) of the PTX", message)
+    assert at and all(opcode in lines[int(line) - 1] for opcode, line in at)
 
 
 @pytest.mark.parametrize(

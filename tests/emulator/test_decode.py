@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ ROUNDING = 2.0**-7
 """Of logits, relative to the largest: one step of bf16. It is 1e-7 where no activation rounds to another bf16, and
 was at most 5e-3 where some do."""
 TOKENS = 3
+GPUS = "a100", "a10g", "l4", "h200", "b200", "rtx5090"
 ORDERS = Order(), Order(eager=True), Order(seed=1, slice=50)
 
 WIDE = {"chunk_bytes": 1024}
@@ -148,6 +150,26 @@ def test_the_kernel_gives_the_interpreters_tokens_in_any_order(name: str) -> Non
         assert result.ended and all(outcome.races_checked for outcome in result.outcomes)
         assert result.tokens.tolist() == tokens
         assert np.abs(result.logits - expected.logits()).max() <= ROUNDING * scale
+
+
+@cache
+def tokens_of_one_model(gpu: str) -> list[int]:
+    """Emulated, planned with the defaults for this GPU."""
+    model = tiny_model()
+    schedule = plan(model, load_target(gpu), max_context=64, workers=4)
+    ptx = compile_ptx(stamped(emit(schedule), schedule), schedule.target.arch)
+    assert f".target {schedule.target.arch}" in ptx
+    result = run(schedule, RandomTensors(model), ptx, prompts=[[3, 17, 40]], tokens=TOKENS)
+    assert result.ended and [str(fault) for fault in result.faults] == []
+    found: list[int] = result.tokens.tolist()
+    return found
+
+
+@pytest.mark.turns(len(GPUS) - 1)
+@pytest.mark.parametrize("gpu", GPUS[1:])
+def test_one_model_has_the_same_tokens_on_every_gpu(gpu: str) -> None:
+    """Of six architectures. NVRTC takes seconds for a kernel, so one pair is compared at a commit."""
+    assert tokens_of_one_model(gpu) == tokens_of_one_model(GPUS[0])
 
 
 @pytest.mark.turns(4)

@@ -231,6 +231,29 @@ def test_options_outside_their_range_are_refused(model: amk.LanguageModel, optio
         model.generate(PROMPT, **options)
 
 
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [("presence_penalty", "known are max_tokens, temperature, "), ("max_token", "did you mean 'max_tokens'?")],
+)
+def test_an_unknown_option_is_named_as_the_caller_named_it(model: amk.LanguageModel, name: str, advice: str) -> None:
+    """A TypeError, which an unknown keyword of `amk.load` is, too."""
+    option: dict[str, Any] = {name: 1}
+
+    async def pieces() -> list[amk.Piece]:
+        return [piece async for piece in model.astream(PROMPT, **option)]
+
+    for ask in (
+        lambda: model.generate(PROMPT, **option), lambda: model.generate_all([PROMPT], **option),
+        lambda: model.stream(PROMPT, **option), lambda: model.chat().say("HI", **option),
+        lambda: model.chat().stream("HI", **option), lambda: asyncio.run(model.agenerate(PROMPT, **option)),
+        lambda: asyncio.run(pieces()),
+    ):  # fmt: skip
+        with pytest.raises(TypeError, match=re.escape(f"unexpected keyword argument {name!r}: {advice}")):
+            ask()
+    with pytest.raises(TypeError, match=name):
+        amk.load(model.path, **option)
+
+
 def test_options_may_be_numbers_of_numpy(model: amk.LanguageModel) -> None:
     options = {"max_tokens": np.int64(3), "temperature": np.float32(0.5), "seed": np.uint32(7)}
     model.generate(PROMPT, max_tokens=1)  # whoever asks again finds the prompt in the cache, which usage tells
@@ -520,7 +543,10 @@ def test_a_repository_is_fetched_by_its_package(
 def test_plan_verify_simulate() -> None:
     schedule = amk.plan("smollm2-135m", "l4", max_context=256)
     assert amk.verify(schedule).safe
-    assert 0 < amk.simulate(schedule).ms < 100
+    found = amk.simulate(schedule)
+    assert 0 < found.ms < 100
+    words = f"{found.ms:.4g} ms a token of smollm2-135m on l4 at position 128, bottleneck {found.bottleneck}"
+    assert repr(found) == f"<simulated, not measured: {words}>"
 
 
 @pytest.mark.turns(4)

@@ -22,12 +22,12 @@ CASES = [
     *((model, batch) for model in VARIANTS for batch in (2, 3, 4, 5, 8)),
     *((load_model("smollm2-135m"), batch) for batch in (3, 8, 16)),
     *((load_model("llama3.2-1b"), batch) for batch in (4, 8, 16)),
-    *((load_model("llama3-8b"), batch) for batch in (2, 3, 4, 5, 7, 8, 16)),
+    *((load_model("llama3-8b"), batch) for batch in (2, 3, 4, 5, 7, 8, 16, 32, 64)),
 ]
 CONTEXT = 2048
 POSITIONS = (0, 1, 63, 128, 2047)
 PROMPTS = [[7, 30, 2, 9, 4], [11], [3, 8], [5, 6, 7, 1, 2, 9, 40, 12], [2], [90, 3, 1], [14, 15], [8, 8, 8, 8]]
-PROMPTS += [[n, 2 * n] for n in range(20, 28)]
+PROMPTS += [[n, 2 * n] for n in range(20, 76)]
 
 
 @pytest.fixture(scope="module", params=CASES, ids=lambda case: f"{case[0].name}-{case[1]}")

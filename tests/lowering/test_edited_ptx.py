@@ -32,16 +32,21 @@ def synchronising(name: str) -> list[Instruction]:
     return [one for one in read_ptx(original(name) or "")[KERNEL] if one.kind is not Kind.LOAD_CONSTANT]
 
 
-def refusal(name: str, at: int, *new: str, instead_of: int = 1) -> str:
-    """Code and message of what refuses the text with other lines from index `at` on; "" if nothing does."""
-    text = lines(name)
-    edited = [*text[:at], *new, *text[at + instead_of :]]
-    assert edited != text, "the edit changed nothing"
+def refusal_of(name: str, text: str) -> str:
+    """Code and message of what refuses a text of a subject's kernel; "" if nothing does."""
     try:
-        read_back(subject(name), "\n".join(edited) + "\n")
+        read_back(subject(name), text)
     except AmkError as error:
         return f"{error.diagnostics[0].code} {error.diagnostics[0].message}"
     return ""
+
+
+def refusal(name: str, at: int, *new: str, instead_of: int = 1) -> str:
+    """The same of the text with other lines from index `at` on."""
+    text = lines(name)
+    edited = [*text[:at], *new, *text[at + instead_of :]]
+    assert edited != text, "the edit changed nothing"
+    return refusal_of(name, "\n".join(edited) + "\n")
 
 
 def sample(name: str, each: int) -> Iterator[Instruction]:
@@ -343,3 +348,41 @@ def test_an_argument_may_be_loaded_again(name: str) -> None:
         assert not refusal(name, at + 1, again, instead_of=0)
         refused.add(refusal(name, at + 1, other, instead_of=0))
     assert any("the loop over tokens" in one for one in refused), refused
+
+
+HALF = re.compile(r"\tshr\.u64 \t(%rd\d+), (%rd\d+), 32;\n\tcvt\.u32\.u64 \t(%r\d+), \1;")
+
+
+@cache
+def spelled(name: str) -> str:
+    """As NVRTC 13.5 spells it for sm_100a: comparisons of bits, and a mov that leaves out a half of a word."""
+    text = re.sub(r"\bsetp\.(eq|ne)\.s(32|64)", r"setp.\1.b\2", original(name) or "")
+    return HALF.sub(r"\tmov.b64 \t{_, \3}, \2;", text)
+
+
+@pytest.mark.turns(3)
+@pytest.mark.parametrize("name", NAMES)
+def test_other_spellings_say_the_same(name: str) -> None:
+    assert "setp.ne.b32" in spelled(name)
+    assert ("{_, %r" in spelled(name)) == (name == "tagged")
+    assert refusal_of(name, spelled(name)) == ""
+
+
+@pytest.mark.turns(3)
+@pytest.mark.parametrize("name", ["fenced", "tagged"])
+def test_in_other_spellings_a_wait_for_a_copy_goes_on_when_it_has_landed(name: str) -> None:
+    text = spelled(name)
+    waits = list(re.finditer(r"mbarrier\.try_wait[^@]*?setp\.ne(?=\.b32)", text))
+    assert waits, "no comparison behind a wait"
+    for wait in waits[: cases(2, 10_000)]:
+        found = refusal_of(name, f"{text[: wait.end() - 2]}eq{text[wait.end() :]}")
+        assert "goes on although the copy has not landed" in found, (wait[0], found)
+
+
+@pytest.mark.turns(3)
+def test_in_other_spellings_the_upper_half_has_the_tag() -> None:
+    text = spelled("tagged")
+    halves = list(re.finditer(r"\{_, (%r\d+)\}", text))
+    for half in halves[: cases(3, 10_000)]:
+        found = refusal_of("tagged", f"{text[: half.start()]}{{{half[1]}, _}}{text[half.end() :]}")
+        assert "does not compare the word with the tag" in found, (half[0], found)

@@ -18,6 +18,7 @@ README = records.ROOT / "README.md"
 INDEX = records.RECORDS / "README.md"
 SIMULATOR = records.ROOT / "amk" / "simulator" / "README.md"
 LOWERING = records.ROOT / "amk" / "lowering" / "README.md"
+ADVERSARIAL = records.ROOT / "adversarial" / "README.md"
 PREFILL = records.ROOT / "amk" / "prefill" / "README.md"
 PARTS: dict[Path, Callable[[], str]] = {
     PICTURES / "architecture.svg": architecture.svg,
@@ -27,6 +28,7 @@ PARTS: dict[Path, Callable[[], str]] = {
     INDEX: lambda: _filled(INDEX, {"index": records.index()}),
     SIMULATOR: lambda: _filled(SIMULATOR, {"gpus": gpus.index()}),
     LOWERING: lambda: _filled(LOWERING, quoted.lowering()),
+    ADVERSARIAL: lambda: _filled(ADVERSARIAL, quoted.adversarial()),
     PREFILL: lambda: _filled(PREFILL, quoted.prefill()),
     **{path: partial(gpus.page, name) for path, name in gpus.pages().items()},
 }

@@ -11,6 +11,7 @@ from tests.readme import records, speed
 LENGTHS = (64, 512, 2048)
 ROWS = "third card, 8e76fe79"
 """The run of h200-divided-columns that has the defaults of the commit that the record names."""
+WHOLE = "proof/neighbourhood.json"
 BATCHES = ("batch", "batch_draws", "live_batches", "rows", "sampling")
 
 
@@ -19,7 +20,7 @@ def readme() -> dict[str, str]:
     runs = sorted({len(line.own) for line in speed.lines([speed.RECORDS / speed.TABLES[0]])})
     return {
         "matrix": f"from {' to '.join(records.dates('proof/matrix-bf16.json') or ())}",
-        "bases": str(len(record("proof/neighbourhood-kernels.json")["counts"]["bases"])),
+        "bases": str(len(record(WHOLE)["counts"]["bases"])),
         "runs": " or ".join(map(str, runs)),
         "gpu-tests": str(sum(tests[f"tests/gpu/test_{name}.py"]["outcomes"]["passed"] for name in BATCHES)),
         "first-torch": _first("amk bf16, prompt by torch"),
@@ -28,6 +29,11 @@ def readme() -> dict[str, str]:
         "by-rows": by_rows(),
         "exact": str(_exact()),
     }
+
+
+def adversarial() -> dict[str, str]:
+    counts = record(WHOLE)["counts"]
+    return {"whole": f"{counts['edits']:,} edits of {len(counts['bases'])}"}
 
 
 def prefill() -> dict[str, str]:

@@ -7,7 +7,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -113,13 +113,17 @@ def _wait(until: Callable[[], bool], otherwise: str) -> None:
 
 @contextmanager
 def serving(
-    directory: Path, limits: Limits | None = None, keys: Keys | None = None, **options: Any
+    directory: Path,
+    limits: Limits | None = None,
+    keys: Keys | None = None,
+    defaults: Mapping[str, Any] | None = None,
+    **options: Any,
 ) -> Iterator[Running]:
     model = amk.load(directory, device="cpu", **options)
     model._backend = Held(model._backend)  # type: ignore[assignment]
     limits, keys = limits or Limits(), keys or Keys({})
     listening = listen("127.0.0.1", 0, limits)
-    server = Server(model, NAME, limits, keys)
+    server = Server(model, NAME, limits, keys, defaults)
     process = HttpServer(server)
     thread = threading.Thread(target=process.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()

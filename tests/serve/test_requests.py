@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from amk.serve.prompts import Prompts
-from amk.serve.requests import ChatRequest, CompletionRequest
+from amk.serve.requests import ChatRequest, CompletionRequest, sampling_defaults
 from amk.serve.settings import Limits
 from tests.serve.serving import NAME, PATIENCE, Running, serving
 
@@ -187,3 +187,37 @@ def test_no_value_of_a_field_is_a_fault_of_the_server(running: Running, data: st
     field = data.draw(st.sampled_from(sorted(set(kind.model_fields) - {"model", "stream"})))
     status, found = running.post(CHAT if kind is ChatRequest else COMPLETE, **body | {field: data.draw(values)})
     assert status in (200, 400), found
+
+
+@pytest.mark.parametrize(
+    ("suggested", "options", "fields", "expected"),
+    [
+        ({}, {}, {}, (1.0, 0, 1.0)),
+        ({"temperature": 0.5, "top_k": 7}, {}, {}, (0.5, 7, 1.0)),
+        ({"temperature": 0.5, "top_k": 7}, {"temperature": 0.8}, {}, (0.8, 7, 1.0)),
+        ({"temperature": 0.5}, {"temperature": 0.0, "top_k": 3}, {}, (0.0, 0, 1.0)),
+        ({"temperature": 0.0}, {"top_p": 0.9}, {}, (1.0, 0, 0.9)),
+        ({}, {"temperature": 0.0, "top_k": 3}, {"temperature": 2.0}, (2.0, 3, 1.0)),
+        ({}, {"top_k": 3, "top_p": 0.5}, {"top_k": 0, "top_p": 1.0}, (1.0, 0, 1.0)),
+    ],
+)
+def test_a_field_counts_before_an_option_and_that_before_a_suggestion(
+    suggested: dict[str, Any], options: dict[str, Any], fields: dict[str, Any], expected: tuple[float, int, float]
+) -> None:
+    request = CompletionRequest(model=NAME, prompt="A", **fields)
+    found = request.options(8, sampling_defaults(suggested, options))
+    assert (found.temperature, found.top_k, found.top_p) == expected
+
+
+def test_a_seed_is_the_request_s_or_the_server_s_or_another_every_time() -> None:
+    request, defaults = CompletionRequest(model=NAME, prompt="A"), sampling_defaults({}, {"seed": 5})
+    assert request.options(8, defaults).seed == 5
+    assert CompletionRequest(model=NAME, prompt="A", seed=0).options(8, defaults).seed == 0
+    assert request.options(8, sampling_defaults({}, {})).seed != request.options(8, sampling_defaults({}, {})).seed
+
+
+def test_equal_requests_to_a_server_with_a_seed_have_equal_answers(directory: Path) -> None:
+    with serving(directory, defaults={"temperature": 2.0, "seed": 1}) as running:
+        asked: list[dict[str, Any]] = [{}, {}, {"seed": 2}]
+        texts = [running.post(COMPLETE, prompt="A", max_tokens=8, **each)[1]["choices"][0]["text"] for each in asked]
+    assert texts[0] == texts[1] != texts[2]

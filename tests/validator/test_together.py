@@ -276,7 +276,30 @@ def test_the_command_judges_all_of_them(tmp_path: Path, capsys: pytest.CaptureFi
     answer = json.loads(capsys.readouterr().out)
     assert answer["verdict"] == "UNSAFE"
     assert {d["code"] for d in answer["diagnostics"]} == {"AMK103"}
+    longer, shorter = sorted((rows.kv.context, 40), reverse=True)
+    advice = f"plan both with one --max-context: the caches have {longer} and {shorter} positions"
+    assert {d["help"] for d in answer["diagnostics"]} == {advice}
     assert main(["verify", files[0], files[1], "--certificate", str(tmp_path / "c.json")]) == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "advice"),
+    [
+        ({"batch": 2}, "--batch"), ({"kv_dtype": "fp8"}, "--kv-dtype"), ({"target": load_target("a100")}, "--gpu"),
+    ],
+)  # fmt: skip
+def test_the_command_says_how_to_plan_a_pair(
+    changes: dict[str, Any], advice: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = tiny_plan(tiny_model(), **ALIKE)
+    other = one.model_copy(update=changes) if "target" in changes else tiny_plan(tiny_model(), **ALIKE, **changes)
+    files = [str(tmp_path / f"{name}.json") for name in ("one", "other")]
+    for file, schedule in zip(files, (one, other), strict=True):
+        Path(file).write_bytes(canonical_json(schedule))
+    main(["verify", *files, "--format", "json"])
+    found = json.loads(capsys.readouterr().out)["diagnostics"]
+    (help_text,) = [d["help"] for d in found if "the schedules differ in" in d["message"]]
+    assert advice in help_text
 
 
 def bytes_of(schedule: Schedule) -> bytes | None:

@@ -228,7 +228,7 @@ def fastest(
     reference: the error that torch's own forward has, and the logits that errors are of. WrongBaseline, with the
     reasons, if no variant is left.
     """
-    best: tuple[float, Callable[[], None]] | None = None
+    best: tuple[float, Callable[[], None], float] | None = None
     times, reasons = {}, []
     for variant in variants:
         try:
@@ -246,13 +246,13 @@ def fastest(
         torch.cuda.empty_cache()
     if best is None:
         raise WrongBaseline("; ".join(reasons))
-    return Contestant(name, 1, torch.cuda.current_stream(), best[1], variants=times)
+    return Contestant(name, 1, torch.cuda.current_stream(), best[1], variants=times, error=best[2])
 
 
 def _compiled_variant(
     model: StaticModel, variant: Variant, subject: Subject, pos: int, first_token: int, reference: tuple[float, Tensor]
-) -> tuple[float, Callable[[], None]]:
-    """Median ms of some replays, and the replay. WrongBaseline if the logits are not those of the model."""
+) -> tuple[float, Callable[[], None], float]:
+    """Median ms of some replays, the replay, and the error of its logits. WrongBaseline if they are not the model's."""
     caches = static_caches(subject, pos, variant.length(pos))
     first = subject.tokens(first_token)
     token, where = first.clone(), torch.tensor([pos], device="cuda")
@@ -263,7 +263,7 @@ def _compiled_variant(
         raise WrongBaseline(f"its logits have error {error:.2e}, torch's own forward {reference[0]:.2e}")
     replay = captured(partial(advance, function, token, where, caches))
     stream = torch.cuda.current_stream()
-    return sorted(timed(stream, replay, HEAD_START) for _ in range(TRIALS))[TRIALS // 2], replay
+    return sorted(timed(stream, replay, HEAD_START) for _ in range(TRIALS))[TRIALS // 2], replay, error
 
 
 def advance(function: Callable[[Tensor, Tensor, Caches], Tensor], token: Tensor, where: Tensor, caches: Caches) -> None:

@@ -2,8 +2,8 @@
 
 `fp8` is `torch._scaled_mm` with a scale for each row of the weights and for each sequence of x. It multiplies fp8 by
 fp8, so x is rounded to e4m3 as well. Its logits are therefore further from the reference than those of a kernel that
-keeps x in bf16. The test compares them with the same model in f32 with x rounded so: they must be nearer to it than it
-is to the reference. They do not equal it, because bf16 arithmetic moves some x to the next code.
+keeps x in bf16, and the row says how far. They may be as far from it as those of the same model in f32 with x rounded
+so, and half as far again: bf16 arithmetic moves some x to the next code.
 
 `int4` is tinygemm, `torch._weight_int4pack_mm`, with bf16 scales and zeros for each group. Matrices in bf16, such as an
 lm_head that is not quantised, are library products.
@@ -128,6 +128,10 @@ class FormatModel(StaticModel):
         return product.emulated(x) if self.emulating else product.times(x)
 
 
+ROUNDED = 1.5
+"""Most times the error of the same model in f32 with x in e4m3."""
+
+
 def fp8_compiled(subject: Subject, pos: int, first_token: int, torch_error: float, reference: Tensor) -> Contestant:
     """One token at `pos`. AMK005 for other weights; WrongBaseline if the logits are not the model's with x in e4m3."""
     model = _model(subject, pos, "fp8", lambda matrix, form: Fp8Matrix.of(matrix), lambda form: form.group == 0)
@@ -140,8 +144,8 @@ def fp8_compiled(subject: Subject, pos: int, first_token: int, torch_error: floa
     )  # fmt: skip
     with torch.no_grad():
         own = exact.step(subject.tokens(first_token), torch.tensor([pos], device="cuda"), caches)
-    allowed = max(torch_error, relative_error(own, reference) / LOOSE)
-    return fastest("fp8", model, VARIANTS, subject, pos, first_token, (allowed, own.double()))
+    allowed = max(torch_error, ROUNDED * relative_error(own, reference) / LOOSE)
+    return fastest("fp8", model, VARIANTS, subject, pos, first_token, (allowed, reference))
 
 
 def int4_compiled(subject: Subject, pos: int, first_token: int, torch_error: float, reference: Tensor) -> Contestant:

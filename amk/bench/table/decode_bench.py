@@ -59,6 +59,7 @@ def bench_position(subject: Subject, key: Key) -> Row:
         left_out={name: why for name, why in tried.items() if isinstance(why, str)}, power=power,
         uuid=subject.engine.device.uuid(),
         variants={other.name: dict(other.variants) for other in others if other.variants},
+        errors={other.name: other.error for other in others if other.error is not None},
     )  # fmt: skip
 
 

@@ -112,6 +112,7 @@ def row_of(values: dict[str, Any]) -> Row:
                 for name, each in values.get("variants", {}).items()
             },
             uuid=str(values.get("uuid", "")),
+            errors={str(name): float(error) for name, error in values.get("errors", {}).items()},
             power={str(name): power_of(each) for name, each in values.get("power", {}).items()},
             **{name: values[name] for name in ("bytes", "argmax_agrees", "reproducible", "correct")},
             **_numbers(values, "ceiling_gbps", "error", "torch_error", "kl"),

@@ -31,7 +31,8 @@ class Key:
 class Row:
     """ms per step, a token of each sequence; bytes that a step must read; ceiling in 10^9 bytes/s; errors are relative
     2-norms of logits. baselines: those that computed the model's logits; left_out: why the others have
-    no time, by name. variants: ms of each way in which a baseline was tried. power: of the kernel ("amk") and of
+    no time, by name. variants: ms of each way in which a baseline was tried. errors: of baselines, as `error`, where
+    they were recorded. power: of the kernel ("amk") and of
     baselines under sustained load, where it could be measured. uuid: of the GPU; older records lack it.
     """
 
@@ -50,6 +51,7 @@ class Row:
     variants: dict[str, dict[str, float]] = field(default_factory=dict)
     power: dict[str, Power] = field(default_factory=dict)
     uuid: str = ""
+    errors: dict[str, float] = field(default_factory=dict)
 
     @property
     def floor_ms(self) -> float:

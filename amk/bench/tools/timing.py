@@ -29,7 +29,7 @@ class Contestant:
     """`run` enqueues the work of `tokens` tokens on `stream`; `prepare` runs before it, outside the measured time.
 
     free: gives back what it holds. variants: ms of each way that was tried, of which it is the fastest.
-    repeats: `run` may follow itself without `prepare`.
+    repeats: `run` may follow itself without `prepare`. error: relative 2-norm of its logits, where that was told.
     """
 
     name: str
@@ -40,6 +40,7 @@ class Contestant:
     free: Callable[[], None] = lambda: None
     variants: Mapping[str, float] = field(default_factory=dict)
     repeats: bool = True
+    error: float | None = None
 
 
 def take_turns(contestants: Sequence[Contestant], rounds: int) -> dict[str, Times]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from amk.engine.backends.schedule_backend import ScheduleEngine
-from amk.interpreter.packing import pack_weights
+from amk.engine.packed_weights import packed_weights
 from amk.models.row_groups import TensorSource
 from amk.planner.decode import plan
 from amk.planner.replan import formats_of
@@ -164,7 +164,7 @@ def step_prompts(engine: CudaEngine, source: TensorSource, quantise: Quantiser) 
         def upload(first: int, weights: Bits) -> None:
             step_engine.upload(stream.source, weights, first * stream.chunk_bytes)
 
-        scales = pack_weights(step_engine.schedule, source, upload, None, quantise)
+        scales = packed_weights(step_engine.schedule, source, upload, None, quantise)
         step_engine.upload_constants({name: values for name, values in scales.items() if name not in engine.buffers})
 
     return steps_beside(engine, pack)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,6 +87,19 @@ class Options:
             named = ", ".join(name for name, is_set in self.restrictions.items() if is_set)
             raise AmkError(Diagnostic("AMK015", f"{named} together say two things about an answer"))
         _ = self.sampling
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Self:
+        """From the keywords of a function that takes all fields. TypeError for another one, as of any function."""
+        known = [each.name for each in fields(cls)]
+        for name in options:
+            if name not in known:
+                from difflib import get_close_matches  # importing it takes as long as a token
+
+                near = get_close_matches(name, known, 1)
+                advice = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+                raise TypeError(f"unexpected keyword argument {name!r}: {advice}")
+        return cls(**options)
 
     @property
     def restrictions(self) -> dict[str, bool]:

@@ -113,12 +113,21 @@ def suggested_sampling(values: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in {**found, "top_p": values.get("top_p", 1.0)}.items() if value is not None}
 
 
-def unheeded(path: Path) -> tuple[Diagnostic, ...]:
-    """A warning that lists what the files ask for and a greedy, unfiltered text does not do; () if nothing."""
+SUGGESTED = ("do_sample", "temperature", "top_k", "top_p")
+"""What `suggested_sampling` reads."""
+
+
+def unheeded(path: Path, *, suggestions: bool = False) -> tuple[Diagnostic, ...]:
+    """A warning that lists what the files ask for and a greedy, unfiltered text does not do; () if nothing.
+
+    suggestions: tokens are chosen as `suggested_sampling` says, which does more of it.
+    """
     file, values = _settings_of(path)
     asked = {key: values[key] for key, off in _OFF.items() if _on(values.get(key), off)}
     if values.get("do_sample") is True:
         asked |= {key: values[key] for key, off in _DRAWN.items() if _on(values.get(key), off)}
+    if suggestions:
+        asked = {key: value for key, value in asked.items() if key not in SUGGESTED}
     if not asked:
         return ()
     drawn = suggested_sampling(values)
@@ -131,7 +140,11 @@ def unheeded(path: Path) -> tuple[Diagnostic, ...]:
             where=Where(file=str(file), path=None if file == path else json_pointer((next(iter(asked)),))),
             facts=(
                 *(shown(f"{key} = {quoted(value)}") for key, value in asked.items()),
-                because("decoding takes the most probable token unless the request says otherwise"),
+                because(
+                    "decoding knows temperature, top_k and top_p"
+                    if suggestions
+                    else "decoding takes the most probable token unless the request says otherwise"
+                ),
             ),
             help=f"to draw tokens as the file says, pass {options}" if options else None,
         ),

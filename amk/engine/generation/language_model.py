@@ -101,7 +101,7 @@ class LanguageModel:
         """The answer to a prompt; options are the fields of `Options`.
 
         Raises AMK014 for a prompt that the context cannot hold, AMK015 for options that cannot be served, AMK012 for a
-        conversation without a chat template.
+        conversation without a chat template; TypeError for an option that is no field.
         """
         with self.stream(prompt, **options) as stream:
             return stream.run()
@@ -125,7 +125,7 @@ class LanguageModel:
         """As `generate`, piece by piece: iterate over it; `cancel` ends it, `completion` is the whole at the end."""
         self._check_open()
         tokens, before = self._read(prompt)
-        asked = restricted(Options(**options), self.grammars, partial(self.tokenizer.encode_behind, before))
+        asked = restricted(Options.of(options), self.grammars, partial(self.tokenizer.encode_behind, before))
         return Stream(self, tokens, asked, before)
 
     def chat(self, system: str | None = None) -> Chat:

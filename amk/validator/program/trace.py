@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -94,7 +94,6 @@ class _Same:
         return isinstance(other, _Same) and other.program is self.program
 
 
-@lru_cache(maxsize=16)
 def _sites(same: _Same, number: int) -> tuple[Site, ...]:
     program = same.program
     found: list[Site] = []

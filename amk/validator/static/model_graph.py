@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from functools import lru_cache
 from math import prod
 
 from amk.models.graph import Graph, Product
@@ -57,7 +56,6 @@ def ops_of(node: Product) -> tuple[str, ...]:
     return (*staged, f"gemv {node.matrix}", *(() if node.then == "logits" else (taken,)))
 
 
-@lru_cache(maxsize=16)
 def shares(graph: Graph) -> dict[str, str]:
     """The share of the matrix without whose rows a worker may leave an op out."""
     found = {op: share_table(name) for name, node in graph.products.items() for op in ops_of(node)}
@@ -71,7 +69,6 @@ def expected(model: ModelSpec, mode: Mode, headless: bool = False) -> Counter[Ke
     return Counter(_expected(model.graph, model.layers, mode, model.slice is not None, model.has_head, headless))
 
 
-@lru_cache(maxsize=16)
 def _expected(graph: Graph, layers: int, mode: Mode, sliced: bool, head: bool, headless: bool) -> Counter[Key]:
     keys: list[Key] = [("begin", -1), ("finish", -1)]
     ops = [op for node in graph.nodes for op in (ops_of(node) if isinstance(node, Product) else ATTENTION)]
