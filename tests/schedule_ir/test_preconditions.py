@@ -264,6 +264,7 @@ CHANGES: list[tuple[str, Callable[[Document], object]]] = [
     ("host-buffer", of_buffer("prompt", shape=[255])),
     ("host-buffer", of_buffer("h_out", role="constant")),
     ("aligned", of_buffer("ssq", align=1, offset=8)),
+    ("aligned", of_buffer("ssq", align=24, offset=24)),
     ("index", of_buffer("h_mid", shape=[2**31])),
     ("tag", of_buffer("qkv", tag=None, tagged=True)),
     ("tag", of_buffer("logits", tagged=True, tag={"t": 1, "1": 1})),
