@@ -220,7 +220,7 @@ def _operand(p: Place) -> bool:
     return p.dtype("x") == staged and p.has("scales") and (not form.zeros or p.has("sums"))
 
 
-def _taken(p: Place) -> bool:
+def _taker(p: Place) -> bool:
     return bool(p.model.graph.products[p.name].taken_by == p.op.op)
 
 
@@ -405,7 +405,7 @@ RULES: Final[dict[str, Rules]] = {
     "gather": ROUND | _even_rows("counted", "gathered") | {"counts": lambda p: p.plain("counted")},
     "gelu": SUMS
     | {
-        "taken": _taken,
+        "taken": _taker,
         "bias": _biases,
         "activation": lambda p: bool(p.op.tanh) == (p.model.activation == "gelu-tanh"),
         "pairs": lambda p: p.plain("act") or p.model.ffn % 2 == 0,
@@ -478,7 +478,7 @@ RULES: Final[dict[str, Rules]] = {
     | SQUARES
     | PARTS
     | {
-        "taken": _taken,
+        "taken": _taker,
         "pairs": lambda p: p.plain("act") or p.model.ffn % 2 == 0,
         "rows": lambda p: p.plain("act") or p.rows_of("act", 2),
     },
