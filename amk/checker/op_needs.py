@@ -279,15 +279,15 @@ def _room_of_mix(p: Place) -> bool:
 
 
 def _slice_of_outputs(p: Place) -> int:
-    """Outputs of a worker of a head; 0 if the slices are not equal."""
+    """Outputs of a worker of a head; -1 if the slices are not equal."""
     size, rest = divmod(p.model.heads // p.model.kv_heads * p.model.head_dim, p.schedule.kv.splits)
-    return 0 if rest else size
+    return -1 if rest else size
 
 
 def _pieces_of_slice(p: Place) -> bool:
     size = _slice_of_outputs(p)
     piece = gcd(size, p.model.head_dim, LARGEST_PIECE)
-    return size > 0 and piece >= SMALLEST_PIECE and size <= MOST_PIECES * piece
+    return size >= 0 and piece >= SMALLEST_PIECE and size <= MOST_PIECES * piece
 
 
 def _runs_of_blocks(p: Place) -> bool:
@@ -444,7 +444,7 @@ RULES: Final[dict[str, Rules]] = {
     },
     "prefetch_cache": {"block": lambda p: 2 * p.schedule.kv.block * p.model.head_dim < WORD_LIMIT},
     "reduce_splits": {
-        "slices": lambda p: _slice_of_outputs(p) > 0,
+        "slices": lambda p: _slice_of_outputs(p) >= 0,
         "pieces": _pieces_of_slice,
         "fetches": lambda p: p.fetch("split_partial") == 4,
         "pairs": lambda p: p.plain("attn") or p.dtype("attn") == "bf16",

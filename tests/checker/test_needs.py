@@ -5,20 +5,25 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
 
+import numpy as np
 import pytest
 
 from amk.adversary.edits import Json, steps
 from amk.adversary.neighbourhood.bases import SMALL_BASES, base
 from amk.checker.certificate import Proof
 from amk.checker.needs import needs_unmet
-from amk.checker.op_needs import RULES
+from amk.checker.op_needs import RULES, Facts, Place, fails
 from amk.checker.programs import Rejected
 from amk.schedule_ir.ops import OPS
 from amk.schedule_ir.ops.merge import MergeOp
-from amk.schedule_ir.ops.precondition import LIVE, Need
+from amk.schedule_ir.ops.precondition import LIVE, Need, Site
 from amk.schedule_ir.schedule import Schedule
 from tests.checker.two_evaluators import both, changes, compared
+from tests.schedule_ir.test_preconditions import BASES, sites_of
+from tests.schedule_ir.test_preconditions import base as plan_named
 
 EACH, PARTS = 150, 4
 
@@ -72,6 +77,30 @@ def test_both_decide_alike_after_several_edits(need: str) -> None:
     assert both(schedule) == (frozenset({need}), frozenset({need}))
     with pytest.raises(Rejected, match=f"needs: {need}"):
         Proof(schedule)
+
+
+def place_of(site: Site) -> Place:
+    """The site as the checker's rules read it, of a schedule of which there is no more than its geometry."""
+    geo, op, tables = site.geo, cast(Any, site.op), site.env.tables
+    schedule = SimpleNamespace(
+        model=geo.model, buffers=tuple(geo.buffers.values()), streams=tuple(geo.streams.values()), rows=geo.rows_each,
+        roles=tuple(SimpleNamespace(name=n, first=geo.role_first[n], count=c) for n, c in geo.role_size.items()),
+        kv=SimpleNamespace(block=geo.kv_block, splits=geo.kv_splits, turns=geo.kv_turns), batch=geo.batch,
+        launch=SimpleNamespace(workers=geo.workers), tables={name: list(map(int, c)) for name, c in tables.items()},
+        live=geo.live, tree=geo.tree, headless=geo.headless,
+    )  # fmt: skip
+    chunk = site.chunk if getattr(op, "stream", None) is not None else None
+    return Place(Facts(cast(Any, schedule)), op, range(geo.workers), "n" in site.env.loops, chunk)
+
+
+@pytest.mark.turns(6)
+@pytest.mark.parametrize("name", BASES)
+def test_each_rule_decides_what_the_declared_term_does(name: str) -> None:
+    """Close to a plan, where every term is once false."""
+    for op, _, sites in sites_of(plan_named(name)):
+        for place, site in ((place_of(site), site) for site in sites):
+            for need in type(op).needs:
+                assert fails(place, need.name) == (not np.all(need.holds.value(site))), (op.op, need.name, site)
 
 
 def test_every_declared_need_has_a_rule_and_no_other() -> None:
