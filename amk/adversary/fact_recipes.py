@@ -233,6 +233,17 @@ FACTS = [
         ],
     ),
     Recipe(
+        "misaligned-to-lanes",
+        Mistake.RESOURCES,
+        "fenced",
+        "AMK407",
+        "x lies where its own alignment of 24 puts it, and lanes read 16 bytes at a time",
+        lambda s: [
+            Edit("replace", field_of("buffers", "x", "align")(s), 24),
+            Edit("replace", field_of("buffers", "x", "offset")(s), 648),
+        ],
+    ),
+    Recipe(
         "ring-without-fence",
         Mistake.MISSING_PROXY_FENCE,
         "fenced",

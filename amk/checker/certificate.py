@@ -11,7 +11,7 @@ Accepts if, for two tokens and two layers (why that is enough: (6), `layers`):
     launch of one token, what stands before its loop is over before what it conflicts with behind the loop;
 (7) at every position exactly one (split, warp) reads each row, and the split that appends a row reads it; where
     sequences have positions of their own, what is written at some of one's only is touched by its own workers only;
-(8) all fits the device, at once; (9) what the device code of every op relies on holds (`launch_needs`);
+(8) all fits the device, at once; (9) what the device code of every op relies on holds (`needs`);
 (10) registers hold the token that is meant.
 
 Total: any input yields a verdict; what a short text can multiply has limits. What it takes on trust: README.md.
@@ -34,10 +34,10 @@ from amk.checker.counters import ITEM, MOST, WARP, WEAK, WORKER, Counters
 from amk.checker.epochs import check_epochs
 from amk.checker.footprints import PLACE, READ, WRITE, Footprints
 from amk.checker.layers import short
+from amk.checker.needs import needs_unmet
 from amk.checker.parts import BUFFER, HI, LO, MOVED, VALUE
 from amk.checker.programs import MAX_ITEMS, TOKENS, Rejected, programs_of, require, require_small
 from amk.checker.words import FlagWords, passes
-from amk.schedule_ir.launch_needs import unmet
 from amk.schedule_ir.references import check_references
 from amk.schedule_ir.schedule import Schedule
 
@@ -83,8 +83,8 @@ class Proof:
     def __init__(self, schedule: Schedule) -> None:
         require(not check_references(schedule), "schedule: malformed")
         require_small(schedule)
-        for found in unmet(schedule):
-            require(False, f"needs: {found.need}")
+        for need in needs_unmet(schedule):
+            require(False, f"needs: {need}")
         self.full, self.schedule = schedule, short(_roomy(schedule))
         self.programs = programs_of(self.schedule)
         self.counters = Counters(self.schedule, self.programs)

@@ -7,7 +7,7 @@ first, the last, one that the worker's split owns and one that another owns, and
 Global buffers are numbered as in the schedule, then each worker's part of the caches, one unit per layer and turn
 (`_units` checks that the rows are its own), then its shared memory, arrays that overlap as one. Reads of constants are
 left out: nothing writes them, and they are where an op means the constant that its field is named after
-(`references`, `launch_needs`).
+(`references`, `needs`).
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ of it for one schedule that is well-formed (references.py), by evaluating data: 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from math import lcm
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -130,7 +131,7 @@ def _buffers(schedule: Schedule) -> Iterator[Unmet]:
     for i, buffer in enumerate(schedule.buffers):
         if buffer.name not in used:
             continue
-        if buffer.space == "shared" and (buffer.offset or 0) % max(buffer.align, _alignment(buffer, schedule)):
+        if buffer.space == "shared" and (buffer.offset or 0) % lcm(buffer.align, _alignment(buffer, schedule)):
             yield Unmet(("buffers", i, "offset"), "aligned", f"'{buffer.name}' begins at a multiple of its alignment")
         if buffer.space == "global" and buffer.name not in FAR | sources and buffer.elements >= INDEX:
             yield Unmet(("buffers", i, "shape"), "index", f"elements of '{buffer.name}' are counted in 32 bits")

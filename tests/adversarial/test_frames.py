@@ -11,7 +11,6 @@ import pytest
 from amk.adversary.cases import RECIPES, make_case
 from amk.adversary.edits import steps
 from amk.checker import facts
-from amk.schedule_ir.launch_needs import Unmet
 from tests.adversarial import random_frames
 from tests.adversarial.layouts import token_loop
 from tests.adversarial.random_frames import FRAME_BASES, base, drawn, looked_at, ops
@@ -66,8 +65,8 @@ def test_a_hole_is_told(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without what refuses it. Nothing else does, so these are cases of that alone."""
     case = make_case(next(recipe for recipe in RECIPES if recipe.name == name))
     assert looked_at(deepcopy(case["schedule"])) == ("refused", "")
-    unmet: list[Unmet] = []
+    unmet: list[str] = []
     monkeypatch.setattr(facts, "check_registers", lambda *_: None)
-    monkeypatch.setattr("amk.checker.certificate.unmet", lambda _: unmet)
+    monkeypatch.setattr("amk.checker.certificate.needs_unmet", lambda _: unmet)
     verdict, wrong = random_frames.looked_at(case["schedule"])
     assert verdict == "accepted" and wrong.startswith(("state ", "tokens ")), wrong

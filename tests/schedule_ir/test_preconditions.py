@@ -150,8 +150,8 @@ def other_ops(op: Op, geo: Geometry) -> Iterator[Op]:
             yield from (op.model_copy(update={key: name}) for name in (None, *names))
 
 
-def refused(schedule: Schedule) -> Iterator[str]:
-    """The needs of ops that some change refuses."""
+def sites_of(schedule: Schedule) -> Iterator[tuple[Op, Site, list[Site]]]:
+    """An op of each kind, where it stands, and sites close to that."""
     geo, plain = schedule.geometry(), {name: np.array(column) for name, column in schedule.tables.items()}
     # an op may be changed to one whose columns are divided
     tables = dict.fromkeys((f"{K_SPLIT}.first", f"{K_SPLIT}.count", f"{K_SPLIT}.index"), plain["hidden.count"]) | plain
@@ -160,9 +160,14 @@ def refused(schedule: Schedule) -> Iterator[str]:
     for op in {step.op.op: step.op for program in schedule.programs for step in steps_of(program.body)}.values():
         sites = [Site(op, few, other) for other in other_geometries(op, geo)]
         sites += [Site(other, few, each) for other in other_ops(op, geo) for each in (geo, replace(geo, batch=2))]
-        sites += [Site(op, many, geo), Site(op, replace(few, loops={"l": 0}), geo)]
+        yield op, Site(op, few, geo), [*sites, Site(op, many, geo), Site(op, replace(few, loops={"l": 0}), geo)]
+
+
+def refused(schedule: Schedule) -> Iterator[str]:
+    """The needs of ops that some change refuses."""
+    for op, here, sites in sites_of(schedule):
         for need in type(op).needs:
-            assert np.all(need.holds.value(Site(op, few, geo)))
+            assert np.all(need.holds.value(here))
             if not all(np.all(need.holds.value(site)) for site in sites):
                 yield f"{op.op}.{need.name}"
 
@@ -264,6 +269,7 @@ CHANGES: list[tuple[str, Callable[[Document], object]]] = [
     ("host-buffer", of_buffer("prompt", shape=[255])),
     ("host-buffer", of_buffer("h_out", role="constant")),
     ("aligned", of_buffer("ssq", align=1, offset=8)),
+    ("aligned", of_buffer("ssq", align=24, offset=24)),
     ("index", of_buffer("h_mid", shape=[2**31])),
     ("tag", of_buffer("qkv", tag=None, tagged=True)),
     ("tag", of_buffer("logits", tagged=True, tag={"t": 1, "1": 1})),

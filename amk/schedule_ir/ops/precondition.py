@@ -92,7 +92,7 @@ class Term:
         return self._with(other, operator.floordiv, "/")
 
     def __mod__(self, other: Term | int) -> Term:
-        return self._with(other, operator.mod, "%")
+        return self._with(other, _rest, "%")
 
     def __lt__(self, other: Term | int) -> Term:
         return self._with(other, operator.lt, "<")
@@ -129,6 +129,11 @@ class Need(NamedTuple):
 
 def _literal(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool | np.bool_) else str(value)
+
+
+def _rest(value: Any, unit: int) -> Any:
+    """Of a division; all of the value where nothing divides it."""
+    return value % unit if unit else value
 
 
 def number(value: int) -> Term:
