@@ -87,8 +87,8 @@ def run(arguments: argparse.Namespace) -> int:
     if importlib.util.find_spec("numba") is None:
         raise AmkError(Diagnostic("AMK806", "numba is not installed"), Exit.INPUT)
     from amk.emulator.decode import run as emulated
-    from amk.emulator.footprints import LINE_INFO
     from amk.emulator.machine.machine import Limits
+    from amk.emulator.steps import LINE_INFO
 
     schedule = read_schedule(arguments.schedule)[0]
     rows = arguments.tokens * schedule.rows

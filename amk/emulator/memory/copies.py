@@ -7,6 +7,7 @@ from amk.emulator.memory.access import effect, located, sure, writable
 from amk.emulator.memory.cells import at, byte_at, byte_to, to
 from amk.emulator.memory.happens_before import bulk_started, committed, copied, copy_over, groups_over
 from amk.emulator.memory.mbarriers import changed
+from amk.emulator.memory.notes import COPIED, note
 from amk.emulator.memory.state import (
     AGENTS,
     AN_MBARRIER,
@@ -120,6 +121,7 @@ def bulk_copy(grid: int, warp: int, pc: int, mask: int, block: int) -> None:
             byte_to(at(grid, UNDEFINED_BYTES), byte, 1)
         touch(grid, warp, pc, COPIED_FROM, source, size)
         touch(grid, warp, pc, COPIED_TO, destination, size)
+        note(grid, warp, pc, COPIED, lane, barrier, size, destination)
         behind_fence(grid, warp, pc, lane, source, size, False)
         behind_fence(grid, warp, pc, lane, destination, size, True)
         bulk_started(grid, warp, pc, lane, source, destination, size)
