@@ -18,11 +18,11 @@ from amk.schedule_ir.ops.refill import RefillOp
 FILLS, WAITS = "fills", "waits"
 
 
-def fill(slot: int, size: int) -> str:
+def filled(slot: int | str, size: int) -> str:
     return f"fills slot {slot} with {size:,} bytes"
 
 
-def wait(slot: int, number: int) -> str:
+def waited_fill(slot: int | str, number: int) -> str:
     return f"waits for fill {number} of slot {slot}"
 
 
@@ -59,7 +59,7 @@ class RingSteps:
         """The fills of these slots, counted through all turns, as far as there are chunks."""
         numbers = numbers[: self.left]
         self.left -= len(numbers)
-        return [fill(number % self.stream.slots, self.stream.chunk_bytes) for number in numbers]
+        return [filled(number % self.stream.slots, self.stream.chunk_bytes) for number in numbers]
 
     def _product(self, op: GemvOp, env: Env) -> None:
         lo, hi, _ = op.share(env, self.geometry)
@@ -67,7 +67,7 @@ class RingSteps:
         if not ahead:
             self.fills += self._asked(range(self.drains, self.drains + min(slots, hi - lo)))
         for remaining in reversed(range(hi - lo)):
-            self.waits.append(wait(self.drains % slots, self.drains // slots + 1))
+            self.waits.append(waited_fill(self.drains % slots, self.drains // slots + 1))
             self.drains += 1
             if remaining < op.deferred - self.owed:
                 self.owed += 1

@@ -21,8 +21,8 @@ from typing import Literal
 
 from amk.emulator.memory import state
 from amk.emulator.ptx import isa
-from amk.emulator.ptx.comparisons import Comparison, comparisons
-from amk.emulator.ring_steps import FILLS, WAITS, RingSteps
+from amk.emulator.ptx.comparisons import Comparison, Load, comparisons
+from amk.emulator.ring_steps import FILLS, WAITS, RingSteps, filled, waited_fill
 from amk.emulator.steps import COUNTERS, NO_CALL, SHARED, Site, Steps, Touched, Visit
 from amk.lowering.abi import COUNTER_STRIDE, abi, counter_names
 from amk.schedule_ir.expr import Env, Expr
@@ -30,8 +30,6 @@ from amk.schedule_ir.memory import Stream
 
 WORD, HALF = 1 << 32, 1 << 31
 SWAPPED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
-OUTSIDE = -1
-"""Before all steps, or of none of them."""
 Kind = Literal["unscheduled", "unexecuted"]
 
 
@@ -55,8 +53,9 @@ class Difference:
 
 
 def differences(steps: Steps, ended: bool) -> list[Difference]:
-    """Without `ended`, only what was executed is compared. AMK803 if the log of notes was full."""
-    return [one for one in _Schedule(steps, ended).all() if ended or one.kind == "unscheduled"]
+    """Without `ended`, a warp has run its steps up to the last that did something. AMK803 if the log of notes was
+    full."""
+    return list(_Schedule(steps, ended).all())
 
 
 class _Schedule:
@@ -124,7 +123,8 @@ class _Duty:
     """What one run of a step has to do, and what it did.
 
     room: how often it may still do each kind of thing. words: of buffers with tags, by whether they are written.
-    perhaps: what it need not do. awaited: tags that comparisons asked for; accepted: the last tag of each word.
+    perhaps: what it need not do. awaited: tags that comparisons asked for, of the words of a load. accepted: the last
+    tag of each word, and of which load.
     """
 
     expected: Counter[str]
@@ -132,8 +132,8 @@ class _Duty:
     room: Counter[Hashable]
     words: Touched
     perhaps: set[str]
-    awaited: set[int]
-    accepted: dict[tuple[str, int], int]
+    awaited: dict[Load, set[int]]
+    accepted: dict[tuple[str, int], tuple[int, Load]]
     written: set[tuple[str, int]]
 
 
@@ -163,12 +163,16 @@ class _Fill:
     elsewhere: bool = False
 
 
+def _duty() -> _Duty:
+    return _Duty(Counter(), Counter(), Counter(), defaultdict(list), set(), defaultdict(set), {}, set())
+
+
 class _Warp:
     def __init__(self, common: _Schedule, worker: int, warp: int) -> None:
         self.common, self.steps, self.worker, self.warp = common, common.steps, worker, warp
         self.visits = self.steps.visits(worker, warp)
         self.duties = [self._duty(visit) for visit in self.visits]
-        self.outside = _Duty(Counter(), Counter(), Counter(), {}, set(), set(), {}, set())
+        self.outside = _duty()
         self.runs: dict[Site | int, list[int]] = defaultdict(list)
         for number, visit in enumerate(self.visits):
             call = () if visit.number == NO_CALL else (visit.number,)
@@ -176,12 +180,13 @@ class _Warp:
                 self.runs[place].append(number)
         self.now = 0
         self.poll: _Poll | None = None
+        self.blocked: tuple[int, str, int] | None = None
         self.fills: dict[str, list[_Fill]] = defaultdict(list)
         self._expect_of_ring()
 
     def _duty(self, visit: Visit) -> _Duty:
         common, env = self.common, self.steps.env(self.worker, visit)
-        duty = _Duty(Counter(), Counter(), Counter(), defaultdict(list), set(), set(), {}, set())
+        duty = _duty()
         for sites, texts in (
             (visit.places.waits, common.waits(visit, env)), (visit.places.signals, common.signals(visit, env)),
         ):  # fmt: skip
@@ -216,16 +221,21 @@ class _Warp:
         )  # fmt: skip
         for key, _, a, b, c in rows.tolist():
             handlers[key & 255](key >> 8 & 0xFFFFFF, a, b, c)
-        self._end_of_poll(stopped=not self.common.ended)
+        if self.common.ended:
+            self._end_of_poll()
+        else:
+            self._stop()
         for fills in self.fills.values():
             for one in fills:
                 if not self.common.ended and one.copied < one.expected:
                     continue
                 one.duty.executed[_fill_text(one)] += 1
-        for number, duty in enumerate((*self.duties, self.outside)):
-            yield from self._of(self.visits[number] if number < len(self.visits) else None, duty)
+        over = self.common.ended or self.now > 0
+        yield from self._of(None, self.outside, over)
+        for number, (visit, duty) in enumerate(zip(self.visits, self.duties, strict=True)):
+            yield from self._of(visit, duty, self.common.ended or number < self.now)
 
-    def _of(self, visit: Visit | None, duty: _Duty) -> Iterator[Difference]:
+    def _of(self, visit: Visit | None, duty: _Duty, over: bool) -> Iterator[Difference]:
         duty.executed.update(set(_words(duty)))
         op, agent, loops = ("none", self.warp, ()) if visit is None else (
             visit.op.op, visit.agent, tuple(sorted(visit.loops.items()))
@@ -233,7 +243,7 @@ class _Warp:
         for what in sorted(duty.executed - duty.expected):
             yield Difference("unscheduled", what, op, self.worker, agent, loops)
         for what in sorted(duty.expected - duty.executed):
-            if what not in duty.perhaps:
+            if over and what not in duty.perhaps:
                 yield Difference("unexecuted", what, op, self.worker, agent, loops)
 
     def _run(self, place: Site | int, kind: Hashable) -> _Duty:
@@ -285,14 +295,14 @@ class _Warp:
             self._end_of_poll()
             self._of_words(self.steps.step_of[pc], True, buffer, byte).written.add((buffer, word >> 32 & WORD - 1))
 
-    def _loaded(self, pc: int, place: int, content: int, _: int) -> None:
+    def _loaded(self, pc: int, place: int, content: int, part: int) -> None:
         buffer, (byte, _) = self.steps.buffer(place, place + 4, self.worker)
         if buffer == COUNTERS:
             self._look(pc, byte, content % WORD)
         elif buffer in self.common.tags:
             self._end_of_poll()
             duty = self._of_words(self.steps.step_of[pc], False, buffer, byte)
-            duty.accepted[buffer, byte] = content >> 32 & WORD - 1
+            duty.accepted[buffer, byte] = content >> 32 & WORD - 1, (pc, part)
 
     def _look(self, pc: int, byte: int, content: int) -> None:
         poll = self.poll
@@ -306,10 +316,12 @@ class _Warp:
     def _compared(self, pc: int, first: int, second: int, _: int) -> None:
         comparison = self.common.comparisons[pc]
         operands = (first, second) if comparison.side == 0 else (second, first)
-        if comparison.tag:
+        if comparison.loads:
             call = self.steps.step_of[pc]
             runs = [number for number in self.runs.get(call, ()) if number <= self.now]
-            (self.duties[runs[-1]] if runs else self.outside).awaited.add(operands[1] % WORD)
+            duty = self.duties[runs[-1]] if runs else self.outside
+            for load in comparison.loads:
+                duty.awaited[load].add(operands[1] % WORD)
         elif self.poll is not None:
             opcode = self.steps.machine.program.opcodes[pc]
             target, self.poll.over = _target(opcode, comparison, self.poll.content, *operands)
@@ -365,13 +377,22 @@ class _Warp:
         one.copied += size
 
     def _awaited(self, pc: int, place: int, parity: int, over: int) -> None:
-        if not over:
-            return
-        self._end_of_poll()
         slot = self._slot(place)[0]
         number = len(self.fills[slot])
+        if not over:
+            self.blocked = pc, slot, number + ((number - 1) % 2 != parity)
+            return
+        self._end_of_poll()
+        self.blocked = None
         number -= (number - 1) % 2 != parity
-        self._run(self._place(pc), WAITS).executed[f"waits for fill {number} of slot {slot}"] += 1
+        self._run(self._place(pc), WAITS).executed[waited_fill(slot, number)] += 1
+
+    def _stop(self) -> None:
+        """What the warp waited for when the launch stopped counts as a wait."""
+        self._end_of_poll(stopped=True)
+        if self.blocked is not None:
+            pc, slot, number = self.blocked
+            self._run(self._place(pc), WAITS).executed[waited_fill(slot, number)] += 1
 
 
 def _fill_text(one: _Fill) -> str:
@@ -379,18 +400,19 @@ def _fill_text(one: _Fill) -> str:
         return f"copies {one.copied:,} bytes to another place than slot {one.slot}"
     if one.copied != one.expected:
         return f"expects {one.expected:,} bytes in slot {one.slot} and copies {one.copied:,}"
-    return f"fills slot {one.slot} with {one.copied:,} bytes"
+    return filled(one.slot, one.copied)
 
 
 def _words(duty: _Duty) -> Iterator[str]:
     """What was done with words of each buffer."""
     for buffer, tag in duty.written:
         yield tag_written(tag, buffer)
-    for (buffer, _), tag in duty.accepted.items():
-        if tag in duty.awaited:
+    for (buffer, _), (tag, load) in duty.accepted.items():
+        awaited = duty.awaited[load]
+        if tag in awaited:
             yield tag_awaited(tag, buffer)
         else:
-            yield f"takes tag {tag} in {buffer}, awaiting {sorted(duty.awaited) or 'none'}"
+            yield f"takes tag {tag} in {buffer}, awaiting {sorted(awaited) or 'none'}"
 
 
 def _unseen(duty: _Duty, counter: str, poll: _Poll) -> str:
