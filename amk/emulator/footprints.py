@@ -19,7 +19,7 @@ from typing import Literal
 
 from amk.emulator.memory import state
 from amk.emulator.memory.touched import COPIED_TO, WRITE
-from amk.emulator.steps import ABORT, COUNTERS, LOG, NO_CALL, PREFETCH, SHARED, Spans, Steps, Touched, Visit
+from amk.emulator.steps import ABORT, COUNTERS, LOG, NO_CALL, PREFETCH, SHARED, Spans, Steps, Touched, Visit, merged
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.ops.refill import RefillOp
 
@@ -51,17 +51,6 @@ class Mismatch:
 def mismatches(steps: Steps) -> list[Mismatch]:
     """AMK803 if the log of touches was full."""
     return list(_Comparison(steps).all())
-
-
-def merged(spans: Spans) -> Spans:
-    """Ascending, disjoint, not adjacent."""
-    out: Spans = []
-    for lo, hi in sorted(spans):
-        if out and lo <= out[-1][1]:
-            out[-1] = out[-1][0], max(out[-1][1], hi)
-        elif lo < hi:
-            out.append((lo, hi))
-    return out
 
 
 def without(spans: Spans, others: Spans) -> Spans:

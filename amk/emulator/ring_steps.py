@@ -1,8 +1,13 @@
 """What each step does with its warp's ring of weights, as `GemvOp` and `RefillOp` say: fills of slots, waits for them.
 
-Every slot is filled by one bulk copy of the stream's `chunk_bytes`, and fill number n of a slot, counted from 1, is
-awaited by one drain. Slots are drained in turn. Of a stream that runs ahead, as many slots as there are, or chunks of
-the launch, are filled before the first step.
+Slots are drained in turn, and a fill has the stream's `chunk_bytes`. A stream that runs ahead fills as many slots as there
+are, or chunks of the launch, before the first step.
+
+Bulk copies: one for each fill. Fill number n of a slot, counted from 1, is awaited by one drain.
+
+Copies in groups (`cp_async`): one group for each fill and, so that numbers of groups say which are over, an empty one
+where there is nothing to fill. Every drain waits for the group of its fill, as many before the last as the ring has
+slots.
 """
 
 from __future__ import annotations
@@ -16,10 +21,15 @@ from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.ops.refill import RefillOp
 
 FILLS, WAITS = "fills", "waits"
+EMPTY = "commits a group without copies"
 
 
 def filled(slot: int | str, size: int) -> str:
     return f"fills slot {slot} with {size:,} bytes"
+
+
+def waited_group(number: int) -> str:
+    return f"waits for group {number} of copies"
 
 
 def waited_fill(slot: int | str, number: int) -> str:
@@ -74,3 +84,29 @@ class RingSteps:
             elif ahead or remaining >= slots:
                 oldest = self.drains - 1 - self.owed
                 self.fills += self._asked(range(oldest, oldest + 1))
+
+
+class GroupSteps(RingSteps):
+    """groups: committed so far."""
+
+    groups = 0
+
+    def before(self) -> list[str]:
+        return self._groups(range(self.stream.slots), self.stream.slots) if self.stream.run_ahead else []
+
+    def _groups(self, numbers: range, count: int) -> list[str]:
+        """The fills of these slots, and as many groups without copies as make up the count."""
+        fills = self._asked(numbers)
+        self.groups += count
+        return fills + [EMPTY] * (count - len(fills))
+
+    def _product(self, op: GemvOp, env: Env) -> None:
+        lo, hi, _ = op.share(env, self.geometry)
+        slots, ahead = self.stream.slots, self.stream.run_ahead
+        if not ahead:
+            self.fills += self._groups(range(self.drains, self.drains + min(slots, hi - lo)), slots)
+        for remaining in reversed(range(hi - lo)):
+            self.waits.append(waited_group(self.groups - (slots - 1)))
+            more = 1 if ahead or remaining >= slots else 0
+            self.fills += self._groups(range(self.drains, self.drains + more), 1)
+            self.drains += 1

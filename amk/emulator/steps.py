@@ -68,6 +68,17 @@ class Visit:
         return self.places.call
 
 
+def merged(spans: Spans) -> Spans:
+    """Ascending, disjoint, not adjacent."""
+    out: Spans = []
+    for lo, hi in sorted(spans):
+        if out and lo <= out[-1][1]:
+            out[-1] = out[-1][0], max(out[-1][1], hi)
+        elif lo < hi:
+            out.append((lo, hi))
+    return out
+
+
 def _filled(numbers: list[int | None]) -> list[int]:
     """Each number, or the last one before it, or NO_CALL."""
     return list(accumulate(numbers, lambda last, one: last if one is None else one, initial=NO_CALL))[1:]

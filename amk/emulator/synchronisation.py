@@ -1,9 +1,9 @@
 """How every step of a run synchronised, beside what the schedule says of that step.
 
-Property: for each step that a warp ran, these are compared in both directions: additions to counters and their amounts;
+Property: for each step that a warp ran, these are compared in both directions, whatever their order: additions to counters and their amounts;
     waits for counters and their targets; tags that were written, and awaited, by buffer; of a ring of bulk copies, each
     fill of a slot, its expected bytes beside those of its copies, and each wait for a fill, which is told by the parity
-    it waits for and how often the slot has been filled until then.
+    it waits for and how often the slot has been filled until then; groups of small copies likewise.
 Assumes: instructions belong to steps as `steps` says, and synchronise in the order of the text (they are volatile).
     What a wait compares with is what `comparisons` finds. Without any, a wait has the schedule's target if the content
     that ended it has reached that, and none before it had. Words that an op reads only if data say so may be left out.
@@ -22,8 +22,8 @@ from typing import Literal
 from amk.emulator.memory import state
 from amk.emulator.ptx import isa
 from amk.emulator.ptx.comparisons import Comparison, Load, comparisons
-from amk.emulator.ring_steps import FILLS, WAITS, RingSteps, filled, waited_fill
-from amk.emulator.steps import COUNTERS, NO_CALL, SHARED, Site, Steps, Touched, Visit
+from amk.emulator.ring_steps import EMPTY, FILLS, WAITS, GroupSteps, RingSteps, filled, waited_fill, waited_group
+from amk.emulator.steps import COUNTERS, NO_CALL, SHARED, Site, Steps, Touched, Visit, merged
 from amk.lowering.abi import COUNTER_STRIDE, abi, counter_names
 from amk.schedule_ir.expr import Env, Expr
 from amk.schedule_ir.memory import Stream
@@ -66,7 +66,6 @@ class _Schedule:
         self.base, self.names = abi(self.schedule).counter_base, counter_names(self.schedule)
         self.counters = {counter.name: counter for counter in self.schedule.counters}
         self.tags = {b.name: b.tag for b in self.schedule.buffers if b.tagged}
-        self.streams = [stream for stream in self.schedule.streams if stream.full]
         self.comparisons = comparisons(steps.machine.program)
 
     def all(self) -> Iterator[Difference]:
@@ -182,6 +181,8 @@ class _Warp:
         self.poll: _Poll | None = None
         self.blocked: tuple[int, str, int] | None = None
         self.fills: dict[str, list[_Fill]] = defaultdict(list)
+        self.group: list[tuple[int, int]] = []
+        self.groups = 0
         self._expect_of_ring()
 
     def _duty(self, visit: Visit) -> _Duty:
@@ -203,12 +204,13 @@ class _Warp:
         return duty
 
     def _expect_of_ring(self) -> None:
-        for stream in self.common.streams:
+        for stream in self.common.schedule.streams:
             role = self.steps.roles[stream.role]
             if not role.first <= self.warp < role.first + role.count:
                 continue
             ops = [(visit.op, self.steps.env(self.worker, visit)) for visit in self.visits]
-            ring = RingSteps(stream, self.steps.geometry, ops)
+            kind = RingSteps if stream.full else GroupSteps
+            ring = kind(stream, self.steps.geometry, ops)
             self.outside.expected.update(ring.before())
             for duty, (op, env) in zip(self.duties, ops, strict=True):
                 fills, waits = ring.of(op, env)
@@ -218,6 +220,7 @@ class _Warp:
     def differences(self, rows: state.Words) -> Iterator[Difference]:
         handlers = (
             self._added, self._loaded, self._stored, self._compared, self._expected, self._copied, self._awaited,
+            self._copied_small, self._committed, self._groups_awaited,
         )  # fmt: skip
         for key, _, a, b, c in rows.tolist():
             handlers[key & 255](key >> 8 & 0xFFFFFF, a, b, c)
@@ -354,7 +357,7 @@ class _Warp:
     def _slot(self, place: int) -> tuple[str, Stream | None, int]:
         """What an mbarrier is called: the number of this warp's slot; its stream, and where the slot begins."""
         byte = self.steps.buffer(place, place + 8, self.worker)[1][0]
-        for stream in self.common.streams:
+        for stream in (one for one in self.common.schedule.streams if one.full):
             agent = self.warp - self.steps.roles[stream.role].first
             number = (byte - self.steps.offset[stream.full or ""]) / 8 - agent * stream.slots
             if 0 <= number < stream.slots and number == int(number):
@@ -386,6 +389,34 @@ class _Warp:
         self.blocked = None
         number -= (number - 1) % 2 != parity
         self._run(self._place(pc), WAITS).executed[waited_fill(slot, number)] += 1
+
+    def _copied_small(self, _: int, destination: int, size: int, __: int) -> None:
+        byte = self.steps.buffer(destination, destination + size, self.worker)[1][0]
+        self.group.append((byte, byte + size))
+
+    def _committed(self, pc: int, *_: int) -> None:
+        self._end_of_poll()
+        self.groups += 1
+        self._run(self._place(pc), FILLS).executed[self._group()] += 1
+        self.group = []
+
+    def _group(self) -> str:
+        """What the copies of a group fill."""
+        if not self.group:
+            return EMPTY
+        spans = merged(self.group)
+        size = sum(hi - lo for lo, hi in self.group)
+        for stream in self.common.schedule.streams:
+            agent = self.warp - self.steps.roles[stream.role].first
+            slot, rest = divmod(spans[0][0] - self.steps.offset[stream.ring], stream.chunk_bytes)
+            own = 0 <= slot - agent * stream.slots < stream.slots
+            if own and rest == 0 and [hi - lo for lo, hi in spans] == [size]:
+                return filled(slot - agent * stream.slots, size)
+        return f"copies {size:,} bytes to {spans}"
+
+    def _groups_awaited(self, pc: int, pending: int, *_: int) -> None:
+        self._end_of_poll()
+        self._run(self._place(pc), WAITS).executed[waited_group(self.groups - pending)] += 1
 
     def _stop(self) -> None:
         """What the warp waited for when the launch stopped counts as a wait."""

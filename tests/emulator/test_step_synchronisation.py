@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from amk.cli import main
+from amk.commands import emulate
 from amk.emulator.decode import Result, run
 from amk.emulator.machine.machine import Limits
 from amk.emulator.steps import LINE_INFO
@@ -17,6 +20,7 @@ from amk.lowering.stamp import stamped
 from amk.planner.decode import plan
 from amk.planner.formats import BF16
 from amk.planner.settings import FAST
+from amk.report.diagnostic import Exit
 from amk.schedule_ir.schedule import Schedule
 from amk.targets.target import load_target
 from tests.emulator.test_step_footprints import (
@@ -210,3 +214,30 @@ def test_another_tag_is_told() -> None:
     result = edited(TAGGED, (TAGS, r"\1\2;\3\2;\4"))
     assert result.ended
     assert told(result) >= {"unscheduled: takes tag 4 in split_scale, awaiting none: combine"}
+
+
+@pytest.mark.turns(8)
+def test_a_wait_for_an_earlier_group_is_told() -> None:
+    """Slots are filled by groups of copies; the product reads one before its group is over."""
+    result = edited(NAIVE, (r"cp\.async\.wait_group \s*3;", "cp.async.wait_group 4;"))
+    assert result.ended and {one.op for one in result.differences} == {"gemv"}
+    assert "unscheduled: waits for group 0 of copies: gemv" in told(result)
+
+
+@pytest.mark.turns(4)
+def test_the_command_tells_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (file := tmp_path / "tagged.json").write_text(named(TAGGED).model_dump_json())
+    asked = ["emulate", str(file), "--footprints", "--position", "5"]
+    assert main(asked) == Exit.SAFE
+    assert "synchronises as the schedule says" in capsys.readouterr().out
+    assert main([*asked, "--format", "json"]) == Exit.SAFE
+    assert json.loads(capsys.readouterr().out)["synchronisation"] == []
+    unedited = emulate._ptx
+    monkeypatch.setattr(emulate, "_ptx", lambda *options: changed(unedited(*options), (SIGNAL, r"\1\g<2>2;")))
+    expected = "unscheduled: adds 2 to qkv[0,0]: store_rows, worker 0, agent 0, l 0, n 0, t 0"
+    assert main(asked) == Exit.UNSAFE
+    assert expected in capsys.readouterr().err
+    assert main([*asked, "--format", "json"]) == Exit.UNSAFE
+    assert expected in json.dumps(capsys.readouterr())

@@ -241,7 +241,7 @@ def one(grid: int, warp: int, pc: int, mask: int, block: int, guarded: bool) -> 
     elif operation == isa.CP_ASYNC:
         small_copy(grid, warp, pc, mask, block)
     elif operation == isa.CP_COMMIT:
-        commit_small(grid, warp, mask)
+        commit_small(grid, warp, pc, mask)
     elif operation == isa.FENCE and at(grid, RACES):
         proxy_fence(grid, warp, at(at(grid, CODE), COLUMNS * pc + 2), mask)
         fence(grid, warp, at(at(grid, CODE), COLUMNS * pc + 2), mask)

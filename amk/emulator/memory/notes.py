@@ -10,10 +10,11 @@ from amk.emulator.arithmetic.bits import compiled, separate
 from amk.emulator.memory.cells import at, to
 from amk.emulator.memory.state import NOTE_LOG, NOTE_ROOM, NOTES, NOTES_LOST, NOTING, registers_of
 
-ADDED, LOADED, STORED, COMPARED, EXPECTED, COPIED, AWAITED = range(7)
+ADDED, LOADED, STORED, COMPARED, EXPECTED, COPIED, AWAITED, COPIED_SMALL, COMMITTED, GROUPS_AWAITED = range(10)
 """Kinds, with their numbers. ADDED: place, operand, operation of an atomic. LOADED, STORED: place and content of a
 strong access to global memory. COMPARED: both operands. EXPECTED: place of an mbarrier, bytes. COPIED: place of the
-mbarrier, bytes, place of the destination. AWAITED: place of the mbarrier, parity, whether that phase is over."""
+mbarrier, bytes, place of the destination. AWAITED: place of the mbarrier, parity, whether that phase is over.
+COPIED_SMALL: place of the destination, bytes. GROUPS_AWAITED: groups that may be under way behind the wait."""
 NOTE_COLUMNS = 5
 
 
