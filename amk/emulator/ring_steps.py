@@ -1,7 +1,7 @@
 """What each step does with its warp's ring of weights, as `GemvOp` and `RefillOp` say: fills of slots, waits for them.
 
-Slots are drained in turn, and a fill has the stream's `chunk_bytes`. A stream that runs ahead fills as many slots as there
-are, or chunks of the launch, before the first step.
+Slots are drained in turn, and a fill has the stream's `chunk_bytes`. A stream that runs ahead fills
+as many slots as there are, or chunks of the launch, before the first step.
 
 Bulk copies: one for each fill. Fill number n of a slot, counted from 1, is awaited by one drain.
 
@@ -24,15 +24,15 @@ FILLS, WAITS = "fills", "waits"
 EMPTY = "commits a group without copies"
 
 
-def filled(slot: int | str, size: int) -> str:
+def fill_text(slot: int | str, size: int) -> str:
     return f"fills slot {slot} with {size:,} bytes"
 
 
-def waited_group(number: int) -> str:
+def group_wait_text(number: int) -> str:
     return f"waits for group {number} of copies"
 
 
-def waited_fill(slot: int | str, number: int) -> str:
+def fill_wait_text(slot: int | str, number: int) -> str:
     return f"waits for fill {number} of slot {slot}"
 
 
@@ -52,7 +52,7 @@ class RingSteps:
 
     def before(self) -> list[str]:
         """The fills before all steps."""
-        return self._asked(range(self.stream.slots)) if self.stream.run_ahead else []
+        return self._next_fills(range(self.stream.slots)) if self.stream.run_ahead else []
 
     def of(self, op: AnyOp, env: Env) -> tuple[list[str], list[str]]:
         """The fills and waits of the next step."""
@@ -61,29 +61,29 @@ class RingSteps:
             self._product(op, env)
         elif isinstance(op, RefillOp) and op.stream == self.stream.name:
             count = min(op.most, self.owed)
-            self.fills += self._asked(range(self.drains - self.owed, self.drains - self.owed + count))
+            self.fills += self._next_fills(range(self.drains - self.owed, self.drains - self.owed + count))
             self.owed -= count
         return self.fills, self.waits
 
-    def _asked(self, numbers: range) -> list[str]:
+    def _next_fills(self, numbers: range) -> list[str]:
         """The fills of these slots, counted through all turns, as far as there are chunks."""
         numbers = numbers[: self.left]
         self.left -= len(numbers)
-        return [filled(number % self.stream.slots, self.stream.chunk_bytes) for number in numbers]
+        return [fill_text(number % self.stream.slots, self.stream.chunk_bytes) for number in numbers]
 
     def _product(self, op: GemvOp, env: Env) -> None:
         lo, hi, _ = op.share(env, self.geometry)
         slots, ahead = self.stream.slots, self.stream.run_ahead
         if not ahead:
-            self.fills += self._asked(range(self.drains, self.drains + min(slots, hi - lo)))
+            self.fills += self._next_fills(range(self.drains, self.drains + min(slots, hi - lo)))
         for remaining in reversed(range(hi - lo)):
-            self.waits.append(waited_fill(self.drains % slots, self.drains // slots + 1))
+            self.waits.append(fill_wait_text(self.drains % slots, self.drains // slots + 1))
             self.drains += 1
             if remaining < op.deferred - self.owed:
                 self.owed += 1
             elif ahead or remaining >= slots:
                 oldest = self.drains - 1 - self.owed
-                self.fills += self._asked(range(oldest, oldest + 1))
+                self.fills += self._next_fills(range(oldest, oldest + 1))
 
 
 class GroupSteps(RingSteps):
@@ -96,7 +96,7 @@ class GroupSteps(RingSteps):
 
     def _groups(self, numbers: range, count: int) -> list[str]:
         """The fills of these slots, and as many groups without copies as make up the count."""
-        fills = self._asked(numbers)
+        fills = self._next_fills(numbers)
         self.groups += count
         return fills + [EMPTY] * (count - len(fills))
 
@@ -106,7 +106,7 @@ class GroupSteps(RingSteps):
         if not ahead:
             self.fills += self._groups(range(self.drains, self.drains + min(slots, hi - lo)), slots)
         for remaining in reversed(range(hi - lo)):
-            self.waits.append(waited_group(self.groups - (slots - 1)))
+            self.waits.append(group_wait_text(self.groups - (slots - 1)))
             more = 1 if ahead or remaining >= slots else 0
             self.fills += self._groups(range(self.drains, self.drains + more), 1)
             self.drains += 1

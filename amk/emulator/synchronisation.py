@@ -1,9 +1,9 @@
 """How every step of a run synchronised, beside what the schedule says of that step.
 
-Property: for each step that a warp ran, these are compared in both directions, whatever their order: additions to counters and their amounts;
-    waits for counters and their targets; tags that were written, and awaited, by buffer; of a ring of bulk copies, each
-    fill of a slot, its expected bytes beside those of its copies, and each wait for a fill, which is told by the parity
-    it waits for and how often the slot has been filled until then; groups of small copies likewise.
+Property: for each step that a warp ran, these are compared in both directions, whatever their order: additions to
+    counters and their amounts; waits for counters and their targets; tags that were written, and awaited, by buffer; of
+    a ring of bulk copies, each fill of a slot, its expected bytes beside those of its copies, and each wait for a fill,
+    which is told by the parity it waits for and how often the slot has been filled until then; groups of small copies.
 Assumes: instructions belong to steps as `steps` says, and synchronise in the order of the text (they are volatile).
     What a wait compares with is what `comparisons` finds. Without any, a wait has the schedule's target if the content
     that ended it has reached that, and none before it had. Words that an op reads only if data say so may be left out.
@@ -22,7 +22,16 @@ from typing import Literal
 from amk.emulator.memory import state
 from amk.emulator.ptx import isa
 from amk.emulator.ptx.comparisons import Comparison, Load, comparisons
-from amk.emulator.ring_steps import EMPTY, FILLS, WAITS, GroupSteps, RingSteps, filled, waited_fill, waited_group
+from amk.emulator.ring_steps import (
+    EMPTY,
+    FILLS,
+    WAITS,
+    GroupSteps,
+    RingSteps,
+    fill_text,
+    fill_wait_text,
+    group_wait_text,
+)
 from amk.emulator.steps import COUNTERS, NO_CALL, SHARED, Site, Steps, Touched, Visit, merged
 from amk.lowering.abi import COUNTER_STRIDE, abi, counter_names
 from amk.schedule_ir.expr import Env, Expr
@@ -90,30 +99,30 @@ class _Schedule:
 
     def waits(self, visit: Visit, env: Env) -> list[str]:
         waits = visit.step.waits
-        return [waited(self.counter(w.counter, w.index, env), int(env.eval(w.at_least)), w.compare) for w in waits]
+        return [wait_text(self.counter(w.counter, w.index, env), int(env.eval(w.at_least)), w.compare) for w in waits]
 
     def signals(self, visit: Visit, env: Env) -> list[str]:
         """An amount of 0 is no signal, and has an empty text."""
         found = []
         for signal in visit.step.signals:
             amount = int(env.eval(signal.add)) % WORD
-            found.append(added(self.counter(signal.counter, signal.index, env), amount) if amount else "")
+            found.append(addition_text(self.counter(signal.counter, signal.index, env), amount) if amount else "")
         return found
 
 
-def waited(counter: str, target: int, compare: str = ">=") -> str:
+def wait_text(counter: str, target: int, compare: str = ">=") -> str:
     return f"waits for {counter} {compare} {target % WORD}"
 
 
-def added(counter: str, amount: int) -> str:
+def addition_text(counter: str, amount: int) -> str:
     return f"adds {amount} to {counter}"
 
 
-def tag_written(tag: int, buffer: str) -> str:
+def tag_write_text(tag: int, buffer: str) -> str:
     return f"writes tag {tag} to {buffer}"
 
 
-def tag_awaited(tag: int, buffer: str) -> str:
+def tag_wait_text(tag: int, buffer: str) -> str:
     return f"awaits tag {tag} in {buffer}"
 
 
@@ -133,7 +142,7 @@ class _Duty:
     perhaps: set[str]
     awaited: dict[Load, set[int]]
     accepted: dict[tuple[str, int], tuple[int, Load]]
-    written: set[tuple[str, int]]
+    tags_written: set[tuple[str, int]]
 
 
 @dataclass
@@ -198,7 +207,7 @@ class _Warp:
         for (writes, buffer), spans in self.steps.declared(self.worker, visit).items():
             if (expr := common.tags.get(buffer)) is not None:
                 duty.words[writes, buffer] = spans
-                text = (tag_written if writes else tag_awaited)(int(env.eval(expr)) % WORD, buffer)
+                text = (tag_write_text if writes else tag_wait_text)(int(env.eval(expr)) % WORD, buffer)
                 duty.expected[text] = 1
                 duty.perhaps |= {text} if not writes and buffer in optional else set()
         return duty
@@ -232,7 +241,7 @@ class _Warp:
             for one in fills:
                 if not self.common.ended and one.copied < one.expected:
                     continue
-                one.duty.executed[_fill_text(one)] += 1
+                one.duty.executed[_executed_fill(one)] += 1
         over = self.common.ended or self.now > 0
         yield from self._of(None, self.outside, over)
         for number, (visit, duty) in enumerate(zip(self.visits, self.duties, strict=True)):
@@ -287,7 +296,7 @@ class _Warp:
         if buffer == COUNTERS:
             self._end_of_poll()
             counter, at = self.common.counter_at(byte), self._place(pc)
-            text = added(counter, operand % WORD)
+            text = addition_text(counter, operand % WORD)
             self._run(at, at).executed[text if operation == isa.A_ADD else f"changes {counter}, not by adding"] += 1
 
     def _stored(self, pc: int, place: int, word: int, _: int) -> None:
@@ -296,7 +305,7 @@ class _Warp:
             self._run(self._place(pc), None).executed[f"stores to {self.common.counter_at(byte)}"] += 1
         elif buffer in self.common.tags:
             self._end_of_poll()
-            self._of_words(self.steps.step_of[pc], True, buffer, byte).written.add((buffer, word >> 32 & WORD - 1))
+            self._of_words(self.steps.step_of[pc], True, buffer, byte).tags_written.add((buffer, word >> 32 & WORD - 1))
 
     def _loaded(self, pc: int, place: int, content: int, part: int) -> None:
         buffer, (byte, _) = self.steps.buffer(place, place + 4, self.worker)
@@ -388,7 +397,7 @@ class _Warp:
         self._end_of_poll()
         self.blocked = None
         number -= (number - 1) % 2 != parity
-        self._run(self._place(pc), WAITS).executed[waited_fill(slot, number)] += 1
+        self._run(self._place(pc), WAITS).executed[fill_wait_text(slot, number)] += 1
 
     def _copied_small(self, _: int, destination: int, size: int, __: int) -> None:
         byte = self.steps.buffer(destination, destination + size, self.worker)[1][0]
@@ -411,37 +420,37 @@ class _Warp:
             slot, rest = divmod(spans[0][0] - self.steps.offset[stream.ring], stream.chunk_bytes)
             own = 0 <= slot - agent * stream.slots < stream.slots
             if own and rest == 0 and [hi - lo for lo, hi in spans] == [size]:
-                return filled(slot - agent * stream.slots, size)
+                return fill_text(slot - agent * stream.slots, size)
         return f"copies {size:,} bytes to {spans}"
 
     def _groups_awaited(self, pc: int, pending: int, *_: int) -> None:
         self._end_of_poll()
-        self._run(self._place(pc), WAITS).executed[waited_group(self.groups - pending)] += 1
+        self._run(self._place(pc), WAITS).executed[group_wait_text(self.groups - pending)] += 1
 
     def _stop(self) -> None:
         """What the warp waited for when the launch stopped counts as a wait."""
         self._end_of_poll(stopped=True)
         if self.blocked is not None:
             pc, slot, number = self.blocked
-            self._run(self._place(pc), WAITS).executed[waited_fill(slot, number)] += 1
+            self._run(self._place(pc), WAITS).executed[fill_wait_text(slot, number)] += 1
 
 
-def _fill_text(one: _Fill) -> str:
+def _executed_fill(one: _Fill) -> str:
     if one.elsewhere:
         return f"copies {one.copied:,} bytes to another place than slot {one.slot}"
     if one.copied != one.expected:
         return f"expects {one.expected:,} bytes in slot {one.slot} and copies {one.copied:,}"
-    return filled(one.slot, one.copied)
+    return fill_text(one.slot, one.copied)
 
 
 def _words(duty: _Duty) -> Iterator[str]:
     """What was done with words of each buffer."""
-    for buffer, tag in duty.written:
-        yield tag_written(tag, buffer)
+    for buffer, tag in duty.tags_written:
+        yield tag_write_text(tag, buffer)
     for (buffer, _), (tag, load) in duty.accepted.items():
         awaited = duty.awaited[load]
         if tag in awaited:
-            yield tag_awaited(tag, buffer)
+            yield tag_wait_text(tag, buffer)
         else:
             yield f"takes tag {tag} in {buffer}, awaiting {sorted(awaited) or 'none'}"
 
@@ -458,13 +467,13 @@ def _unseen(duty: _Duty, counter: str, poll: _Poll) -> str:
     return f"goes on at {poll.content} of {counter}{refused}"
 
 
-def _target(opcode: str, comparison: Comparison, content: int, looked: int, fixed: int) -> tuple[str, bool]:
-    """What a comparison asks of the content, and whether that holds. looked: the operand that depends on the content;
-    the other one is fixed."""
+def _target(opcode: str, comparison: Comparison, content: int, dependent: int, constant: int) -> tuple[str, bool]:
+    """What a comparison asks of the content, and whether that holds. dependent, constant: the operand that depends on
+    the content, and the other one."""
     _, relation, kind = opcode.split(".")[:3]
     relation = SWAPPED.get(relation, relation) if comparison.side else relation
-    shift = content - looked if comparison.sign > 0 else content + looked
-    bound = shift + fixed if comparison.sign > 0 else shift - fixed
+    shift = content - dependent if comparison.sign > 0 else content + dependent
+    bound = shift + constant if comparison.sign > 0 else shift - constant
     relation = SWAPPED.get(relation, relation) if comparison.sign < 0 else relation
     if relation in ("eq", "ne"):
         return f"== {bound % WORD}", (content - bound) % WORD == 0

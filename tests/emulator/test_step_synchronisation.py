@@ -81,7 +81,7 @@ def lowered(name: str, pattern: str, new: str) -> Result:
     return ran_as(schedule, text, ptx)
 
 
-def told(result: Result) -> set[str]:
+def report(result: Result) -> set[str]:
     """What differs, and the op of its step."""
     return {f"{one.kind}: {one.what}: {one.op}" for one in result.differences}
 
@@ -104,7 +104,7 @@ TAGS = r"(setp\.eq\.s32 \s*%p\d+, (%r\d+), )%r\d+;(\s*setp\.eq\.s32 \s*%p\d+, \2
 def test_another_amount_is_told(name: str, op: str) -> None:
     result = edited(name, (SIGNAL, r"\1\g<2>2;"))
     assert result.ended
-    assert told(result) == {
+    assert report(result) == {
         f"{kind} {amount} to qkv[{layer},0]: {op}"
         for kind, amount in (("unscheduled: adds", 2), ("unexecuted: adds", 1))
         for layer in range(2)
@@ -116,11 +116,13 @@ def test_another_amount_is_told(name: str, op: str) -> None:
 def test_another_counter_is_told() -> None:
     """Of a signal, where the kernel hangs; of signals and waits that agree, where it ends."""
     result = edited(TAGGED, (SIGNAL, r"\1+128\g<2>1;"))
-    assert not result.ended and "unscheduled: adds 1 to qkv[1,0]: store_rows" in told(result)
+    assert not result.ended and "unscheduled: adds 1 to qkv[1,0]: store_rows" in report(result)
     result = lowered(TAGGED, r"7 \+ c\.l", "2 + c.l")
     assert result.ended and not result.faults
-    assert {"unscheduled: adds 1 to split[0,0]: signal", "unexecuted: adds 1 to attn[0]: signal"} <= told(result)
-    assert {"unscheduled: waits for split[0,0] >= 4: wait", "unexecuted: waits for attn[0] >= 4: wait"} <= told(result)
+    assert {"unscheduled: adds 1 to split[0,0]: signal", "unexecuted: adds 1 to attn[0]: signal"} <= report(result)
+    assert {"unscheduled: waits for split[0,0] >= 4: wait", "unexecuted: waits for attn[0] >= 4: wait"} <= report(
+        result
+    )
 
 
 @pytest.mark.turns(8)
@@ -129,12 +131,12 @@ def test_another_target_is_told(name: str) -> None:
     """A target one lower; one higher, where the kernel hangs, and where two are added, where it ends."""
     result = edited(name, (TARGET, r"\1-2;"))
     assert result.ended
-    assert {"unscheduled: waits for qkv[1,0] >= 7: wait", "unexecuted: waits for qkv[1,0] >= 8: wait"} <= told(result)
+    assert {"unscheduled: waits for qkv[1,0] >= 7: wait", "unexecuted: waits for qkv[1,0] >= 8: wait"} <= report(result)
     assert {(one.op, one.agent) for one in result.differences} == {("wait", 0)}
     result = edited(name, (TARGET, r"\g<1>0;"))
-    assert not result.ended and told(result) == {"unscheduled: waits for qkv[0,0] >= 5: wait"}
+    assert not result.ended and report(result) == {"unscheduled: waits for qkv[0,0] >= 5: wait"}
     result = edited(name, (SIGNAL, r"\1\g<2>2;"), (TARGET, r"\g<1>0;"))
-    assert result.ended and "unscheduled: waits for qkv[1,0] >= 9: wait" in told(result)
+    assert result.ended and "unscheduled: waits for qkv[1,0] >= 9: wait" in report(result)
 
 
 @pytest.mark.turns(8)
@@ -148,7 +150,7 @@ def test_a_target_that_is_higher_than_the_schedules_is_told() -> None:
         wait["at_least"]["1"] -= 1
     result = ran_as(Schedule.model_validate_json(json.dumps(data)), text, ptx)
     assert of_attn and result.ended and not result.faults
-    assert {"unscheduled: waits for attn[0] >= 4: wait", "unexecuted: waits for attn[0] >= 3: wait"} <= told(result)
+    assert {"unscheduled: waits for attn[0] >= 4: wait", "unexecuted: waits for attn[0] >= 3: wait"} <= report(result)
 
 
 @pytest.mark.turns(8)
@@ -156,11 +158,11 @@ def test_signals_and_waits_that_are_left_out_or_repeated_are_told() -> None:
     signal = r"(if \(c\.lane == 0\) amk::sync::signal_relaxed\(globals\.counters \+ \(7 \+ c\.l\) \* 32, 1\);)"
     wait = r"if \(c\.lane == 0\) amk::sync::wait_hint\(dog, c\.warp, 7 [^;]*;"
     result = lowered(TAGGED, signal, r"\1 \1")
-    assert result.ended and told(result) == {f"unscheduled: adds 1 to attn[{layer}]: signal" for layer in range(2)}
+    assert result.ended and report(result) == {f"unscheduled: adds 1 to attn[{layer}]: signal" for layer in range(2)}
     result = lowered(TAGGED, signal, "")
-    assert not result.ended and told(result) == {"unexecuted: adds 1 to attn[0]: signal"}
+    assert not result.ended and report(result) == {"unexecuted: adds 1 to attn[0]: signal"}
     result = lowered(TAGGED, wait, "")
-    assert result.ended and told(result) == {
+    assert result.ended and report(result) == {
         f"unexecuted: waits for attn[{layer}] >= {target}: wait" for layer in range(2) for target in (4, 8)
     }
 
@@ -170,14 +172,14 @@ def test_half_of_a_copy_is_told() -> None:
     """Before all steps and in a product, with a copy that matches; with one that does not the kernel hangs."""
     result = edited(TAGGED, (FILL + COPY, r"\g<1>256;\g<2>256\3"))
     assert result.ended
-    assert told(result) == {
+    assert report(result) == {
         "unscheduled: fills slot 0 with 256 bytes: none", "unexecuted: fills slot 0 with 512 bytes: none",
     }  # fmt: skip
     result = edited(TAGGED, (DRAIN + FILL + COPY, r"\1\g<2>256;\g<3>256\4"))
     assert result.ended and {one.op for one in result.differences} == {"gemv"}
     assert {one.what.partition(" with ")[2] for one in result.differences} == {"256 bytes", "512 bytes"}
     result = edited(TAGGED, (FILL, r"\g<1>256;"))
-    assert not result.ended and "unscheduled: expects 256 bytes in slot 0 and copies 512: none" in told(result)
+    assert not result.ended and "unscheduled: expects 256 bytes in slot 0 and copies 512: none" in report(result)
 
 
 @pytest.mark.turns(8)
@@ -193,7 +195,7 @@ def test_a_flipped_parity_is_told() -> None:
     result = ran_as(schedule, text, changed(ptx, (PARITY, OF_WARP_0)), tokens=1)
     assert result.ended
     assert {(one.op, one.agent) for one in result.differences} == {("gemv", 0)}
-    assert {"unscheduled: waits for fill 0 of slot 0: gemv", "unexecuted: waits for fill 1 of slot 0: gemv"} <= told(
+    assert {"unscheduled: waits for fill 0 of slot 0: gemv", "unexecuted: waits for fill 1 of slot 0: gemv"} <= report(
         result
     )
     result = edited(TAGGED, (PARITY, OF_WARP_0))
@@ -206,14 +208,14 @@ def test_another_tag_is_told() -> None:
     result = lowered(TAGGED, r"(b_h_mid, static_cast<amk::u32>\()1", r"\g<1>5")
     assert result.ended and not result.faults
     assert {"unscheduled: writes tag 5 to h_mid: add_residual", "unexecuted: writes tag 1 to h_mid: add_residual"} <= (
-        told(result)
+        report(result)
     )
     assert {"unscheduled: awaits tag 8 in h_mid: stage_norm", "unexecuted: awaits tag 4 in h_mid: stage_norm"} <= (
-        told(result)
+        report(result)
     )
     result = edited(TAGGED, (TAGS, r"\1\2;\3\2;\4"))
     assert result.ended
-    assert told(result) >= {"unscheduled: takes tag 4 in split_scale, awaiting none: combine"}
+    assert report(result) >= {"unscheduled: takes tag 4 in split_scale, awaiting none: combine"}
 
 
 @pytest.mark.turns(8)
@@ -221,7 +223,7 @@ def test_a_wait_for_an_earlier_group_is_told() -> None:
     """Slots are filled by groups of copies; the product reads one before its group is over."""
     result = edited(NAIVE, (r"cp\.async\.wait_group \s*3;", "cp.async.wait_group 4;"))
     assert result.ended and {one.op for one in result.differences} == {"gemv"}
-    assert "unscheduled: waits for group 0 of copies: gemv" in told(result)
+    assert "unscheduled: waits for group 0 of copies: gemv" in report(result)
 
 
 @pytest.mark.turns(4)
