@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from amk.emulator.footprints import Mismatch
     from amk.emulator.machine.machine import Order
     from amk.emulator.machine.report import Fault as EmulatedFault
+    from amk.emulator.synchronisation import Difference
 
 ROUNDING = 2.0**-7
 """Largest difference of logits, relative to the largest logit, that counts as rounding: one step of bf16. A sum that
@@ -56,7 +57,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--ptx", type=Path, metavar="FILE", help="run this PTX instead of compiling the schedule")
     what.add_argument(
-        "--footprints", action="store_true", help="compare the bytes that each step touches with what its op declares"
+        "--footprints",
+        action="store_true",
+        help="compare what each step touches with what its op declares, and how it synchronises with the schedule",
     )
     parser.add_argument(
         "--emit-ptx", type=Path, metavar="FILE", help="write the PTX that runs, whose lines faults name"
@@ -87,8 +90,8 @@ def run(arguments: argparse.Namespace) -> int:
     if importlib.util.find_spec("numba") is None:
         raise AmkError(Diagnostic("AMK806", "numba is not installed"), Exit.INPUT)
     from amk.emulator.decode import run as emulated
-    from amk.emulator.footprints import LINE_INFO
     from amk.emulator.machine.machine import Limits
+    from amk.emulator.steps import LINE_INFO
 
     schedule = read_schedule(arguments.schedule)[0]
     rows = arguments.tokens * schedule.rows
@@ -134,7 +137,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise AmkError(Diagnostic("AMK805", message), Exit.UNSAFE) from fault
     difference = float(np.abs(logits - result.logits).max() / max(float(np.abs(logits).max()), 1e-30))
     what = "keys and values" if schedule.headless else "logits" if schedule.model.has_head else "hidden states"
-    _print(arguments.format, result, difference, what)
+    _print(arguments.format, result, difference, what, arguments.footprints)
     if tokens.tolist() != result.tokens.reshape(-1).tolist() or not difference <= ROUNDING:
         message = f"tokens {result.tokens.reshape(-1).tolist()}, the interpreter's are {tokens.tolist()}"
         facts = (shown(f"{what} differ by {difference:.2e} of the largest, {ROUNDING:.0e} counts as rounding"),)
@@ -162,9 +165,10 @@ def _ptx(schedule: Schedule, text: str, *options: str) -> str:
     return compile_ptx(text, schedule.target.arch, options=(*DEFAULT_OPTIONS, *options))
 
 
-def beyond(result: Result) -> list[Mismatch]:
-    """What a step touched and does not declare, or declares to write and did not; a read may be left out."""
-    return [mismatch for mismatch in result.mismatches if mismatch.kind != "unread"]
+def beyond(result: Result) -> list[Mismatch | Difference]:
+    """What a step touched and does not declare, or declares to write and did not; a read may be left out. Then how it
+    synchronised otherwise than the schedule says."""
+    return [*(mismatch for mismatch in result.mismatches if mismatch.kind != "unread"), *result.differences]
 
 
 def weights(schedule: Schedule, where: str) -> TensorSource:
@@ -283,10 +287,10 @@ def _with_counters(text: str, schedule: Schedule) -> str:
 
 
 def _wrong(result: Result, schedule: Schedule) -> AmkError:
-    """AMK804 with the first faults; AMK803 if all that is wrong is that a limit was reached."""
-    lines = tuple(
-        shown(_with_counters(str(fault), schedule)) for fault in [*result.faults, *beyond(result)][:MOST_FAULTS]
-    )
+    """AMK804 with the first faults, and the first that steps did otherwise than the schedule says; AMK803 if all that
+    is wrong is that a limit was reached."""
+    first = [*result.faults[:MOST_FAULTS], *beyond(result)[:MOST_FAULTS]]
+    lines = tuple(shown(_with_counters(str(fault), schedule)) for fault in first)
     if result.faults and all(fault.kind == "limit" for fault in result.faults):
         return AmkError(Diagnostic("AMK803", result.faults[0].message), Exit.UNKNOWN)
     kinds: list[str] = list(dict.fromkeys([f.kind for f in result.faults] + [m.kind for m in beyond(result)]))
@@ -294,7 +298,7 @@ def _wrong(result: Result, schedule: Schedule) -> AmkError:
     return AmkError(Diagnostic("AMK804", message, facts=lines), Exit.UNSAFE)
 
 
-def _print(form: str, result: Result, difference: float, what: str) -> None:
+def _print(form: str, result: Result, difference: float, what: str, by_step: bool) -> None:
     if form == "json":
         faults: list[EmulatedFault] = result.faults
         print_json(
@@ -305,6 +309,7 @@ def _print(form: str, result: Result, difference: float, what: str) -> None:
                 f"{what.replace(' ', '_')}_differ_by": difference,
                 "faults": [asdict(fault) for fault in faults],
                 "unread": [str(mismatch) for mismatch in result.mismatches],
+                "synchronisation": [str(one) for one in result.differences],
             }
         )
         return
@@ -313,3 +318,5 @@ def _print(form: str, result: Result, difference: float, what: str) -> None:
         print(f"tokens {result.tokens.reshape(-1).tolist()}")
     print(f"{result.instructions:,} warp instructions in {seconds:.1f} s, no faults")
     print(f"{what} differ from the interpreter's by {difference:.2e} of the largest")
+    if by_step:
+        print("every step touches what its op declares, and synchronises as the schedule says")

@@ -9,8 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from amk.emulator.decode import EmulatedEngine, Result
-from amk.emulator.footprints import Mismatch, mismatches
+from amk.emulator.footprints import mismatches
 from amk.emulator.machine.machine import Limits, Order, Outcome
+from amk.emulator.steps import Steps
+from amk.emulator.synchronisation import differences
 from amk.engine.backends.request import slice_buffers, slice_result
 from amk.interpreter.interpret import Machine
 from amk.models.row_groups import TensorSource
@@ -50,9 +52,8 @@ def emulated_slice(
         if not outcomes[-1].ended:
             break
         left.append(engine.machine.read(name, np.float32, count).view(np.float32).copy())
-    compared: tuple[Mismatch, ...] = ()
-    if text is not None and outcomes[-1].ended:
-        compared = tuple(mismatches(schedule, text, engine.machine, tokens=1, position=arguments.position))
+    steps = Steps(schedule, text, engine.machine, 1, arguments.position) if text is not None else None
+    ended = outcomes[-1].ended
     return Result(
         tokens=np.empty(0, np.int32),
         logits=np.array(left, np.float32),
@@ -60,7 +61,8 @@ def emulated_slice(
         ended=all(outcome.ended for outcome in outcomes),
         instructions=sum(outcome.instructions for outcome in outcomes),
         outcomes=outcomes,
-        mismatches=compared,
+        mismatches=tuple(mismatches(steps)) if steps and ended else (),
+        differences=tuple(differences(steps, ended)) if steps else (),
     )
 
 

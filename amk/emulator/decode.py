@@ -15,12 +15,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from amk.emulator.footprints import ABORT, COUNTERS, LOG, Mismatch, mismatches
+from amk.emulator.footprints import Mismatch, mismatches
 from amk.emulator.machine.machine import Limits, Machine, Order, Outcome
 from amk.emulator.machine.report import Fault
 from amk.emulator.memory.global_memory import Allocation
 from amk.emulator.ptx.parse import parse
 from amk.emulator.ptx.program import Program, assemble
+from amk.emulator.steps import ABORT, COUNTERS, LOG, Steps
+from amk.emulator.synchronisation import Difference, differences
 from amk.engine.backends.request import (
     first_buffers,
     first_state,
@@ -51,7 +53,8 @@ class Result:
     no output head, what a launch leaves instead: keys and values, f32 [2, elements].
 
     faults: what no correct kernel does, in the order in which it was seen; empty for a run without any. `tokens` and
-    `logits` mean nothing unless `ended`. mismatches: of footprints, where they were compared.
+    `logits` mean nothing unless `ended`. mismatches: of footprints, differences: of
+    synchronisation, where they were compared.
     """
 
     tokens: NDArray[np.int32]
@@ -61,6 +64,7 @@ class Result:
     instructions: int
     outcomes: list[Outcome] = field(default_factory=list)
     mismatches: tuple[Mismatch, ...] = ()
+    differences: tuple[Difference, ...] = ()
 
 
 @lru_cache(maxsize=8)
@@ -241,8 +245,8 @@ def run(
     prompt_length: so many of the first text are given; what follows are guesses.
     position: of the first token. Above 0, `cache` (keys, values, in the buffers' own type) is what earlier tokens left.
     races: also tell accesses that nothing orders.
-    text: the CUDA that `ptx` was compiled from with `footprints.LINE_INFO`, to compare what the steps of a single
-        launch touch with `accesses`.
+    text: the CUDA that `ptx` was compiled from with `steps.LINE_INFO`, to compare what the steps of a single launch
+        touch with `accesses`, and how they synchronise with the schedule.
     quantise: makes the codes of matrices that `source` holds as numbers. Two engines agree only under one choice (that
         of `amk generate` is `quantize.search.searched`).
 
@@ -263,9 +267,8 @@ def run(
         if not outcome.ended:
             break
         found.append(engine.output(tokens))
-    compared: tuple[Mismatch, ...] = ()
-    if text is not None and outcomes[-1].ended:
-        compared = tuple(mismatches(schedule, text, engine.machine, tokens=tokens, position=position))
+    steps = Steps(schedule, text, engine.machine, tokens, position) if text is not None else None
+    ended = outcomes[-1].ended
     return Result(
         tokens=np.concatenate(found) if found else np.empty(0, np.int32),
         logits=engine.caches() if schedule.headless else engine.logits(),
@@ -273,5 +276,6 @@ def run(
         ended=all(outcome.ended for outcome in outcomes),
         instructions=sum(outcome.instructions for outcome in outcomes),
         outcomes=outcomes,
-        mismatches=compared,
+        mismatches=tuple(mismatches(steps)) if steps and ended else (),
+        differences=tuple(differences(steps, ended)) if steps else (),
     )

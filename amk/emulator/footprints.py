@@ -2,9 +2,7 @@
 
 Property: for each step that a warp ran, every byte that its instructions read or wrote is compared with the declared
     reads and writes of that op, worker, agent, layer and position, in both directions.
-Assumes: PTX with line information (`LINE_INFO`). An instruction belongs to the step in whose line of the emitted text
-    the outermost call stands that it was inlined at. Where the compiler names no line, it belongs to the step before
-    it, or after it if what comes before is no op's. The compiler moves an instruction by less than half a loop's body.
+Assumes: instructions belong to steps as `steps` says. The compiler moves one by less than half a loop's body.
     The rings of weights and their mbarriers are not in `accesses`; only steps that drain or refill a ring, and what
     comes before all steps, may touch them. Prefetches are no reads.
 Algorithm: the steps of a warp, loops unrolled, in order. Each touch goes to the occurrence of its step that is nearest
@@ -14,37 +12,18 @@ Algorithm: the steps of a warp, loops unrolled, in order. Each touch goes to the
 
 from __future__ import annotations
 
-import re
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Literal
 
-import numpy as np
-
-from amk.emulator.machine.machine import Machine
 from amk.emulator.memory import state
 from amk.emulator.memory.touched import COPIED_TO, WRITE
-from amk.emulator.ptx.encode import GLOBAL_BASE
-from amk.lowering.printed import PartLoop, Printed, PrintedLoop, printed
-from amk.schedule_ir.expr import Env
-from amk.schedule_ir.ops import AnyOp, BarrierOp, SignalOp, WaitOp
+from amk.emulator.steps import ABORT, COUNTERS, LOG, NO_CALL, PREFETCH, SHARED, Spans, Steps, Touched, Visit, merged
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.ops.refill import RefillOp
-from amk.schedule_ir.schedule import Node, Schedule, Step, steps_of
 
-LINE_INFO = "--generate-line-info"
-"""The compiler's option; it changes no instruction."""
-SHARED = ""
-"""Name of a worker's dynamic shared memory."""
-COUNTERS, LOG, ABORT = "the counters", "the watchdog's log", "the abort word"
-"""Memory of waits, signals and the watchdog, which belongs to no op and is called as no buffer can be."""
 Kind = Literal["undeclared read", "undeclared write", "unwritten", "unread"]
-Spans = list[tuple[int, int]]
-Touched = dict[tuple[bool, str], Spans]
-"""Bytes by whether they are written, and by buffer."""
-_CALL = re.compile(r"amk::ops::(\w+)<S(\d+)>\(c\);")
 
 
 @dataclass(frozen=True)
@@ -69,33 +48,9 @@ class Mismatch:
         return f"{self.kind} of {self.buffer} [{self.lo}, {self.hi}): {who}"
 
 
-@dataclass(frozen=True)
-class Visit:
-    """One run of a step by a warp. number: of the call in the emitted text."""
-
-    number: int
-    op: AnyOp
-    loops: Mapping[str, int]
-    agent: int
-
-
-def mismatches(schedule: Schedule, text: str, machine: Machine, *, tokens: int, position: int = 0) -> list[Mismatch]:
-    """Of the machine's last launch, of `tokens` tokens from `position` on, epoch 0. text: the CUDA that was compiled.
-
-    AMK803 if the log of touches was full, ValueError if the text is not this schedule's.
-    """
-    return list(_Comparison(schedule, text, machine, tokens, position).all())
-
-
-def merged(spans: Spans) -> Spans:
-    """Ascending, disjoint, not adjacent."""
-    out: Spans = []
-    for lo, hi in sorted(spans):
-        if out and lo <= out[-1][1]:
-            out[-1] = out[-1][0], max(out[-1][1], hi)
-        elif lo < hi:
-            out.append((lo, hi))
-    return out
+def mismatches(steps: Steps) -> list[Mismatch]:
+    """AMK803 if the log of touches was full."""
+    return list(_Comparison(steps).all())
 
 
 def without(spans: Spans, others: Spans) -> Spans:
@@ -125,99 +80,12 @@ def _nearest(places: list[int], now: int) -> list[int]:
     return places[number : number + 2]
 
 
-def _filled(numbers: list[int | None]) -> list[int]:
-    """Each number, or the last one before it, or -1."""
-    return list(accumulate(numbers, lambda last, one: last if one is None else one, initial=-1))[1:]
-
-
 class _Comparison:
-    def __init__(self, schedule: Schedule, text: str, machine: Machine, tokens: int, position: int) -> None:
-        self.schedule, self.machine, self.tokens = schedule, machine, tokens
-        self.positions = self._positions(position)
-        self.geometry = schedule.geometry()
-        self.tables = {name: np.array(table, np.int64) for name, table in schedule.tables.items()}
-        self.offset = {b.name: b.offset or 0 for b in schedule.buffers if b.space == "shared"}
-        self.roles = {role.name: role for role in schedule.roles}
-        self.numbers: dict[int, int] = {}
-        self.calls = 0
-        for program, nodes in zip(schedule.programs, printed(schedule), strict=True):
-            self._number(nodes, iter(steps_of(program.body)))
-        self.step_of = self._steps_of_instructions(text)
+    def __init__(self, steps: Steps) -> None:
+        self.steps, self.machine, schedule = steps, steps.machine, steps.schedule
         names = {name for stream in schedule.streams for name in (stream.ring, stream.full)}
-        self.ring = merged([self._absolute(b.name, 0, b.bytes)[1] for b in schedule.buffers if b.name in names])
+        self.ring = merged([steps.absolute(b.name, 0, b.bytes)[1] for b in schedule.buffers if b.name in names])
         self.weights = {stream.source for stream in schedule.streams}
-
-    def _positions(self, first: int) -> list[int]:
-        """Of each step's first row. Where steps accept guesses, what they show says how many rows counted."""
-        rows = self.schedule.rows
-        if not self.schedule.accepts:
-            return [first + n * rows for n in range(self.tokens)]
-        shown = self.machine.read("output", np.int32, self.tokens * rows).view(np.int32).reshape(-1, rows)
-        return [first, *(first + np.cumsum((shown >= 0).sum(axis=1))).tolist()]
-
-    def _number(self, nodes: Iterable[Printed], steps: Iterator[Step]) -> None:
-        """Calls are numbered as they are printed; a loop over parts has one call for a step of each of them."""
-        for node in nodes:
-            if isinstance(node, PrintedLoop):
-                self._number(node.body, steps)
-                continue
-            group, times = (node.body, node.count) if isinstance(node, PartLoop) else ((node,), 1)
-            first = self.calls
-            for _ in range(times):
-                self.calls = first
-                for step in (next(steps) for _ in group):
-                    if not isinstance(step.op, BarrierOp | WaitOp | SignalOp):
-                        self.numbers[id(step)] = self.calls
-                        self.calls += 1
-
-    def _steps_of_instructions(self, text: str) -> list[int]:
-        """The number of the call that each instruction belongs to, -1 for none; prefetches are -2."""
-        lines: dict[int, int] = {}
-        for line, words in enumerate(text.splitlines(), 1):
-            if call := _CALL.search(words):
-                lines[line] = int(call[2])
-        if sorted(lines.values()) != list(range(self.calls)):
-            raise ValueError("the text has other calls than the schedule has steps")
-        program = self.machine.program
-        kernel = Counter(file for file in program.files if file).most_common(1)
-        order = np.argsort(program.lines, kind="stable").tolist()
-        named: list[int | None] = [
-            lines.get(program.places[pc][-1], -1)
-            if kernel and program.files[pc] == kernel[0][0] and program.places[pc][-1]
-            else None
-            for pc in order
-        ]
-        found = [-1] * len(order)
-        for pc, before, own, after in zip(order, _filled(named), named, _filled(named[::-1])[::-1], strict=True):
-            found[pc] = own if own is not None else before if before >= 0 else after
-        return [
-            -2 if opcode.startswith("prefetch") else one for opcode, one in zip(program.opcodes, found, strict=True)
-        ]
-
-    def _absolute(self, buffer: str, lo: int, hi: int) -> tuple[str, tuple[int, int]]:
-        if buffer in self.offset:
-            return SHARED, (self.offset[buffer] + lo, self.offset[buffer] + hi)
-        return buffer, (lo, hi)
-
-    def visits(self, worker: int, warp: int) -> list[Visit]:
-        """What a warp runs, loops unrolled."""
-        for program in self.schedule.programs:
-            if program.first <= worker < program.first + program.count:
-                return list(self._walk(program.body, {"t": 0, "n": 0}, warp))
-        return []
-
-    def _walk(self, body: tuple[Node, ...], loops: dict[str, int], warp: int) -> Iterator[Visit]:
-        for node in body:
-            if isinstance(node, Step):
-                role = self.roles[node.op.role]
-                if id(node) in self.numbers and role.first <= warp < role.first + role.count:
-                    yield Visit(self.numbers[id(node)], node.op, loops, warp - role.first)
-            elif node.count is None:
-                for k in range(self.tokens):
-                    yield from self._walk(node.body, loops | {node.var: k, "n": k, "t": k}, warp)
-            else:
-                for k in range(node.count):
-                    yield from self._walk(node.body, loops | {node.var: k}, warp)
 
     def all(self) -> Iterator[Mismatch]:
         rows = self.machine.touches()
@@ -227,19 +95,19 @@ class _Comparison:
             yield from self._warp(worker, warp, rows[warps == number])
 
     def _warp(self, worker: int, warp: int, rows: state.Words) -> Iterator[Mismatch]:
-        visits = self.visits(worker, warp)
+        visits = [visit for visit in self.steps.visits(worker, warp) if visit.number != NO_CALL]
         places: dict[int, list[int]] = defaultdict(list)
         for index, visit in enumerate(visits):
             places[visit.number].append(index)
-        declared = [self._declared(worker, visit) for visit in visits]
+        declared = [self.steps.declared(worker, visit) for visit in visits]
         touched: list[Touched] = [defaultdict(list) for _ in visits]
         outside: Touched = defaultdict(list)
         now = 0
         for key, lo, hi in rows.tolist():
-            step, kind = self.step_of[key >> 8 & 0xFFFFFF], key & 255
-            if step == -2:
+            step, kind = self.steps.step_of[key >> 8 & 0xFFFFFF], key & 255
+            if step == PREFETCH:
                 continue
-            buffer, span = self._buffer(lo, hi, worker)
+            buffer, span = self.steps.buffer(lo, hi, worker)
             if buffer is None or buffer in (COUNTERS, LOG, ABORT):
                 continue
             into, writes = outside, kind in (WRITE, COPIED_TO)
@@ -257,29 +125,6 @@ class _Comparison:
                     "undeclared write" if writes else "undeclared read", "none", worker, warp, (),
                     buffer or "shared", lo, hi,
                 )  # fmt: skip
-
-    def _buffer(self, lo: int, hi: int, worker: int) -> tuple[str | None, tuple[int, int]]:
-        """The buffer of places [lo, hi), and the bytes there; None for static shared memory, constants, parameters."""
-        table = self.machine.grid.table
-        if lo < int(table[state.SHARED_AT]):
-            number = int(self.machine.grid.pages[lo // state.PAGE])
-            allocation = self.machine.memory.allocations[number]
-            first = self.machine.memory.addresses[allocation.name] - GLOBAL_BASE
-            return allocation.name, (lo - first, hi - first)
-        if lo >= int(table[state.CONST_AT]):
-            return None, (0, 0)
-        first = int(table[state.SHARED_AT]) + worker * int(table[state.SHARED_BYTES])
-        first += self.machine.program.static_shared
-        return (None, (0, 0)) if lo < first else (SHARED, (lo - first, hi - first))
-
-    def _declared(self, worker: int, visit: Visit) -> Touched:
-        position = self.positions[visit.loops["n"]]
-        env = Env(loops=visit.loops, worker=worker, agent=visit.agent, pos=position, tables=self.tables)
-        declared: Touched = defaultdict(list)
-        for access in visit.op.accesses(env, self.geometry):
-            buffer, span = self._absolute(access.buffer, access.lo, access.hi)
-            declared[access.kind == "write", buffer].append(span)
-        return declared
 
     def _step(self, worker: int, visit: Visit, declared: Touched, actual: Touched) -> Iterator[Mismatch]:
         beside: dict[str, Spans] = {}

@@ -17,7 +17,8 @@ import pytest
 from amk.adversary.edits import Json
 from amk.adversary.neighbourhood.bases import DRAWN, NEOX, TAGGED, WHOLE, base
 from amk.emulator.decode import EmulatedEngine
-from amk.emulator.footprints import LINE_INFO, Mismatch, mismatches
+from amk.emulator.footprints import Mismatch, mismatches
+from amk.emulator.steps import LINE_INFO, Steps
 from amk.judges.emulated_run import EmulatedKernel
 from amk.judges.request import hidden_state
 from amk.lowering import headers
@@ -140,7 +141,7 @@ def touched(schedule: Schedule) -> list[Mismatch]:
         engine.request_batch([[3, 17] * schedule.rows] * schedule.batch)
     outcome = engine.launch(1 if sliced else 2)
     assert outcome.ended and [str(fault) for fault in outcome.faults] == []
-    found = mismatches(schedule, text, engine.machine, tokens=1 if sliced else 2)
+    found = mismatches(Steps(schedule, text, engine.machine, tokens=1 if sliced else 2, position=0))
     return [m for m in found if m.kind != "unread" and (m.op, m.buffer) not in UNNAMED]
 
 

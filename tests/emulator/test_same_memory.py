@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from amk.emulator.footprints import COUNTERS
 from amk.emulator.ptx.encode import GLOBAL_BASE
+from amk.emulator.steps import COUNTERS
 from amk.engine.admission import admission
 from amk.engine.backends import cuda_engine
 from amk.lowering.abi import abi

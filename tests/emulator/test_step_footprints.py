@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 
 from amk.emulator.decode import Result, run
-from amk.emulator.footprints import LINE_INFO
+from amk.emulator.steps import LINE_INFO
 from amk.lowering import headers
 from amk.lowering.compile import DEFAULT_OPTIONS, compile_ptx
 from amk.lowering.emit import emit

@@ -14,8 +14,8 @@ import pytest
 from numpy.typing import NDArray
 
 from amk.emulator.decode import EmulatedEngine
-from amk.emulator.footprints import COUNTERS
 from amk.emulator.machine.machine import Order
+from amk.emulator.steps import COUNTERS
 from amk.engine.backends import cuda_engine
 from amk.engine.backends.cuda_engine import CudaEngine
 from amk.engine.load import gpu_engine

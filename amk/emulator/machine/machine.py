@@ -14,10 +14,12 @@ from numpy.typing import NDArray
 from amk.emulator.arithmetic.bits import link
 from amk.emulator.machine.report import Fault, faults_of
 from amk.emulator.machine.schedule_loop import FINISHED, OUT_OF_BUDGET, STALLED, advance, look_again
-from amk.emulator.memory import state, touched
+from amk.emulator.memory import notes, state, touched
 from amk.emulator.memory.clocks import LANE_KINDS, PARTS
 from amk.emulator.memory.global_memory import KINDS, Allocation, Memory
 from amk.emulator.memory.state import PAGE, Grid, fill_registers
+from amk.emulator.ptx import isa
+from amk.emulator.ptx.comparisons import comparisons
 from amk.emulator.ptx.encode import GLOBAL_BASE
 from amk.emulator.ptx.program import Program
 from amk.emulator.refusal import too_large
@@ -32,6 +34,8 @@ BETWEEN_LOOKS = 100_000
 
 MOST_TOUCHES = 8_000_000
 """Rows of the log of touches."""
+MOST_NOTES = 8_000_000
+"""Rows of the log of what synchronised."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +110,7 @@ class Machine:
         arrays: (first byte, end) of those in dynamic shared memory; whole 8 bytes between them are nobody's, so that a
         store there is out of bounds. None: all of it is one array.
         races: accesses that nothing orders are told (`happens_before`), at about twice the time. touches: note the
-        bytes that every instruction touches.
+        bytes that every instruction touches, and what it did to synchronise.
         """
         self.program, self.blocks, self.warps, self.dynamic = program, blocks, warps, shared_bytes
         self.limits = limits or Limits()
@@ -158,7 +162,7 @@ class Machine:
             rows.append((place, place + allocation.bytes, KINDS[allocation.kind]))
         shared_end = program.static_shared + self.dynamic
         return Grid(
-            code=program.code.astype(np.int64),
+            code=self._code(),
             registers=np.zeros((warps, program.rows, 32), np.int64),
             poison=np.zeros((warps, program.rows), np.int64),
             defined=np.zeros((warps, program.rows, 32), np.uint8),
@@ -177,6 +181,7 @@ class Machine:
             small_count=np.zeros(self.blocks, np.int64),
             **self._clocks(total),
             touch_log=np.zeros((MOST_TOUCHES if self.touches_wanted else 1, touched.COLUMNS), np.int64),
+            note_log=np.zeros((MOST_NOTES if self.touches_wanted else 1, notes.NOTE_COLUMNS), np.int64),
             scratch_words=np.zeros(1024, np.int64),
             groups=np.zeros((warps, 32), np.int64),
             fault_bits=np.zeros(len(program.code), np.uint8),
@@ -185,6 +190,16 @@ class Machine:
             memory=m8,
             sizes=(end, shared, end, const_at, param_at, len(program.const), program.parameters, shared_end),
         )
+
+    def _code(self) -> NDArray[np.int64]:
+        """The program; comparisons that are noted stand behind its end."""
+        code = self.program.code.astype(np.int64)
+        if not self.touches_wanted:
+            return code
+        places = sorted(comparisons(self.program))
+        further = code[places].copy()
+        code[places, 0], code[places, 3] = isa.NOTED, np.arange(len(code), len(code) + len(places))
+        return np.ascontiguousarray(np.concatenate([code, further]))
 
     def _keep_off(self) -> None:
         """Of the bytes of shared memory that no array has."""
@@ -250,6 +265,12 @@ class Machine:
             raise too_large(f"the launch touches more than {MOST_TOUCHES:,} ranges of bytes")
         return self.grid.touch_log[: int(self.grid.numbers[state.TOUCHES])]
 
+    def notes(self) -> NDArray[np.int64]:
+        """Rows of `notes` of the last launch. AMK803 if they are not all there."""
+        if not self.touches_wanted or self.grid.numbers[state.NOTES_LOST]:
+            raise too_large(f"the launch synchronises more than {MOST_NOTES:,} times")
+        return self.grid.note_log[: int(self.grid.numbers[state.NOTES])]
+
     def poison(self, name: str) -> None:
         """The content of an allocation is undefined from here on."""
         number = [a.name for a in self.memory.allocations].index(name)
@@ -314,7 +335,7 @@ class Machine:
         grid.numbers[[state.POOL_USED, state.FREE_COUNT]] = pool
         self._start_clocks()
         grid.numbers[state.PATIENT] = 1
-        grid.numbers[state.TOUCHING] = int(self.touches_wanted)
+        grid.numbers[[state.TOUCHING, state.NOTING]] = int(self.touches_wanted)
         grid.numbers[state.EAGER] = int(order.eager)
         grid.numbers[state.RANDOM] = 0x9E3779B97F4A7C1 * (2 * (order.seed or 0) + 1) & 0x7FFFFFFFFFFFFFFF
         major = int("".join(c for c in program.target if c.isdigit()) or 0)

@@ -23,6 +23,7 @@ from amk.emulator.memory.meeting import (
     vote,
     warp_barrier,
 )
+from amk.emulator.memory.notes import note_operands
 from amk.emulator.memory.state import (
     AT_MEETING,
     BAD_MASK,
@@ -207,6 +208,14 @@ def tell_active(grid: int, warp: int, row: int, mask: int) -> None:
     to(poison_of(grid, warp), row, at(poison_of(grid, warp), row) & ~mask)
 
 
+@compiled
+def lane_wise_noted(grid: int, warp: int, pc: int, mask: int) -> None:
+    """The instruction that stands where this one says, behind the program's end."""
+    there = at(at(grid, CODE), COLUMNS * pc + 3)
+    note_operands(grid, warp, pc, mask, at(grid, CODE) + 8 * COLUMNS * there)
+    lane_wise(grid, warp, there, mask)
+
+
 @separate
 def one(grid: int, warp: int, pc: int, mask: int, block: int, guarded: bool) -> int:  # noqa: C901
     """Execute one instruction that is neither lane-wise nor a branch; says how the warp goes on."""
@@ -232,7 +241,7 @@ def one(grid: int, warp: int, pc: int, mask: int, block: int, guarded: bool) -> 
     elif operation == isa.CP_ASYNC:
         small_copy(grid, warp, pc, mask, block)
     elif operation == isa.CP_COMMIT:
-        commit_small(grid, warp, mask)
+        commit_small(grid, warp, pc, mask)
     elif operation == isa.FENCE and at(grid, RACES):
         proxy_fence(grid, warp, at(at(grid, CODE), COLUMNS * pc + 2), mask)
         fence(grid, warp, at(at(grid, CODE), COLUMNS * pc + 2), mask)
@@ -244,6 +253,8 @@ def one(grid: int, warp: int, pc: int, mask: int, block: int, guarded: bool) -> 
         several(grid, warp, pc, mask)
     elif operation == isa.ACTIVEMASK:
         tell_active(grid, warp, at(at(grid, CODE), COLUMNS * pc + 3), mask)
+    elif operation == isa.NOTED:
+        lane_wise_noted(grid, warp, pc, mask)
     elif operation == isa.TRAP:
         fault(grid, TRAPPED, warp, pc, first_lane(mask), 0, 0, 0)
     elif operation == EXIT:

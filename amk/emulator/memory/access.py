@@ -6,6 +6,7 @@ from amk.emulator.arithmetic.bits import as_f32, below, bits32, compiled, separa
 from amk.emulator.memory.cells import at, byte_at, byte_to, half_at, half_to, to, word_at, word_to
 from amk.emulator.memory.clocks import live_lanes, tick
 from amk.emulator.memory.happens_before import ordered_read, ordered_write, tagged, watch
+from amk.emulator.memory.notes import ADDED, LOADED, STORED, note
 from amk.emulator.memory.state import (
     ALLOCATIONS,
     AN_MBARRIER,
@@ -48,7 +49,7 @@ from amk.emulator.memory.undefined import keep, mark, undefined_of
 from amk.emulator.memory.weak import earlier, hidden_in, remember, undefined_earlier
 from amk.emulator.ptx import isa
 from amk.emulator.ptx.encode import COLUMNS
-from amk.emulator.ptx.isa import ACQUIRE, GLOBAL, HINT, NON_COHERENT, SHARED, WEAK
+from amk.emulator.ptx.isa import ACQUIRE, GLOBAL, HINT, NON_COHERENT, RELAXED, SHARED, WEAK
 
 A_ADD, A_OR, A_AND, A_XOR, A_MIN, A_MAX = (isa.A_ADD, isa.A_OR, isa.A_AND, isa.A_XOR, isa.A_MIN, isa.A_MAX)
 A_EXCH, A_CAS, A_INC, A_DEC = (isa.A_EXCH, isa.A_CAS, isa.A_INC, isa.A_DEC)
@@ -196,6 +197,8 @@ def load(grid: int, warp: int, pc: int, mask: int, block: int) -> bool:  # noqa:
             spot = place + part * size
             value = earlier(grid, warp, pc, lane, spot, size) if late else content(grid, spot, size)
             digest = digest * 1000003 + value + address
+            if strength in (RELAXED, ACQUIRE) and place < at(grid, SHARED_AT):
+                note(grid, warp, pc, LOADED, lane, spot, value, part)
             if signed:
                 value = zero_extended(sign_extended(value, 8 * size), 64 if wide else 32)
             to(registers, 32 * at(word, 3 + part) + lane, value)
@@ -255,6 +258,8 @@ def store(grid: int, warp: int, pc: int, mask: int, block: int) -> None:
         for part in range(count):
             spot, row = (place + part * size, at(word, 3 + part))
             put(grid, spot, size, at(registers, 32 * row + lane))
+            if strength != WEAK and not shared:
+                note(grid, warp, pc, STORED, lane, spot, at(registers, 32 * row + lane), part)
             bad = undefined_of(grid, warp, row, lane) & (1 << size) - 1
             for byte in range(size):
                 byte_to(at(grid, UNDEFINED_BYTES), spot + byte, bad >> byte & 1)
@@ -315,6 +320,8 @@ def atomic(grid: int, warp: int, pc: int, mask: int, block: int) -> None:
             return
         shared = place >= at(grid, SHARED_AT)
         old = content(grid, place, size)
+        if not shared:
+            note(grid, warp, pc, ADDED, lane, place, at(registers, 32 * at(word, 4) + lane), operation)
         touch(grid, warp, pc, READ, place, size)
         touch(grid, warp, pc, WRITE, place, size)
         remember(grid, warp, place, size)

@@ -7,6 +7,7 @@ from amk.emulator.memory.access import effect, located, sure, writable
 from amk.emulator.memory.cells import at, byte_at, byte_to, to
 from amk.emulator.memory.happens_before import bulk_started, committed, copied, copy_over, groups_over
 from amk.emulator.memory.mbarriers import changed
+from amk.emulator.memory.notes import COMMITTED, COPIED, COPIED_SMALL, GROUPS_AWAITED, note
 from amk.emulator.memory.state import (
     AGENTS,
     AN_MBARRIER,
@@ -120,6 +121,7 @@ def bulk_copy(grid: int, warp: int, pc: int, mask: int, block: int) -> None:
             byte_to(at(grid, UNDEFINED_BYTES), byte, 1)
         touch(grid, warp, pc, COPIED_FROM, source, size)
         touch(grid, warp, pc, COPIED_TO, destination, size)
+        note(grid, warp, pc, COPIED, lane, barrier, size, destination)
         behind_fence(grid, warp, pc, lane, source, size, False)
         behind_fence(grid, warp, pc, lane, destination, size, True)
         bulk_started(grid, warp, pc, lane, source, destination, size)
@@ -190,6 +192,7 @@ def small_copy(grid: int, warp: int, pc: int, mask: int, block: int) -> None:
             return
         touch(grid, warp, pc, COPIED_FROM, source, size)
         touch(grid, warp, pc, COPIED_TO, destination, size)
+        note(grid, warp, pc, COPIED_SMALL, lane, destination, size, 0)
         if at(grid, RACES):
             copied(grid, warp, pc, lane, source, destination, size, at(at(grid, AGENTS), warp) + 1, lane)
         if at(grid, EAGER):
@@ -224,12 +227,14 @@ def wait_small(grid: int, warp: int, pc: int, mask: int, block: int) -> None:
             if mask >> lane & 1:
                 pending = at(registers_of(grid, warp), 32 * at(word, 4) + lane)
         land_small(grid, block, warp, mask, pending)
+    note(grid, warp, pc, GROUPS_AWAITED, 0, max(pending, 0), 0, 0)
     if at(grid, RACES):
         groups_over(grid, warp, pending, mask)
 
 
 @separate
-def commit_small(grid: int, warp: int, mask: int) -> None:
+def commit_small(grid: int, warp: int, pc: int, mask: int) -> None:
+    note(grid, warp, pc, COMMITTED, 0, 0, 0, 0)
     for lane in range(32):
         if mask >> lane & 1:
             to(at(grid, GROUPS), 32 * warp + lane, at(at(grid, GROUPS), 32 * warp + lane) + 1)

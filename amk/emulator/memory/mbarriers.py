@@ -6,6 +6,7 @@ from amk.emulator.arithmetic.bits import separate
 from amk.emulator.memory.access import alike, effect, located, poll, sure
 from amk.emulator.memory.cells import at, byte_at, byte_to, to
 from amk.emulator.memory.happens_before import acquired, arrived_at, ended_phase, watch
+from amk.emulator.memory.notes import AWAITED, EXPECTED, note
 from amk.emulator.memory.state import (
     AN_MBARRIER,
     BAD_MBARRIER,
@@ -78,7 +79,9 @@ def mbarrier(grid: int, warp: int, pc: int, mask: int, block: int, operation: in
         if operation == isa.MBAR_INVAL:
             byte_to(at(grid, MBARRIERS), flag, 0)
         elif operation == isa.MBAR_TRY:
-            if at(at(grid, MEMORY), place >> 3) & 1 != value & 1:
+            over = int(at(at(grid, MEMORY), place >> 3) & 1 != value & 1)
+            note(grid, warp, pc, AWAITED, lane, place, value & 1, over)
+            if over:
                 done |= 1 << lane
                 if at(grid, RACES):
                     acquired(grid, warp, lane, place + 4, together)
@@ -89,6 +92,8 @@ def mbarrier(grid: int, warp: int, pc: int, mask: int, block: int, operation: in
         else:
             arrivals = 0 if operation == isa.MBAR_EXPECT else 1 if at(word, 2) == 1 else value
             expected = value if operation == isa.MBAR_EXPECT or at(word, 2) == 1 else 0
+            if expected:
+                note(grid, warp, pc, EXPECTED, lane, place, expected, 0)
             if at(grid, RACES) and operation == isa.MBAR_ARRIVE:
                 arrived_at(grid, warp, lane, place, mask if together and mask >> lane == 1 else 0)
             if not changed(grid, place, arrivals, expected, 0):

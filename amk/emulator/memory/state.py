@@ -35,7 +35,8 @@ PAGE = 256
 (
     FAULTS, STOPPED, GLOBAL_VERSION, NOW, EXECUTED, RANDOM, COPIES, SEQUENCE, EAGER, PATIENT, LANDED, TENSOR, SLICES,
     RACES, POOL_USED, FREE_COUNT, LAUNCHED, GAVE_UP, TOUCHING, TOUCHES, TOUCHES_LOST, UNSPREAD,
-) = range(22)  # fmt: skip
+    NOTING, NOTES, NOTES_LOST,
+) = range(25)  # fmt: skip
 # Kinds of faults; those below `MINOR` end the run.
 (
     OUT_OF_BOUNDS, MISALIGNED, DIVERGED, BAD_BARRIER, BAD_MBARRIER, BAD_MASK, READ_ONLY, TRAPPED, LOST_LANES,
@@ -65,20 +66,20 @@ NUMBERS = 32
     CODE, REGISTERS, POISON, DEFINED, PCS, LANES, MASKS, WARPS, POLL_LOG, BLOCKS, BARRIERS, PAGES, ALLOCATIONS,
     FAULT_LOG, COPY_QUEUE, SMALL_QUEUE, SMALL_COUNT, GROUPS, FAULT_BITS, MBARRIERS, CLOCKS, BARRIER_CLOCKS, AGENTS,
     COMMITS, COMMITTED, POOL, FREE, SYNC_OF, WRITE_EPOCHS, READ_EPOCHS, SPREAD, PROXIED, MOMENTS, ORDERED,
-    LANE_VECTORS, LANES_KNOWN, WAITED, FENCED_AT, BEFORE, BEFORE_UNDEFINED, TOUCH_LOG, SCRATCH_WORDS, UNDEFINED_BYTES,
-    MEMORY,
-) = range(NUMBERS, NUMBERS + 44)  # fmt: skip
+    LANE_VECTORS, LANES_KNOWN, WAITED, FENCED_AT, BEFORE, BEFORE_UNDEFINED, TOUCH_LOG, NOTE_LOG, SCRATCH_WORDS,
+    UNDEFINED_BYTES, MEMORY,
+) = range(NUMBERS, NUMBERS + 45)  # fmt: skip
 (
     WARP_COUNT, BLOCK_COUNT, ROWS, COPY_ROOM, SMALL_ROOM, POOL_ROOM, GLOBAL_BYTES, SHARED_BYTES, SHARED_AT, CONST_AT,
-    PARAM_AT, CONST_BYTES, PARAM_BYTES, SHARED_END, TOUCH_ROOM,
-) = range(NUMBERS + 44, NUMBERS + 59)  # fmt: skip
+    PARAM_AT, CONST_BYTES, PARAM_BYTES, SHARED_END, TOUCH_ROOM, NOTE_ROOM,
+) = range(NUMBERS + 45, NUMBERS + 61)  # fmt: skip
 
 
 @dataclass
 class Grid:
     """The arrays. Shapes: w warps, b blocks, r rows, n instructions, m bytes of memory. All int64 but the bytes."""
 
-    code: Words  # [n, columns]
+    code: Words  # [n, columns], then the instructions that are `isa.NOTED`
     registers: Words  # [w, r, 32]
     poison: Words  # [w, r], a bit for each lane
     defined: Bytes  # [w, r, 32], a bit for each byte, see `undefined`
@@ -119,6 +120,7 @@ class Grid:
     before: Bytes  # [m], what was there before the last write
     before_undefined: Bytes  # [m]
     touch_log: Words  # [., 3], see `touched`
+    note_log: Words  # [., 5], see `notes`
     scratch_words: Words  # [1024], of a tensor-core instruction while it runs
     undefined: Bytes  # [m], 1 where a byte has no defined content
     memory: Bytes  # [m]
@@ -136,7 +138,10 @@ class Grid:
             len(self.pool),
         )
         self.table = np.array(
-            [0] * NUMBERS + [a.ctypes.data for a in arrays] + [*counts, *self.sizes, len(self.touch_log)], np.int64
+            [0] * NUMBERS
+            + [a.ctypes.data for a in arrays]
+            + [*counts, *self.sizes, len(self.touch_log), len(self.note_log)],
+            np.int64,
         )
 
     @property
