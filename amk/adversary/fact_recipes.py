@@ -237,10 +237,10 @@ FACTS = [
         Mistake.RESOURCES,
         "fenced",
         "AMK407",
-        "x lies where its own alignment of 24 puts it, and lanes read 16 bytes at a time",
+        "sums of squares lie where their own alignment of 24 puts them, and a lane reads 16 bytes of them at once",
         lambda s: [
-            Edit("replace", field_of("buffers", "x", "align")(s), 24),
-            Edit("replace", field_of("buffers", "x", "offset")(s), 648),
+            Edit("replace", field_of("buffers", "ssq", "align")(s), 24),
+            Edit("replace", field_of("buffers", "ssq", "offset")(s), 168),
         ],
     ),
     Recipe(
