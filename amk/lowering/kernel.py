@@ -7,7 +7,8 @@ was given for another one. What may be launched is bound here: schedule -> text 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from amk.lowering import refusal
@@ -21,7 +22,7 @@ from amk.lowering.roundings import check_roundings
 from amk.lowering.skeleton import check_synchronisation
 from amk.lowering.stamp import stamped
 from amk.lowering.tables import check_arrays
-from amk.report.diagnostic import AmkError, Exit, shown
+from amk.report.diagnostic import AmkError, Exit, because, shown
 from amk.schedule_ir.codec import schedule_hash
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.schedule import Schedule
@@ -30,6 +31,9 @@ from amk.validator.static.outside import check_outside
 from amk.validator.static.resources import CompiledResources, check_resources
 
 NO_COMPILER = "AMK605"
+RELEASES = ("13.0", "13.1", "13.2", "13.3")
+"""Of NVRTC, whose PTX of all default plans is read back."""
+_RELEASE = re.compile(r"^// Cuda compilation tools, release (\d+\.\d+)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,25 @@ def build(
 def read_back(schedule: Schedule, ptx: str) -> tuple[Instruction, ...]:
     """What the PTX does to synchronise. AMK607 if it is not what the schedule asks for, AMK609 if operands are not,
     AMK610 if a rounding is left open."""
+    try:
+        return _checked(schedule, ptx)
+    except AmkError as error:
+        if (explained := _with_compiler(error, ptx)) is not None:
+            raise explained from error
+        raise
+
+
+def _with_compiler(error: AmkError, ptx: str) -> AmkError | None:
+    """The error with the compiler's name, where another one made the PTX than those that were tried."""
+    release = _RELEASE.search(ptx)
+    if release is None or release[1] in RELEASES:
+        return None
+    first, *others = error.diagnostics
+    reason = because(f"NVRTC {release[1]} made this PTX; the read-back was tried with {RELEASES[0]} to {RELEASES[-1]}")
+    return AmkError((replace(first, facts=(*first.facts, reason)), *others), error.exit_code)
+
+
+def _checked(schedule: Schedule, ptx: str) -> tuple[Instruction, ...]:
     instructions = tuple(read_ptx(ptx).get(KERNEL, ()))
     found = check_synchronisation(schedule, instructions)
     if not is_noted(schedule_hash(schedule), ptx):

@@ -386,3 +386,13 @@ def test_in_other_spellings_the_upper_half_has_the_tag() -> None:
     for half in halves[: cases(3, 10_000)]:
         found = refusal_of("tagged", f"{text[: half.start()]}{{{half[1]}, _}}{text[half.end() :]}")
         assert "does not compare the word with the tag" in found, (half[0], found)
+
+
+@pytest.mark.parametrize("release", ["13.0", "13.5"])
+def test_a_refusal_names_a_compiler_that_was_not_tried(release: str) -> None:
+    text = re.sub(r"release \d+\.\d+", f"release {release}", "\n".join(lines("fenced")))
+    assert f"release {release}" in text
+    with pytest.raises(AmkError) as error:
+        read_back(subject("fenced"), text.replace("bar.sync", "bar.arrive", 1) + "\n")
+    facts = [fact.text for fact in error.value.diagnostics[0].facts]
+    assert any(text.startswith("NVRTC 13.5 made this PTX") for text in facts) == (release == "13.5")
