@@ -1,8 +1,8 @@
 """Packed codes that an earlier start left on disk.
 
 A quantiser may take minutes for what reads in seconds, so codes that it made are kept in the user's cache directory, in
-the order of the packed buffer. Matrices in bf16 and codes of the checkpoint itself are only put in order, which costs
-less than a second copy on disk.
+the order of the packed buffer. Matrices in bf16 and codes of the checkpoint itself are only put in order, and are not
+kept.
 
 Property:
     key       of all that the bytes depend on: layout, formats, the quantiser and its code, the checkpoint's files by
@@ -18,8 +18,10 @@ import json
 import os
 import shutil
 import tempfile
+import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
@@ -47,6 +49,8 @@ Progress = Callable[[int, int], None]
 
 MOST_BYTES = 128 << 30
 """Of all entries."""
+ABANDONED = 24 * 3600
+"""Seconds since a file that is being written was last written to, after which nobody writes it."""
 SAMPLES, SAMPLE_BYTES = 64, 4096
 """Of a file of a checkpoint."""
 CODE = ("interpreter/packing.py", "models", "quantize", "schedule_ir/layout.py", "weights", "engine/checkpoints")
@@ -199,7 +203,11 @@ class _Entry:
 
     def read(self, parts: list[_Part], sink: Sink, progress: Progress | None) -> dict[str, F32] | None:
         """Hand on what lies in the entry; None where a part is damaged."""
-        data, scales = np.memmap(self.data, np.uint8, mode="r"), dict[str, F32]()
+        try:
+            data = np.memmap(self.data, np.uint8, mode="r")
+        except OSError:  # another process has just removed it
+            return None
+        scales: dict[str, F32] = {}
         ends = list(accumulate(part.bytes for part in parts))
 
         def bytes_of(number: int) -> Any:
@@ -240,7 +248,8 @@ class _Entry:
             self._finish(file)
         finally:
             if file is not None:
-                file.close()
+                with suppress(OSError):  # what a full disk did not take is written again here
+                    file.close()
                 Path(file.name).unlink(missing_ok=True)
         return scales
 
@@ -283,8 +292,12 @@ class _Entry:
 
 
 def _evict(directory: Path, most: int) -> None:
-    """Remove the entries that were used least recently, until the others have at most so many bytes."""
-    kept = 0
+    """Remove the entries that were used least recently, until the others have at most so many bytes, and what killed
+    processes left."""
+    kept, now = 0, time.time()
+    for left in directory.glob(".*.tmp"):
+        if now - left.stat().st_mtime > ABANDONED:
+            left.unlink(missing_ok=True)
     for data in sorted(directory.glob("*.bin"), key=lambda each: each.stat().st_mtime_ns, reverse=True):
         kept += data.stat().st_size
         if kept > most:

@@ -38,7 +38,7 @@ from amk.weights.quantised import Quantiser, nearest
 BLOCK_ELEMENTS = 1 << 22
 """Elements of a matrix converted at a time: 16 MiB of float32."""
 MOST_THREADS = 16
-"""More of them wait for memory."""
+"""Each holds the share of a worker."""
 
 Result = TypeVar("Result")
 

@@ -32,7 +32,7 @@ from amk.validator.static.resources import CompiledResources, check_resources
 
 NO_COMPILER = "AMK605"
 RELEASES = ("13.0", "13.1", "13.2", "13.3")
-"""Of NVRTC, whose PTX of all default plans is read back."""
+"""Of NVRTC, with which default plans of an H200 were read back."""
 _RELEASE = re.compile(r"^// Cuda compilation tools, release (\d+\.\d+)", re.MULTILINE)
 
 

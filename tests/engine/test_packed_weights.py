@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -156,6 +157,39 @@ def test_a_disk_without_room_costs_only_the_next_start(tmp_path: Path, monkeypat
     monkeypatch.setattr(packed_weights, "MOST_BYTES", words.nbytes - 1)
     assert np.array_equal(loaded(schedule, checkpoint, tmp_path / "small")[0], words)
     assert not list((tmp_path / "small").glob("*"))
+
+
+class Full:
+    """A file on a disk that is full: it takes nothing, and says so again when it is closed."""
+
+    def __init__(self, path: Path) -> None:
+        self.name = str(path)
+        path.write_bytes(b"")
+
+    def write(self, data: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    def close(self) -> None:
+        self.write(None)
+
+
+def test_a_disk_that_fills_up_costs_only_the_next_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint, place = open_checkpoint(directory(tmp_path)), tmp_path / "cache"
+    schedule = schedule_of(checkpoint)
+    monkeypatch.setattr(packed_weights.tempfile, "NamedTemporaryFile", lambda **options: Full(place / ".a.tmp"))
+    assert np.array_equal(loaded(schedule, checkpoint, place)[0], packed_arrays(schedule, checkpoint, searched)[0])
+    assert not list(place.iterdir())
+
+
+def test_what_a_killed_start_left_goes_after_a_day(tmp_path: Path) -> None:
+    checkpoint, place = open_checkpoint(directory(tmp_path)), tmp_path / "cache"
+    place.mkdir()
+    for name, age in ((".old.tmp", 2 * packed_weights.ABANDONED), (".new.tmp", 60)):
+        (place / name).write_bytes(b"x")
+        then = time.time() - age
+        os.utime(place / name, (then, then))
+    loaded(schedule_of(checkpoint), checkpoint, place)
+    assert [file.name for file in place.glob(".*.tmp")] == [".new.tmp"]
 
 
 def test_the_entry_that_was_used_least_recently_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
