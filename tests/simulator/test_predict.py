@@ -112,7 +112,6 @@ def test_rings_that_begin_full_do_not_pass_the_floor() -> None:
     assert found.ms == step_ms(schedule, 0) >= found.floor_ms == pytest.approx(least)
 
 
-@pytest.mark.turns(4)
 def test_the_page_has_today_s_times_beside_published_figures() -> None:
     text = (Path(__file__).parents[2] / "amk" / "simulator" / "README.md").read_text(encoding="utf-8")
     lines = [line for line in table().splitlines()[2:] if line.startswith("| ")]
