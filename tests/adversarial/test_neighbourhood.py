@@ -34,7 +34,6 @@ from tests.adversarial.whole_neighbourhood import (
     SLICES,
     VALUE_PARTS,
     VALUE_SLICES,
-    VALUES,
     counted,
     edits_of,
     splits_of,
@@ -400,13 +399,13 @@ def test_a_slice_of_the_whole_run_counts_what_it_saw() -> None:
     assert found["account"]["AMK302"]["fields"] == {"Wait.at_least": 1} and found["account"]["AMK103"]["unrun"] == 1
 
 
-def test_the_drawn_values_have_every_field_and_kind_of_a_base() -> None:
+def test_the_values_of_a_base_are_all_further_edits_and_the_first_have_every_field_and_kind() -> None:
     changes, of_field, _ = values_of("output head")
     every = list(neighbourhood("output head").further())
-    parts = [change.key for part in range(VALUE_PARTS) for change in changes[part::VALUE_PARTS]]
-    assert len(set(parts)) == len(changes) == VALUES and VALUE_PARTS * len(SMALL_BASES) == VALUE_SLICES
-    assert {(c.field, c.kind) for c in changes} == {(c.field, c.kind) for c in every}
-    assert of_field == Counter(c.field for c in every)
+    first = changes[: 4 * len(changes) // VALUE_PARTS]
+    assert {(c.field, c.kind) for c in first} == {(c.field, c.kind) for c in every}
+    assert sorted(c.key for c in changes) == sorted(c.key for c in every)
+    assert VALUE_PARTS * len(SMALL_BASES) == VALUE_SLICES and of_field == Counter(c.field for c in every)
 
 
 def test_the_slices_of_a_base_are_all_of_its_edits() -> None:

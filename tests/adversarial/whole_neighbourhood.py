@@ -7,10 +7,9 @@ run that is not done has looked at as much of each. Every edit that is SAFE, or 
 the numpy machine and as a kernel in the emulator (`emulated`), and every other on the numpy machine if that can run it.
 THOROUGH of the edits of each field of each base are, if SAFE, judged by everything, and so is the first SAFE one of
 each field that a run meets. Splits run on the numpy machine alone, and so do the edits of bases in which two layers, or
-one worker of a class, stand for others. *Values* are the edits of `Neighbourhood.further`, of all bases, of which there
-are too many: of each base VALUES are drawn, the first of every field and kind before the second of any. A *difference*
-is a hole, an accepted certificate of what is refused for another reason than those of `account.beyond`, or a failure of
-the tool itself.
+one worker of a class, stand for others. *Values* are the edits of `Neighbourhood.further`, of all bases: the first
+slices of a base have every field and kind of edit. A *difference* is a hole, an accepted certificate of what is refused
+for another reason than those of `account.beyond`, or a failure of the tool itself.
 """
 
 from __future__ import annotations
@@ -37,13 +36,8 @@ SLICES = PARTS * len(WHOLE)
 SPLIT_PARTS = 128
 SPLIT_SLICES = SPLIT_PARTS * len(WHOLE)
 ABSTRACT_SLICES = PARTS * len(STAND_FOR_MORE)
-VALUES, VALUE_PARTS = 466, 4
-LAST = ("batch in turns", "batch in turns of two warps, fenced")
-VALUE_ORDER = tuple((part, name) for part in range(VALUE_PARTS) for name in SMALL_BASES if name not in LAST) + tuple(
-    (part, name) for part in range(VALUE_PARTS) for name in LAST
-)
-"""Parts of the drawn values; bases that came later are last, likewise."""
-VALUE_SLICES = len(VALUE_ORDER)
+VALUE_PARTS = 64
+VALUE_SLICES = VALUE_PARTS * len(SMALL_BASES)
 THOROUGH = 6
 SHOWN = 300
 """Characters of an edit that a record repeats."""
@@ -71,10 +65,9 @@ def splits_of(name: str) -> tuple[list[Change], Counter[str], Survey]:
 
 @lru_cache(maxsize=len(SMALL_BASES))
 def values_of(name: str) -> tuple[list[Change], Counter[str], Survey]:
-    """(the drawn ones of the edits that the others lack, all of these of each field)."""
-    changes = list(Neighbourhood(base(name), schema_of_schedules()).further())
-    of_field = Counter(change.field for change in changes)
-    return in_turns(changes, Random(f"{name} values"))[:VALUES], of_field, Survey(base(name))
+    """The same of the edits that `edits_of` lacks, the first of every field and kind before the second of any."""
+    changes = in_turns(Neighbourhood(base(name), schema_of_schedules()).further(), Random(f"{name} values"))
+    return changes, Counter(change.field for change in changes), Survey(base(name))
 
 
 def neighbourhood_slice(number: int) -> dict[str, Any]:
@@ -85,12 +78,13 @@ def neighbourhood_slice(number: int) -> dict[str, Any]:
 
 
 def values_slice(number: int) -> dict[str, Any]:
-    """One part of the drawn values of one base."""
-    part, name = VALUE_ORDER[number]
+    """One part of the further edits of one base."""
+    name, part = sorted(SMALL_BASES)[number % len(SMALL_BASES)], number // len(SMALL_BASES)
     changes, of_field, survey = values_of(name)
+    chosen = changes[len(changes) * part // VALUE_PARTS : len(changes) * (part + 1) // VALUE_PARTS]
     if name in STAND_FOR_MORE:
-        return surveyed(name, changes[part::VALUE_PARTS], of_field, survey)
-    return executed(name, changes[part::VALUE_PARTS], of_field, survey, f"slice {number}")
+        return surveyed(name, chosen, of_field, survey)
+    return executed(name, chosen, of_field, survey, f"slice {number}")
 
 
 def executed(name: str, changes: list[Change], of_field: Counter[str], survey: Survey, by: str) -> dict[str, Any]:
