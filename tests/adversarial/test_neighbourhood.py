@@ -20,7 +20,7 @@ from amk.adversary.neighbourhood.bases import CONTEXT, SMALL_BASES, WHOLE, base
 from amk.adversary.neighbourhood.ledger import Ledger, Line, counts, key_of, read
 from amk.adversary.neighbourhood.mutator import Change, Neighbourhood, Site, schema_of_schedules
 from amk.adversary.neighbourhood.reasons import BY_CODE, BY_FIELD, BY_PROPERTY, reason_of
-from amk.adversary.neighbourhood.search import Search, pairs
+from amk.adversary.neighbourhood.search import Search, both, pairs
 from amk.adversary.neighbourhood.survey import EVERYTHING, Care, Outcome, Survey
 from amk.cli import main
 from amk.report.diagnostic import TITLES
@@ -28,8 +28,11 @@ from amk.schedule_ir.ops import OPS
 from amk.schedule_ir.schedule import Schedule, mode_of
 from amk.validator.verify import Verdict, verify
 from amk.weights.weight_format import FORMATS
+from tests.adversarial import whole_neighbourhood
 from tests.adversarial.strictness import rendered
 from tests.adversarial.whole_neighbourhood import (
+    PAIR_PARTS,
+    PAIR_SLICES,
     PARTS,
     SLICES,
     VALUE_PARTS,
@@ -314,13 +317,27 @@ def test_holes_are_written_with_what_they_show(tmp_path: Path) -> None:
 
 def test_pairs_are_repeatable_and_find_their_places() -> None:
     def some(seed: int) -> list[Change]:
-        changes = pairs("fenced", seed)
-        return [next(changes) for _ in range(60)]
+        return [both(*pair) for pair in islice(pairs("fenced", seed), 60)]
 
     one = some(1)
     assert [c.key for c in one] == [c.key for c in some(1)] != [c.key for c in some(2)]
     survey = Survey(base("fenced"))
     assert sum(survey.edited(change) is not None for change in one) > 50
+
+
+@pytest.mark.turns(4)
+def test_a_slice_of_pairs_has_drawn_ones_and_safe_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two edits that are SAFE alone, at two places, can be read together."""
+    name = sorted(SMALL_BASES)[0]
+    monkeypatch.setattr(whole_neighbourhood, "PAIRS", 0)
+    monkeypatch.setattr(whole_neighbourhood, "SAFE_PAIRS", 4)
+    found = whole_neighbourhood.pairs_slice(0)
+    assert found["edits"] == found["bases"][name]["edits"] == 4 and found["differences"] == []
+    assert found["bases"][name].get("SAFE", 0) >= 1 and PAIR_PARTS * len(SMALL_BASES) == PAIR_SLICES
+    monkeypatch.setattr(whole_neighbourhood, "PAIRS", 3)
+    monkeypatch.setattr(whole_neighbourhood, "SAFE_PAIRS", 0)
+    first, other = whole_neighbourhood.pairs_slice(0), whole_neighbourhood.pairs_slice(len(SMALL_BASES))
+    assert first["edits"] == other["edits"] == 3 and first["fields"] != other["fields"]
 
 
 def test_splits_have_a_twin_with_at_most_one_edit_and_one_user() -> None:

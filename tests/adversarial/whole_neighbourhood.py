@@ -8,8 +8,9 @@ the numpy machine and as a kernel in the emulator (`emulated`), and every other 
 THOROUGH of the edits of each field of each base are, if SAFE, judged by everything, and so is the first SAFE one of
 each field that a run meets. Splits run on the numpy machine alone, and so do the edits of bases in which two layers, or
 one worker of a class, stand for others. *Values* are the edits of `Neighbourhood.further`, of all bases: the first
-slices of a base have every field and kind of edit. A *difference* is a hole, an accepted certificate of what is refused
-for another reason than those of `account.beyond`, or a failure of the tool itself.
+slices of a base have every field and kind of edit. *Pairs* of edits are drawn, of all bases: three quarters as
+`search.pairs` does; of the others each edit alone is SAFE. A *difference* is a hole, an accepted certificate of what is
+refused for another reason than those of `account.beyond`, or a failure of the tool itself.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from functools import lru_cache
+from itertools import islice
 from random import Random
 from typing import Any
 
@@ -24,7 +26,7 @@ from amk.adversary.neighbourhood.account import account, beyond
 from amk.adversary.neighbourhood.bases import SMALL_BASES, STAND_FOR_MORE, WHOLE, base
 from amk.adversary.neighbourhood.ledger import Line, counts, key_of
 from amk.adversary.neighbourhood.mutator import Change, Neighbourhood, schema_of_schedules
-from amk.adversary.neighbourhood.search import in_turns
+from amk.adversary.neighbourhood.search import both, in_turns, pairs
 from amk.adversary.neighbourhood.survey import EVERYTHING, TOO_MUCH, Care, Outcome, Survey
 from amk.schedule_ir.schedule import Schedule
 from tests.adversarial.emulated import Emulated
@@ -38,7 +40,10 @@ SPLIT_SLICES = SPLIT_PARTS * len(WHOLE)
 ABSTRACT_SLICES = PARTS * len(STAND_FOR_MORE)
 VALUE_PARTS = 64
 VALUE_SLICES = VALUE_PARTS * len(SMALL_BASES)
+PAIRS, SAFE_PAIRS, PAIR_PARTS = 75, 25, 24
+PAIR_SLICES = PAIR_PARTS * len(SMALL_BASES)
 THOROUGH = 6
+ALONE = Care(safe=0, other=0, certificates=False)
 SHOWN = 300
 """Characters of an edit that a record repeats."""
 
@@ -85,6 +90,19 @@ def values_slice(number: int) -> dict[str, Any]:
     if name in STAND_FOR_MORE:
         return surveyed(name, chosen, of_field, survey)
     return executed(name, chosen, of_field, survey, f"slice {number}")
+
+
+def pairs_slice(number: int) -> dict[str, Any]:
+    """Drawn pairs of edits of one base."""
+    name, part = sorted(SMALL_BASES)[number % len(SMALL_BASES)], number // len(SMALL_BASES)
+    survey, every = Survey(base(name)), pairs(name, part)
+    changes = [both(*pair) for pair in islice(every, PAIRS)]
+    safe = (pair for pair in every if all(survey.outcome(edit, ALONE).verdict == "SAFE" for edit in pair))
+    changes += [both(*pair) for pair in islice(safe, SAFE_PAIRS)]
+    of_field = Counter(change.field for change in changes)
+    if name in STAND_FOR_MORE:
+        return surveyed(name, changes, of_field, survey)
+    return executed(name, changes, of_field, survey, f"slice {number}")
 
 
 def executed(name: str, changes: list[Change], of_field: Counter[str], survey: Survey, by: str) -> dict[str, Any]:

@@ -21,11 +21,13 @@ from tests.adversarial.full_size import full_size_slice
 from tests.adversarial.fuzz import fuzzed, outcome
 from tests.adversarial.whole_neighbourhood import (
     ABSTRACT_SLICES,
+    PAIR_SLICES,
     SLICES,
     SPLIT_SLICES,
     VALUE_SLICES,
     abstract_slice,
     neighbourhood_slice,
+    pairs_slice,
     splits_slice,
     values_slice,
 )
@@ -174,6 +176,7 @@ WHAT: dict[str, Check] = {
     "neighbourhood": Check(neighbourhood_slice, "neighbourhood.json", SLICES, 30.0),
     "abstractions": Check(abstract_slice, "neighbourhood-abstractions.json", ABSTRACT_SLICES, 20.0),
     "values": Check(values_slice, "neighbourhood-values.json", VALUE_SLICES, 40.0),
+    "pairs": Check(pairs_slice, "neighbourhood-pairs.json", PAIR_SLICES, 20.0),
     "splits": Check(splits_slice, "neighbourhood-splits.json", SPLIT_SLICES, 15.0),
     "system-rules": Check(long_rules.compare, "system-rules.json", long_rules.SLICES, 60.0),
     "system-loops": Check(long_loops.compare, "system-loops.json", long_loops.SLICES, 5.0),

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import islice
+from itertools import islice, starmap
 from pathlib import Path
 from random import Random
 
@@ -61,7 +61,7 @@ class Search:
                     left -= 1
 
     def _pending(self, name: str) -> Iterator[Change]:
-        changes = pairs(name, self.seed) if self.pairs else iter(ordered(name, self.seed))
+        changes = starmap(both, pairs(name, self.seed)) if self.pairs else iter(ordered(name, self.seed))
         return (change for change in changes if key_of(name, change) not in self.ledger.keys)
 
     def judged(self, name: str, survey: Survey, change: Change) -> Line:
@@ -114,7 +114,7 @@ def in_turns(all_changes: Iterable[Change], rng: Random) -> list[Change]:
     return [changes[i] for i in sorted(range(len(changes)), key=place.__getitem__)]
 
 
-def pairs(name: str, seed: int) -> Iterator[Change]:
+def pairs(name: str, seed: int) -> Iterator[tuple[Change, Change]]:
     """Pairs of edits, without end: half of them of one field, of one step or of neighbouring places."""
     changes = list(Neighbourhood(base(name), schema_of_schedules()).changes())
     rng = Random(f"{seed} {name} pairs")
@@ -129,7 +129,12 @@ def pairs(name: str, seed: int) -> Iterator[Change]:
             two = rng.choice(near or fields[one.field])
         else:
             two = rng.choice(fields[rng.choice(names)])
-        yield Change(f"{one.field} and {two.field}", f"{one.kind} and {two.kind}", (*one.edits, *two.edits))
+        yield one, two
+
+
+def both(one: Change, two: Change) -> Change:
+    """The pair as one change."""
+    return Change(f"{one.field} and {two.field}", f"{one.kind} and {two.kind}", (*one.edits, *two.edits))
 
 
 def _write(folder: Path, line: Line, document: Json) -> None:
