@@ -69,8 +69,8 @@ class Verdict:
     stats: dict[str, float | int] = field(default_factory=dict)
     deterministic: bool = True
     tokens_to_wrap: int | None = None
-    evidence: Evidence | None = None
-    proofs: tuple[Proof, ...] = ()
+    evidence: Evidence | None = field(default=None, repr=False)
+    proofs: tuple[Proof, ...] = field(default=(), repr=False)
 
     @property
     def safe(self) -> bool:
