@@ -19,7 +19,7 @@ from torch.nn.attention.bias import causal_lower_right
 from amk.models.graph import Attention, MatrixName, Norm, Product
 from amk.models.matrices import bias_buffer
 from amk.schedule_ir.schedule import CacheDtype, Schedule
-from amk.weights.quantised import E4M3_MOST
+from amk.weights.e4m3 import E4M3_MOST
 
 BLOCK = 4096
 """Tokens that are read at once: it bounds the memory for activations."""
