@@ -26,9 +26,8 @@ from amk.weights.codes import CODES
 ROWS = 8
 ALIGNMENT = 16
 """Bulk copies move multiples of 16 bytes."""
-
 BLOCK = 64
-"""Elements of such a vector that share a scale."""
+"""Elements of a staged vector that share a scale."""
 
 
 def whole_blocks(count: int) -> int:

@@ -15,6 +15,9 @@ from amk.models.matrices import ROWS_PER_GROUP
 from amk.weights.chunks import BYTE_ORDER, LANES, NIBBLE_ORDER, UNIT_COLUMNS
 from amk.weights.weight_format import ALIGNMENT, Chunk, WeightFormat
 
+TOGETHER = 1 << 26
+"""Numbers that are quantised at once: it bounds the memory for what is between them and their codes."""
+
 
 @dataclass(frozen=True)
 class DeviceQuantised:
@@ -34,6 +37,12 @@ class DeviceQuantised:
 
 def quantised(rows: Tensor, form: WeightFormat) -> DeviceQuantised:
     """The nearest codes of `rows`, [rows, k], under scales from the largest magnitude (with zeros: the range)."""
+    parts = [_quantised(part, form) for part in rows.split(max(1, TOGETHER // rows.shape[1]))]
+    codes, scales = torch.cat([part.codes for part in parts]), torch.cat([part.scales for part in parts])
+    return DeviceQuantised(codes, scales, torch.cat([part.zeros for part in parts]) if form.zeros else None)
+
+
+def _quantised(rows: Tensor, form: WeightFormat) -> DeviceQuantised:
     k = rows.shape[1]
     groups = form.groups(k)
     width = form.group or k
