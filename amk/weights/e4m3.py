@@ -19,20 +19,21 @@ E4M3_MOST = 448.0
 def to_e4m3(values: Any, xp: Any = np) -> Any:
     """The nearest e4m3 of each number, u8, ties to even, clipped to +-448."""
     values = xp.asarray(values, dtype=xp.float32)
-    magnitude = xp.clip(xp.abs(values), 0, E4M3_MOST)
+    magnitude = xp.clip(xp.abs(values), None, E4M3_MOST)
     bits = magnitude.view(xp.int32)
     # Normal numbers: round the fraction to 3 bits, then move the exponent's bias from 127 to 7.
     normal = ((bits + 0x7FFFF + (bits >> 20 & 1)) >> 20) - (120 << 3)
     small = xp.asarray(xp.round(magnitude * 512), dtype=xp.int32)
-    codes = xp.where(magnitude < 2.0**-6, small, normal)
-    return xp.asarray(xp.where(xp.signbit(values), codes | 128, codes), dtype=xp.uint8)
+    codes = xp.asarray(xp.where(magnitude < 2.0**-6, small, normal), dtype=xp.uint8)
+    return codes | xp.asarray(xp.signbit(values), dtype=xp.uint8) << 7
 
 
 def from_e4m3(codes: Any, xp: Any = np) -> Any:
     """The number of each u8 code, f32."""
-    # Exponents are 120 too small where the bits stand, which a product puts right, subnormals included.
-    magnitude = (xp.asarray(codes & 127, dtype=xp.int32) << 20).view(xp.float32) * 2.0**120
-    return xp.where(codes > 127, -magnitude, magnitude)
+    # Sign and other bits stand where f32 has them. Exponents are 120 too small, which a product puts right, subnormals
+    # included.
+    bits = xp.asarray(codes.view(xp.int8), dtype=xp.int32) << 20 & (0x87F00000 - (1 << 32))
+    return bits.view(xp.float32) * 2.0**120
 
 
 def round_e4m3(values: NDArray[Any]) -> F32:
