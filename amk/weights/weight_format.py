@@ -20,8 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import CoreSchema, PydanticKnownError, core_schema
 
 from amk.report.schema import unless
-from amk.weights.code import Code, Staged
-from amk.weights.codes import CODES
+from amk.weights.codes import CODES, Code, Staged
 
 ROWS = 8
 ALIGNMENT = 16

@@ -16,7 +16,7 @@ CODE = '''"""offset8: eight bits, 128 being 0; value = (code - 128) * scale."""
 
 from typing import Any
 
-from amk.weights.code import Array, Code
+from amk.weights.codes import Array, Code
 
 
 def encode(values: Array, zero: Any, xp: Any) -> Array:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from amk.weights.code import Array, Code
+from amk.weights.codes import Array, Code
 from amk.weights.e4m3 import E4M3_MOST, from_e4m3, to_e4m3
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from amk.weights.code import Array, Code
+from amk.weights.codes import Array, Code
 
 
 def encode(values: Array, zero: Any, xp: Any) -> Array:
