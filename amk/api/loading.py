@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from numbers import Integral
@@ -25,7 +25,7 @@ from amk.engine.tokenizers.tokenizer import Tokenizer
 from amk.prefill.reader import Prefill, prompts_of
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.sampling import MODES, Mode
-from amk.weights.weight_format import FormatName
+from amk.weights.weight_format import FORMATS, FormatName
 
 if TYPE_CHECKING:  # the rest is imported where it is used: the device cpu needs none of it
     from amk.engine.backends.live_backend import LiveBackend
@@ -37,9 +37,9 @@ if TYPE_CHECKING:  # the rest is imported where it is used: the device cpu needs
 
 MOST_TEXTS = 16
 """Computed at once."""
-_VALUES: dict[str, tuple[str, ...]] = {
+_VALUES: dict[str, Collection[str]] = {
     "device": get_args(Device), "prefill": get_args(Prefill), "sampling": MODES, "kv_dtype": ("bf16", "fp8"),
-    "dtype": get_args(FormatName), "lm_head_dtype": get_args(FormatName),
+    "dtype": FORMATS, "lm_head_dtype": FORMATS,
 }  # fmt: skip
 """What arguments of `load` may say."""
 

@@ -197,7 +197,7 @@ def _stream(facts: Facts) -> Iterator[str]:
         if stream.source in others or source.space != "global" or source.role != "constant":
             yield "source"
         kinds = (chunk for name in MATRICES for chunk in stream.kinds(name))
-        if any(chunk.apart and (chunk.weights.codes == "bf16" or chunk.weights.group) for chunk in kinds):
+        if any(chunk.apart and not chunk.weights.per_row for chunk in kinds):
             yield "apart"
         yield from _packed(facts, stream, source)
 

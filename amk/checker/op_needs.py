@@ -214,10 +214,9 @@ def _whole_tiles(p: Place) -> bool:
 def _operand(p: Place) -> bool:
     """Codes of one token are multiplied as integers or as f16, with a scale for each block; all else in bf16."""
     form = p.kind.weights
-    if not p.alone or form.codes == "bf16":
+    if not p.alone or form.plain:
         return p.dtype("x") == "bf16"
-    staged = "halves" if form.codes == "fp8" else "digits"
-    return p.dtype("x") == staged and p.has("scales") and (not form.zeros or p.has("sums"))
+    return p.dtype("x") == form.kind.staged and p.has("scales") and (not form.zeros or p.has("sums"))
 
 
 def _taker(p: Place) -> bool:

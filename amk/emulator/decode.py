@@ -39,7 +39,9 @@ from amk.lowering.watchdog import empty_log
 from amk.models.row_groups import TensorSource
 from amk.schedule_ir.sampling import GREEDY, Sampling
 from amk.schedule_ir.schedule import Schedule
-from amk.weights.quantised import E4M3, Quantiser, nearest
+from amk.weights.bfloat import from_bf16_bits
+from amk.weights.e4m3 import from_e4m3
+from amk.weights.quantised import Quantiser, nearest
 
 LOG_RECORDS = 64
 STALL_NS = 2_000_000_000
@@ -211,7 +213,7 @@ class EmulatedEngine:
         """Keys and values, f32 [2, elements]."""
         count, coded = self.buffers["k_cache"].elements, self.schedule.kv.dtype == "fp8"
         found = [self.machine.read(name, np.uint8 if coded else np.uint16, count) for name in ("k_cache", "v_cache")]
-        return np.stack([E4M3[bits] if coded else (bits.astype(np.uint32) << 16).view(np.float32) for bits in found])
+        return np.stack([from_e4m3(bits) if coded else from_bf16_bits(bits.view(np.uint16)) for bits in found])
 
 
 def weights_of(schedule: Schedule, source: TensorSource, quantise: Quantiser) -> dict[str, NDArray[Any]]:

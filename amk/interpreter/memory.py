@@ -21,7 +21,7 @@ from amk.schedule_ir.memory import Buffer
 from amk.schedule_ir.schedule import Schedule
 from amk.weights.bfloat import F32, from_bf16_bits, round_bf16
 from amk.weights.block_point import round_digits, round_halves
-from amk.weights.quantised import round_e4m3
+from amk.weights.e4m3 import round_e4m3
 
 Numerics = Literal["exact", "device"]
 Array = NDArray[Any]

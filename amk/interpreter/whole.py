@@ -51,13 +51,13 @@ class LogicalWeights:
     def _load(self, name: MatrixName, layer: int) -> NDArray[Any]:
         shape = matrix(self._model, name)
         form = self._stream.chunk(name, layer).weights if self._stream else weight_format("bf16")
-        wide = self._wide or form.codes != "bf16"
+        wide = self._wide or not form.plain
         out = np.empty((shape.groups * ROWS_PER_GROUP, shape.k), np.float32 if wide else np.uint16)
         step = max(1, (1 << 22) // (shape.k * ROWS_PER_GROUP))
         for first in range(0, shape.groups, step):
             last = min(first + step, shape.groups)
             here = slice(first * ROWS_PER_GROUP, last * ROWS_PER_GROUP)
-            if form.codes != "bf16":
+            if not form.plain:
                 groups = range(first, last)
                 codes = quantised_groups(self._source, self._model, name, layer, groups, form, self._quantise)
                 out[here] = dequantised(codes, form)

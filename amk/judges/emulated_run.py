@@ -25,7 +25,7 @@ from amk.report.diagnostic import AmkError
 from amk.schedule_ir.sampling import GREEDY, Sampling
 from amk.schedule_ir.schedule import Schedule, mode_of
 from amk.weights.bfloat import to_bf16_bits
-from amk.weights.quantised import to_e4m3
+from amk.weights.e4m3 import to_e4m3
 
 LIMITS = Limits(instructions=20_000_000, seconds=120.0, megabytes=2_000)
 Printed = Callable[[Schedule], str]

@@ -13,7 +13,7 @@ from amk.lowering import refusal
 from amk.lowering.abi import COUNTER_STRIDE, Abi, abi, flat_index, member
 from amk.lowering.deferred_refills import carries
 from amk.lowering.expression import expression
-from amk.lowering.plan_constants import plan_struct, ring_type
+from amk.lowering.plan_constants import code_includes, codes_of, plan_struct, ring_type
 from amk.lowering.printed import PartLoop, Printed, PrintedLoop, PrintedStep, printed
 from amk.lowering.step_struct import step_struct
 from amk.lowering.tables import array_text
@@ -43,7 +43,8 @@ def emit(schedule: Schedule, *, trace: bool = False) -> str:
     ops = sorted({name for name in printer.ops})
     includes = "".join(f'#include "amk/ops/{name}.cuh"\n' for name in ops)
     return (
-        '#include "amk/context.cuh"\n#include "amk/cells.cuh"\n#include "amk/ring.cuh"\n#include "amk/weights.cuh"\n'
+        '#include "amk/context.cuh"\n#include "amk/cells.cuh"\n#include "amk/ring.cuh"\n'
+        + code_includes(codes_of(schedule.streams[0]))
         + includes
         + "\nnamespace {\n\n"
         + array_text(schedule)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from amk.lowering import refusal
 from amk.lowering.abi import Abi, abi, member
 from amk.lowering.phases import Chunks, Phase, Phases, chunks_of, per_layer, phases, plain_buffers
-from amk.lowering.plan_constants import constant_array, identifier, plan_struct, ring_type
+from amk.lowering.plan_constants import code_includes, codes_of, constant_array, identifier, plan_struct, ring_type
 from amk.lowering.step_struct import step_struct
 from amk.models.matrices import matrix
 from amk.schedule_ir.layout import stream_layout
@@ -83,7 +83,8 @@ def emit_phases(schedule: Schedule, blocks: tuple[int, ...] | int = 1) -> PhaseS
         kernels.append(PhaseKernel(printer.symbol, printer.bytes, printer.blocks))
     size = 8 * (len(layout.dtype.names or ()) + 2)
     source = (
-        '#include "amk/context.cuh"\n#include "amk/cells.cuh"\n#include "amk/ring.cuh"\n#include "amk/weights.cuh"\n'
+        '#include "amk/context.cuh"\n#include "amk/cells.cuh"\n#include "amk/ring.cuh"\n'
+        + code_includes(codes_of(schedule.streams[0]))
         + "".join(f'#include "amk/ops/{name}.cuh"\n' for name in sorted(headers))
         + "\nnamespace {\n\n"
         + "".join(constant_array(f"t_{identifier(n)}", v) for n, v in sorted(schedule.tables.items()))

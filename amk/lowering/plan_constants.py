@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from amk.models.matrices import K_SPLIT, MATRICES, Matrix, MatrixName, matrix, share_table
 from amk.schedule_ir.layout import k_splits
@@ -81,14 +81,27 @@ def _matrix_struct(name: str, shares: str, shape: Matrix, columns: int, weights:
 
 
 def _weights_type(chunk: Chunk, row_groups: int) -> str:
-    """The type of amk/weights.cuh that reads the matrix's chunks."""
+    """The type of amk/codes that reads the matrix's chunks."""
     form = chunk.weights
-    if form.codes == "bf16":
-        return "amk::Bf16" if row_groups == 1 else "amk::Bf16Pairs"
-    group = form.group or chunk.columns
-    if form.codes == "int4":
-        return f"amk::Int4<{group}, {str(form.zeros).lower()}>"
-    return f"amk::{form.codes.capitalize()}<{group}>"
+    if form.plain:
+        return code_type(form.codes, row_groups)
+    return code_type(form.codes, form.group or chunk.columns, str(form.zeros).lower())
+
+
+def code_type(codes: str, *arguments: int | str) -> str:
+    """The type of a kind of code. arguments: row groups of a chunk of plain numbers; of others columns of a group, and
+    whether zero points are stored."""
+    return f"amk::{camel(codes)}<{', '.join(map(str, arguments))}>"
+
+
+def code_includes(codes: Iterable[str]) -> str:
+    """The headers of kinds of codes."""
+    return "".join(f'#include "amk/codes/{name}.cuh"\n' for name in sorted(set(codes)))
+
+
+def codes_of(stream: Stream) -> set[str]:
+    """Kinds of codes of its chunks."""
+    return {chunk.weights.codes for name in MATRICES for chunk in stream.kinds(name)}
 
 
 SHARES = ("qkv", "hidden", "gate_up", "lm_head")

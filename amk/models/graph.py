@@ -20,8 +20,6 @@ MatrixName = Literal["qkv", "o", "gate_up", "down", "lm_head"]
 MATRICES: tuple[MatrixName, ...] = get_args(MatrixName)
 Extent = Literal["hidden", "q_dim", "kv_dim", "ffn", "head_dim", "vocab"]
 NormKind = Literal["rms", "layer"]
-Activation = Literal["silu", "gelu", "gelu-tanh"]
-"""Of the MLP: silu(gate) * up, or gelu(up), exact or by tanh."""
 Then = Literal["rows", "activation", "residual", "logits"]
 TAKEN_BY: dict[Then, str] = {"rows": "store_rows", "residual": "add_residual", "logits": "argmax_rows"}
 """The op that takes the rows of a product, where the graph names none."""
@@ -96,7 +94,7 @@ class Variant(Protocol):
     @property
     def qk_norm(self) -> bool: ...
     @property
-    def activation(self) -> Activation: ...
+    def activation(self) -> str: ...
     @property
     def parallel(self) -> bool: ...
 

@@ -8,9 +8,10 @@ from pkgutil import iter_modules
 from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import CoreSchema
 
 from amk.models import families
-from amk.models.graph import Activation, Graph, Tensor, Variant
+from amk.models.graph import Graph, Tensor, Variant
 from amk.report.schema import Name, unless
 
 # Wide enough for any dense decoder that one device could hold; narrow enough that no product overflows 64 bits.
@@ -29,8 +30,21 @@ def known_families() -> tuple[str, ...]:
 
 def graph_of(family: str) -> Callable[[Variant], Graph]:
     """What makes the graph of a model of the family."""
-    graph: Callable[[Variant], Graph] = import_module(f"{families.__name__}.{family}").graph
+    graph: Callable[[Variant], Graph] = _module(family).graph
     return graph
+
+
+def _module(family: str) -> Any:
+    return import_module(f"{families.__name__}.{family}")
+
+
+class _Activation:
+    """A field that holds the activation of an MLP, one of those that the model's family has."""
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: Any) -> Any:
+        names = {name for family in known_families() for name in _module(family).ACTIVATIONS}
+        return {"enum": sorted(names), "type": "string"}
 
 
 class RopeScaling(BaseModel):
@@ -90,7 +104,7 @@ class ModelSpec(BaseModel):
     tied_embeddings: bool = False
     qkv_bias: bool = False
     qk_norm: bool = False
-    activation: Activation = unless("silu")
+    activation: Annotated[str, _Activation] = unless("silu")
     parallel: bool = unless(False)
     rotary_dim: Annotated[int, Field(ge=2, le=1024, multiple_of=2)] | None = unless(None)
     bos: _Token | None = None

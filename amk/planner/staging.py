@@ -17,7 +17,8 @@ from amk.planner.formats import Formats, Layered, layered
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.memory import Buffer
 from amk.weights.block_point import BLOCK, whole_blocks
-from amk.weights.weight_format import Staged, weight_format
+from amk.weights.codes import Staged
+from amk.weights.weight_format import weight_format
 
 NAMES: dict[Staged, str] = {"bf16": "x", "digits": "x_digits", "halves": "x_halves"}
 HEAD, SCALES, SUMS = "x_head", "x_scales", "x_sums"

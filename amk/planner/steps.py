@@ -19,7 +19,8 @@ from amk.schedule_ir.ops.prefetch_cache import PrefetchCacheOp
 from amk.schedule_ir.ops.refill import RefillOp
 from amk.schedule_ir.ops.staging import ScaleBlocks
 from amk.schedule_ir.schedule import Signal, Step, Wait
-from amk.weights.weight_format import Staged, WeightFormat, weight_format
+from amk.weights.codes import Staged
+from amk.weights.weight_format import WeightFormat, weight_format
 
 LAYER: Expr = {"l": 1}
 """The number of the layer within its loop, and of the counter's instance."""

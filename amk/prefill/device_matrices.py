@@ -10,6 +10,7 @@ writes matrices that were made for it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -17,28 +18,39 @@ import torch
 
 from amk.engine.backends.cuda_engine import CudaEngine
 from amk.lowering.compile import compile_cuda
-from amk.lowering.launch import Enqueue, Kernel, Module
+from amk.lowering.launch import Enqueue, Module
+from amk.lowering.plan_constants import code_includes, code_type, codes_of
 from amk.models.matrices import MatrixName, matrix, scale_buffer
 from amk.prefill.forward import Matrices
 from amk.prefill.views import view
 from amk.schedule_ir.layout import matrix_places
 from amk.schedule_ir.schedule import Schedule
 
-KERNEL = "amk_unpack"
-SOURCE = f"""#include "amk/unpack.cuh"
-extern "C" __global__ void __launch_bounds__(256) {KERNEL}(const __grid_constant__ amk::unpack::Matrix matrix) {{
-  amk::unpack::unpack(matrix);
-}}
-"""
 WARPS = 8
 """Of a block: chunks that it unpacks."""
-CODES = {"bf16": 0, "int8": 1, "fp8": 2, "int4": 3}
 ARGUMENT = np.dtype(
     [(name, np.uint64) for name in ("chunks", "places", "out", "apart", "stride")]
-    + [(name, np.uint32) for name in ("count", "across", "columns", "rows", "k", "parts", "codes", "group", "zeros")]
-    + [("padding", np.uint32)]
+    + [(name, np.uint32) for name in ("count", "across", "columns", "rows", "k", "parts", "group", "zeros")]
 )
 """`amk::unpack::Matrix`."""
+
+
+def kernel_of(codes: str) -> str:
+    """The name of the kernel that unpacks a kind of code."""
+    return f"amk_unpack_{codes}"
+
+
+def source_of(kinds: Iterable[str]) -> str:
+    """A kernel for each of these kinds of codes."""
+    kernels = (
+        f"""extern "C" __global__ void __launch_bounds__(256)
+{kernel_of(codes)}(const __grid_constant__ amk::unpack::Matrix matrix) {{
+  amk::unpack::unpack<{code_type(codes)}>(matrix);
+}}
+"""
+        for codes in sorted(kinds)
+    )
+    return code_includes(kinds) + '#include "amk/unpack.cuh"\n' + "".join(kernels)
 
 
 def argument(
@@ -53,8 +65,7 @@ def argument(
     values = {
         "chunks": chunks, "places": places, "out": out, "apart": apart, "stride": stream.piece_bytes, "count": count,
         "across": shape.k_chunks(chunk.columns), "columns": chunk.columns, "rows": shape.rows, "k": shape.k,
-        "parts": len(product.rows) if product.in_turn else 1, "codes": CODES[form.codes], "group": form.group,
-        "zeros": int(form.zeros),
+        "parts": len(product.rows) if product.in_turn else 1, "group": form.group, "zeros": int(form.zeros),
     }  # fmt: skip
     for field, value in values.items():
         block[field] = value
@@ -76,14 +87,15 @@ class DeviceMatrices:
     def __init__(self, engine: CudaEngine, stay: int | None = None) -> None:
         self._engine, self._schedule = engine, engine.schedule
         self._device = torch.device("cuda", engine.device.ordinal)
-        compiled = compile_cuda(SOURCE, engine.schedule.target.arch)
+        kinds = codes_of(engine.schedule.streams[0])
+        compiled = compile_cuda(source_of(kinds), engine.schedule.target.arch)
         self._module = Module(engine.device, compiled.cubin)
-        kernel = self._module.kernel(KERNEL)
+        self._kernels = {codes: self._module.kernel(kernel_of(codes)) for codes in kinds}
         self._side = torch.cuda.Stream(self._device)
         self._ready = [torch.cuda.Event() for _ in range(2)]
         places = matrix_places(self._schedule, self._schedule.streams[0])
         self._places = {key: torch.from_numpy(each).to(self._device) for key, each in places.items()}
-        self.head = self._unpacked_head(kernel)
+        self.head = self._unpacked_head()
         shapes = {name: matrix(self._schedule.model, name) for name, _ in self._places}
         layers = self._schedule.model.layers
         if stay is None:
@@ -99,7 +111,7 @@ class DeviceMatrices:
         ]
         self._launches: list[list[tuple[Enqueue, np.ndarray[Any, Any]]]] = [[] for _ in range(layers)]
         for (name, layer), each in self._places.items():
-            launch = Enqueue(kernel, -(-len(each) // WARPS), 32 * WARPS)
+            launch = self._launch(name, layer, len(each))
             out = self._buffers[self._place(layer)][name]
             self._launches[layer].append((launch, self._argument(name, layer, each, out)))
         for layer in range(stay):
@@ -126,16 +138,20 @@ class DeviceMatrices:
             launch(parameters, self._side.cuda_stream)
         self._ready[layer % 2].record(self._side)
 
-    def _unpacked_head(self, kernel: Kernel) -> torch.Tensor | None:
+    def _unpacked_head(self) -> torch.Tensor | None:
         name, layer = next(key for key in self._places if key[0] == "lm_head")
         places, shape = self._places.pop((name, layer)), matrix(self._schedule.model, name)
         if 2 * shape.rows * shape.k > torch.cuda.mem_get_info(self._device)[0] // 4:
             return None
         head = torch.empty((shape.rows, shape.k), dtype=torch.bfloat16, device=self._device)
-        launch = Enqueue(kernel, -(-len(places) // WARPS), 32 * WARPS)
+        launch = self._launch(name, layer, len(places))
         launch(self._argument(name, layer, places, head), self._side.cuda_stream)
         self._side.synchronize()
         return head
+
+    def _launch(self, name: MatrixName, layer: int, chunks: int) -> Enqueue:
+        codes = self._schedule.streams[0].chunk(name, layer).weights.codes
+        return Enqueue(self._kernels[codes], -(-chunks // WARPS), 32 * WARPS)
 
     def _argument(self, name: MatrixName, layer: int, places: torch.Tensor, out: torch.Tensor) -> np.ndarray[Any, Any]:
         (stream,) = self._schedule.streams

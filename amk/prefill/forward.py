@@ -18,8 +18,9 @@ from torch.nn.attention.bias import causal_lower_right
 
 from amk.models.graph import Attention, MatrixName, Norm, Product
 from amk.models.matrices import bias_buffer
+from amk.schedule_ir.ops import OPS
 from amk.schedule_ir.schedule import CacheDtype, Schedule
-from amk.weights.quantised import E4M3_MOST
+from amk.weights.e4m3 import E4M3_MOST
 
 BLOCK = 4096
 """Tokens that are read at once: it bounds the memory for activations."""
@@ -106,7 +107,7 @@ class PromptForward:
                 states.append(states[-1] + output)
             else:
                 values["qkv" if node.then == "rows" else "act"] = (
-                    output if node.then == "rows" else self._active(output)
+                    output if node.then == "rows" else self._active(node, output)
                 )
         return states[-1]
 
@@ -125,13 +126,10 @@ class PromptForward:
         output = F.linear(inputs, matrix)
         return output.float() + self._buffers[bias_buffer(node.matrix)][layer] if node.biases else output
 
-    def _active(self, product: Tensor) -> Tensor:
+    def _active(self, node: Product, output: Tensor) -> Tensor:
         """What the MLP makes of its first product."""
-        if self._model.activation == "silu":
-            gate, up = product.chunk(2, dim=-1)
-            return F.silu(gate) * up
-        tanh = self._model.activation == "gelu-tanh"
-        return F.gelu(product, approximate="tanh" if tanh else "none").to(self._dtype)
+        active: Tensor = OPS[node.taken_by].activated_in_torch(output, dict(node.settings), F)
+        return active.to(self._dtype)
 
     def _appended(
         self, node: Attention, layer: int, joint: Tensor, start: int, sequence: int

@@ -28,8 +28,6 @@ BUFFERS = ("embedding", "norm", "rope", "k_cache", "v_cache")
 """Buffers that a schedule must have under these names."""
 MOST_HEAD_DIM = 256
 Result = TypeVar("Result")
-ACTIVATIONS = ("swiglu", "gelu")
-"""Ops whose arithmetic `PromptForward` has in torch."""
 
 
 @dataclass(frozen=True)
@@ -170,6 +168,8 @@ def unusable(reason: str) -> AmkError:
 
 def why_not(schedule: Schedule) -> str | None:
     """None where torch may read prompts for the schedule; whether it can use the GPU shows when it is imported."""
+    from amk.schedule_ir.ops import OPS
+
     if importlib.util.find_spec("torch") is None:
         return "it is not installed"
     missing = sorted(set(BUFFERS) - {buffer.name for buffer in schedule.buffers})
@@ -180,6 +180,6 @@ def why_not(schedule: Schedule) -> str | None:
     if schedule.model.head_dim > MOST_HEAD_DIM:
         return f"its attention has heads of at most {MOST_HEAD_DIM}"
     activation = schedule.model.graph.products["gate_up"].taken_by
-    if activation not in ACTIVATIONS:
+    if "activated_in_torch" not in vars(OPS[activation]):
         return f"it has no {activation}"
     return None

@@ -16,7 +16,7 @@ from amk.report.schema import closest, json_pointer
 from amk.schedule_ir.expr import AGENT, CONST, WORKER, Expr, symbols
 from amk.schedule_ir.ops.base import BufferField, Op, multiplied
 from amk.schedule_ir.schedule import Loop, Node, Schedule, Signal, Step, Wait, steps_of
-from amk.weights.weight_format import Staged
+from amk.weights.codes import Staged
 
 Path = tuple[str | int, ...]
 

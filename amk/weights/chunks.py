@@ -1,4 +1,4 @@
-"""The bytes of a chunk, for every weight format.
+"""The bytes of a chunk, for every number of bits of a code.
 
 Codes stand in tiles of 512 bytes, [8 rows][4 lanes][16 bytes]: lane 4 * row + q of a warp reads its operand as 16
 consecutive bytes. A bf16 tile has 32 columns, the lane 8 of them in order. Narrower codes come in units of 64 columns,
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from amk.weights.bfloat import F32, Bits, from_bf16_bits, to_bf16_bits
-from amk.weights.quantised import INT4_ZERO, Bytes, Quantised, dequantised
+from amk.weights.quantised import Bytes, Quantised, dequantised
 from amk.weights.weight_format import ALIGNMENT, ROWS, Chunk
 
 TILE_COLUMNS = 32
@@ -47,13 +47,12 @@ def pack_bf16(rows: NDArray[Any], columns: int) -> Bits:
 def pack_quantised(rows: Quantised, chunk: Chunk) -> Bytes:
     """Codes of groups * 8 rows -> bytes [groups * k_chunks, chunk.bytes], group-major.
 
-    Columns past the end get codes of zero and, in groups wholly past it, scales of zero.
+    Columns past the end get codes of 0 and, in groups wholly past it, scales of zero.
     """
     form, columns = chunk.weights, chunk.columns
     groups, k = len(rows.codes) // ROWS, rows.codes.shape[1]
     count = -(-k // columns)
-    blank = INT4_ZERO if form.codes == "int4" else 0
-    codes = np.pad(rows.codes, ((0, 0), (0, count * columns - k)), constant_values=blank)
+    codes = np.pad(rows.codes, ((0, 0), (0, count * columns - k)), constant_values=form.kind.middle)
     lanes = codes.reshape(groups, ROWS, count, columns // UNIT_COLUMNS, LANES, UNIT_COLUMNS // LANES)
     parts = [_payload(lanes, form.bits).reshape(groups, count, -1)]
     if chunk.apart:
@@ -94,7 +93,7 @@ def unpack_chunks(packed: NDArray[Any], chunk: Chunk) -> F32:
     """
     count, columns = len(packed), chunk.columns
     stored = np.ascontiguousarray(packed).view(np.uint8).reshape(count, -1)[:, : chunk.bytes]
-    if chunk.weights.codes == "bf16":
+    if chunk.weights.plain:
         bits = np.ascontiguousarray(stored).view(np.uint16)
         tiles = from_bf16_bits(bits).reshape(count, -1, ROWS, TILE_COLUMNS)
         return np.ascontiguousarray(tiles.transpose(0, 2, 1, 3)).reshape(count, ROWS, columns)

@@ -11,27 +11,22 @@ in a constant that the product reads. A chunk is then codes only, whole cache li
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
-from typing import Literal, get_args
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
+from pydantic_core import CoreSchema, PydanticKnownError, core_schema
 
 from amk.report.schema import unless
+from amk.weights.codes import CODES, Code, Staged
 
 ROWS = 8
 ALIGNMENT = 16
 """Bulk copies move multiples of 16 bytes."""
-
-FormatName = Literal[
-    "bf16", "int8", "int8-g64", "int8-g128", "int4-g64", "int4-g128", "int4-g64-zp", "int4-g128-zp", "fp8"
-]
-FORMATS: tuple[FormatName, ...] = get_args(FormatName)
-Codes = Literal["bf16", "int8", "int4", "fp8"]
-Staged = Literal["bf16", "digits", "halves"]
-"""Layouts of the vector that a matrix multiplies: dtypes of its buffer. digits, halves: `block_point.py`."""
 BLOCK = 64
-"""Elements of such a vector that share a scale."""
+"""Elements of a staged vector that share a scale."""
 
 
 def whole_blocks(count: int) -> int:
@@ -39,25 +34,31 @@ def whole_blocks(count: int) -> int:
     return -(-count // BLOCK)
 
 
-STAGED: dict[Codes, Staged] = {"bf16": "bf16", "int8": "digits", "int4": "digits", "fp8": "halves"}
-
-
 @dataclass(frozen=True)
 class WeightFormat:
-    """codes: how a number is coded. group: columns that share a scale, 0 for a whole row. zeros: stored zero points."""
+    """codes: a name in CODES. group: columns that share a scale, 0 for a whole row. zeros: stored zero points."""
 
-    codes: Codes
+    codes: str
     group: int = 0
     zeros: bool = False
 
+    @cached_property
+    def kind(self) -> Code:
+        return CODES[self.codes]
+
     @property
     def bits(self) -> int:
-        return {"bf16": 16, "int8": 8, "fp8": 8, "int4": 4}[self.codes]
+        return self.kind.bits
+
+    @property
+    def plain(self) -> bool:
+        """Are the numbers stored as they are, without scales."""
+        return self.kind.largest == 0
 
     def staged(self, vectors: int = 1) -> Staged:
         """What the vector has to be staged as: codes are multiplied as integers or as f16 numbers with one vector, as
         bf16 numbers with several."""
-        return STAGED[self.codes] if vectors == 1 else "bf16"
+        return self.kind.staged if vectors == 1 else "bf16"
 
     def sums(self, vectors: int = 1) -> bool:
         """Have the codes zeros of their own that the sums of the vector's blocks take out."""
@@ -71,11 +72,11 @@ class WeightFormat:
     @property
     def per_row(self) -> bool:
         """Has every row one scale, which may stand apart from the chunks."""
-        return self.codes != "bf16" and not self.group
+        return not self.plain and not self.group
 
     def groups(self, columns: int) -> int:
-        """Scales per row of `columns` columns; 0 in bf16."""
-        if self.codes == "bf16":
+        """Scales per row of `columns` columns; 0 of plain numbers."""
+        if self.plain:
             return 0
         return -(-columns // self.group) if self.group else 1
 
@@ -97,10 +98,54 @@ class WeightFormat:
 
 @cache
 def weight_format(name: FormatName) -> WeightFormat:
-    """The format of that name: codes, then '-g' and the group, then '-zp' for stored zero points."""
+    """The format of that name: codes, then '-g' and the group, then '-zp' for stored zero points. KeyError if it is not
+    one of its kind of code."""
     codes, *parts = name.split("-")
+    if name not in CODES[codes].formats:
+        raise KeyError(name)
     group = next((int(part[1:]) for part in parts if part.startswith("g")), 0)
-    return WeightFormat(codes, group, "zp" in parts)  # type: ignore[arg-type]  # a FormatName begins with its codes
+    return WeightFormat(codes, group, "zp" in parts)
+
+
+class _Formats(Mapping[str, WeightFormat]):
+    """Name -> format. A look-up imports the file of its kind of code, going through all of them imports all."""
+
+    def __getitem__(self, name: str) -> WeightFormat:
+        return weight_format(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for kind in CODES.values() for name in kind.formats)
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+
+FORMATS: Mapping[FormatName, WeightFormat] = _Formats()
+
+
+class _Named:
+    """A field that holds the name of a format."""
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(_name)
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: Any) -> Any:
+        return {"enum": list(FORMATS), "type": "string"}
+
+
+def _name(value: Any) -> str:
+    if not isinstance(value, str) or value not in FORMATS:
+        *most, last = map(repr, FORMATS)
+        raise PydanticKnownError("literal_error", {"expected": f"{', '.join(most)} or {last}"})
+    return value
+
+
+if TYPE_CHECKING:
+    FormatName = str
+else:
+    FormatName: Any = Annotated[str, _Named]
 
 
 class Chunk(BaseModel):

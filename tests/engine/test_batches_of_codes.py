@@ -141,7 +141,7 @@ def run(schedule: Schedule, ptx: str, texts: list[list[int]]) -> EmulatedEngine:
 
 
 PAIRS = """
-#include "amk/weights.cuh"
+#include "amk/codes/HEADER.cuh"
 extern "C" __global__ void k(amk::u32* out, const uint4* codes) {
   amk::u32 w[8];
   amk::WEIGHTS::pairs(codes[threadIdx.x], BLOCK, ZERO, w);
@@ -165,7 +165,12 @@ def test_every_code_is_its_number_exactly_and_in_its_place(name: FormatName, wei
     wanted = dequantised(stored, form)
     packed = pack_quantised(stored, Chunk(format=name, columns=columns))[0, :512]
     for block in range(columns // 64):
-        source = PAIRS.replace("WEIGHTS", weights).replace("BLOCK", str(block)).replace("ZERO", f"{zero}u")
+        source = (
+            PAIRS.replace("HEADER", form.codes)
+            .replace("WEIGHTS", weights)
+            .replace("BLOCK", str(block))
+            .replace("ZERO", f"{zero}u")
+        )
         allocations = [
             Allocation("out", 1024, "state", np.zeros(256, np.uint32)), Allocation("codes", 512, "constant", packed),
         ]  # fmt: skip

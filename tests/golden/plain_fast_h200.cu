@@ -1,7 +1,7 @@
 #include "amk/context.cuh"
 #include "amk/cells.cuh"
 #include "amk/ring.cuh"
-#include "amk/weights.cuh"
+#include "amk/codes/bf16.cuh"
 #include "amk/ops/add_residual.cuh"
 #include "amk/ops/argmax_rows.cuh"
 #include "amk/ops/attend.cuh"
@@ -92,7 +92,7 @@ struct Plan {
   };
   struct Qkv {
     static constexpr int kRows = 512, kK = 128, kColumns = 128, kChunks = 1;
-    using Weights = amk::Bf16;
+    using Weights = amk::Bf16<1>;
     template <class C> static __device__ __forceinline__ int first(const C& c) { return c.shares.qkv_first; }
     template <class C> static __device__ __forceinline__ int count(const C& c) { return c.shares.qkv_count; }
     template <class C> static __device__ __forceinline__ int first_row(const C& c) { return min(first(c) * 8, kRows); }
@@ -100,7 +100,7 @@ struct Plan {
   };
   struct O {
     static constexpr int kRows = 128, kK = 256, kColumns = 128, kChunks = 2;
-    using Weights = amk::Bf16;
+    using Weights = amk::Bf16<1>;
     template <class C> static __device__ __forceinline__ int first(const C& c) { return c.shares.hidden_first; }
     template <class C> static __device__ __forceinline__ int count(const C& c) { return c.shares.hidden_count; }
     template <class C> static __device__ __forceinline__ int first_row(const C& c) { return min(first(c) * 8, kRows); }
@@ -108,7 +108,7 @@ struct Plan {
   };
   struct GateUp {
     static constexpr int kRows = 512, kK = 128, kColumns = 128, kChunks = 1;
-    using Weights = amk::Bf16;
+    using Weights = amk::Bf16<1>;
     template <class C> static __device__ __forceinline__ int first(const C& c) { return c.shares.gate_up_first; }
     template <class C> static __device__ __forceinline__ int count(const C& c) { return c.shares.gate_up_count; }
     template <class C> static __device__ __forceinline__ int first_row(const C& c) { return min(first(c) * 8, kRows); }
@@ -116,7 +116,7 @@ struct Plan {
   };
   struct Down {
     static constexpr int kRows = 128, kK = 256, kColumns = 128, kChunks = 2;
-    using Weights = amk::Bf16;
+    using Weights = amk::Bf16<1>;
     template <class C> static __device__ __forceinline__ int first(const C& c) { return c.shares.hidden_first; }
     template <class C> static __device__ __forceinline__ int count(const C& c) { return c.shares.hidden_count; }
     template <class C> static __device__ __forceinline__ int first_row(const C& c) { return min(first(c) * 8, kRows); }
@@ -124,7 +124,7 @@ struct Plan {
   };
   struct LmHead {
     static constexpr int kRows = 512, kK = 128, kColumns = 128, kChunks = 1;
-    using Weights = amk::Bf16;
+    using Weights = amk::Bf16<1>;
     template <class C> static __device__ __forceinline__ int first(const C& c) { return c.shares.lm_head_first; }
     template <class C> static __device__ __forceinline__ int count(const C& c) { return c.shares.lm_head_count; }
     template <class C> static __device__ __forceinline__ int first_row(const C& c) { return min(first(c) * 8, kRows); }

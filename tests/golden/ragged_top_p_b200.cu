@@ -1,7 +1,7 @@
 #include "amk/context.cuh"
 #include "amk/cells.cuh"
 #include "amk/ring.cuh"
-#include "amk/weights.cuh"
+#include "amk/codes/bf16.cuh"
 #include "amk/ops/add_residual.cuh"
 #include "amk/ops/argmax_rows.cuh"
 #include "amk/ops/attend.cuh"
@@ -102,7 +102,7 @@ struct Plan {
   };
   struct Qkv {
     static constexpr int kRows = 320, kK = 192, kColumns = 32, kChunks = 6;
-    using Weights = amk::Bf16;
+    using Weights = amk::Bf16<1>;
     template <class C> static __device__ __forceinline__ int first(const C& c) { return c.shares.qkv_first; }
     template <class C> static __device__ __forceinline__ int count(const C& c) { return c.shares.qkv_count; }
     template <class C> static __device__ __forceinline__ int first_row(const C& c) { return min(first(c) * 8, kRows); }
@@ -110,7 +110,7 @@ struct Plan {
   };
   struct O {
     static constexpr int kRows = 192, kK = 192, kColumns = 32, kChunks = 6;
-    using Weights = amk::Bf16;
+    using Weights = amk::Bf16<1>;
     template <class C> static __device__ __forceinline__ int first(const C& c) { return c.shares.hidden_first; }
     template <class C> static __device__ __forceinline__ int count(const C& c) { return c.shares.hidden_count; }
     template <class C> static __device__ __forceinline__ int first_row(const C& c) { return min(first(c) * 8, kRows); }
@@ -118,7 +118,7 @@ struct Plan {
   };
   struct GateUp {
     static constexpr int kRows = 704, kK = 192, kColumns = 32, kChunks = 6;
-    using Weights = amk::Bf16;
+    using Weights = amk::Bf16<1>;
     template <class C> static __device__ __forceinline__ int first(const C& c) { return c.shares.gate_up_first; }
     template <class C> static __device__ __forceinline__ int count(const C& c) { return c.shares.gate_up_count; }
     template <class C> static __device__ __forceinline__ int first_row(const C& c) { return min(first(c) * 8, kRows); }
@@ -126,7 +126,7 @@ struct Plan {
   };
   struct Down {
     static constexpr int kRows = 192, kK = 352, kColumns = 32, kChunks = 11;
-    using Weights = amk::Bf16;
+    using Weights = amk::Bf16<1>;
     template <class C> static __device__ __forceinline__ int first(const C& c) { return c.shares.hidden_first; }
     template <class C> static __device__ __forceinline__ int count(const C& c) { return c.shares.hidden_count; }
     template <class C> static __device__ __forceinline__ int first_row(const C& c) { return min(first(c) * 8, kRows); }
@@ -134,7 +134,7 @@ struct Plan {
   };
   struct LmHead {
     static constexpr int kRows = 331, kK = 192, kColumns = 32, kChunks = 6;
-    using Weights = amk::Bf16;
+    using Weights = amk::Bf16<1>;
     template <class C> static __device__ __forceinline__ int first(const C& c) { return c.shares.lm_head_first; }
     template <class C> static __device__ __forceinline__ int count(const C& c) { return c.shares.lm_head_count; }
     template <class C> static __device__ __forceinline__ int first_row(const C& c) { return min(first(c) * 8, kRows); }

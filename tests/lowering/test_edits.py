@@ -258,7 +258,7 @@ def test_equal_logits_and_noise_are_those_of_the_interpreter() -> None:
         ("loop one shorter: amk/rows.cuh:171:13", "plain rows", "undefined"),
         ("difference for sum: amk/staged.cuh:28:31", "uneven halves", "out of bounds"),
         ("constant one more: amk/quantised_gemv.cuh:98:67", "uneven halves", "logits, within rounding"),
-        ("word 16 more: amk/weights.cuh:106:77", "uneven halves", "tokens"),
+        ("word 16 more: amk/codes/int4.cuh:23:77", "uneven halves", "tokens"),
         ("loop one shorter: amk/token_rows.cuh:36:5", "many rows", "undefined"),
         ("constant one more: amk/ops/begin.cuh:18:71", "many rows", "tokens"),
         ("sum for difference: amk/tree.cuh:11:85", "many rows", "tokens"),

@@ -1,6 +1,7 @@
 """The lanes' view of a chunk: packed bytes and staged x through the fragments of the mma instructions.
 
-What weights.cuh, `write_block` and `chunk_product` do, lane by lane in numpy, is the product with the dequantised rows.
+What the types of codes, `write_block` and `chunk_product` do, lane by lane in numpy, is the product with the
+dequantised rows.
 """
 
 from __future__ import annotations
@@ -267,7 +268,7 @@ def test_a_word_of_an_fp8_cache_row_is_four_numbers_in_order() -> None:
 
 
 def test_fp8_weights_without_an_instruction_for_them() -> None:
-    """e4m3_halves of weights.cuh before sm_89: 256 times too small, subnormals included."""
+    """e4m3_halves of fp8.cuh before sm_89: 256 times too small, subnormals included."""
     words = CODES.view(np.uint32)
     halves = []
     for selector in (0x1404, 0x3424):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -17,22 +18,29 @@ from amk.emulator.ptx.program import assemble
 from amk.interpreter.packing import packed_arrays
 from amk.lowering.compile import compile_ptx
 from amk.models.matrices import scale_buffer
-from amk.prefill.device_matrices import KERNEL, SOURCE, WARPS, argument
+from amk.prefill.device_matrices import WARPS, argument, kernel_of, source_of
 from amk.schedule_ir.layout import matrix_places
 from amk.schedule_ir.schedule import Schedule
 from amk.weights.bfloat import to_bf16_bits
+from amk.weights.codes import CODES
 from tests.engine.tiny import RandomTensors, tiny_plan
 from tests.prefill.rows import PACKED, stored_rows
 
 
+@cache
+def programs(ptx: str) -> dict[str, Any]:
+    """The kernel of every kind of code."""
+    return {codes: assemble(parse(ptx), kernel_of(codes)) for codes in CODES}
+
+
 @pytest.fixture(scope="module")
-def program() -> Any:
-    return assemble(parse(compile_ptx(SOURCE, "sm_90a")), KERNEL)
+def ptx() -> str:
+    return compile_ptx(source_of(CODES), "sm_90a")
 
 
 @pytest.mark.turns(4)
 @pytest.mark.parametrize("name", PACKED)
-def test_chunks_become_the_rows_that_they_stand_for(name: str, program: Any) -> None:
+def test_chunks_become_the_rows_that_they_stand_for(name: str, ptx: str) -> None:
     model, wanted, settings = PACKED[name]
     source, schedule = RandomTensors(model), tiny_plan(model, weights=wanted, **settings)
     packed, scales = packed_arrays(schedule, source)
@@ -41,12 +49,12 @@ def test_chunks_become_the_rows_that_they_stand_for(name: str, program: Any) -> 
             continue  # the last layer is where a place could be off by most
         expected = to_bf16_bits(stored_rows(schedule, source, matrix_name, layer))
         apart = scales.get(scale_buffer(matrix_name))
-        found = unpacked(program, schedule, matrix_name, layer, packed, places, apart, expected.shape)
+        found = unpacked(programs(ptx), schedule, matrix_name, layer, packed, places, apart, expected.shape)
         np.testing.assert_array_equal(found, expected, err_msg=f"{matrix_name} of layer {layer}")
 
 
 def unpacked(
-    program: Any,
+    kernels: dict[str, Any],
     schedule: Schedule,
     name: Any,
     layer: int,
@@ -62,6 +70,7 @@ def unpacked(
     ]
     size = 2 * shape[0] * shape[1]
     blocks = -(-len(places) // WARPS)
+    program = kernels[schedule.streams[0].chunk(name, layer).weights.codes]
     machine = Machine(program, blocks, WARPS, 0, [*allocations, Allocation("out", size, "scratch", None)])
     at = machine.memory.addresses
     scales = at["apart"] + apart[layer].nbytes * layer if apart is not None else 0

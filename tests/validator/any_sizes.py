@@ -94,10 +94,11 @@ def drawn(rng: Random) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
         settings["k_parts"] = rng.choice((None, 2, 3, 4))
     elif rng.random() < 0.2:
         settings["act_parts"] = rng.choice((2, 3))
-    kept = rng.choice(FORMATS) if rng.random() < 0.6 else "bf16"
+    kept = rng.choice(list(FORMATS)) if rng.random() < 0.6 else "bf16"
     plan = {
         "workers": max(rng.choice((1, 2, 3, 4, 5)), kv_heads * settings.get("batch", 1)), "kept": kept,
-        "head": rng.choice((kept, "bf16", rng.choice(FORMATS))), "gpu": rng.choice(("h200", "h200", "a100", "l4")),
+        "head": rng.choice((kept, "bf16", rng.choice(list(FORMATS)))),
+        "gpu": rng.choice(("h200", "h200", "a100", "l4")),
     }  # fmt: skip
     return model, settings, plan
 

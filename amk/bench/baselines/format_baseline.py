@@ -26,7 +26,7 @@ from amk.bench.tools.subject import Subject
 from amk.bench.tools.timing import Contestant
 from amk.models.matrices import MATRICES
 from amk.report.diagnostic import AmkError, Diagnostic
-from amk.weights.quantised import E4M3_MOST, INT4_ZERO
+from amk.weights.e4m3 import E4M3_MOST
 from amk.weights.weight_format import WeightFormat
 
 INNER_TILES = 8
@@ -110,7 +110,7 @@ class Int4Matrix:
 def scales_and_zeros(quantised: DeviceQuantised) -> Tensor:
     """tinygemm's: a code stands for (code - 8) * scale + zero; bf16 [groups, rows, 2]."""
     scales = quantised.scales.float()
-    zeros = torch.zeros_like(scales) if quantised.zeros is None else (INT4_ZERO - quantised.zeros.float()) * scales
+    zeros = torch.zeros_like(scales) if quantised.zeros is None else (8 - quantised.zeros.float()) * scales
     return torch.stack([scales, zeros], dim=-1).bfloat16().transpose(0, 1).contiguous()
 
 
@@ -172,7 +172,7 @@ def _model(
 
     def product(name: Any, layer: int, rows: Tensor) -> Product:
         form = stream.chunk(name, layer).weights
-        return Library(rows) if form.codes == "bf16" else make(quantised(rows, form), form)
+        return Library(rows) if form.plain else make(quantised(rows, form), form)
 
     model.products = {
         name: [product(name, layer, rows) for layer, rows in enumerate(subject.original.matrices[name])]

@@ -13,8 +13,10 @@ from torch import Tensor
 
 from amk.models.matrices import ROWS_PER_GROUP
 from amk.weights.chunks import BYTE_ORDER, LANES, NIBBLE_ORDER, UNIT_COLUMNS
-from amk.weights.quantised import E4M3, E4M3_MOST, INT4_ZERO, LARGEST
 from amk.weights.weight_format import ALIGNMENT, Chunk, WeightFormat
+
+TOGETHER = 1 << 26
+"""Numbers that are quantised at once: it bounds the memory for what is between them and their codes."""
 
 
 @dataclass(frozen=True)
@@ -29,18 +31,18 @@ class DeviceQuantised:
         """f32 [rows, k]: what the codes stand for."""
         k = self.codes.shape[1]
         width = form.group or k
-        if form.codes == "fp8":
-            numbers = torch.from_numpy(E4M3).to(self.codes.device)[self.codes.int()]
-        elif form.codes == "int8":
-            numbers = self.codes.view(torch.int8).float()
-        else:
-            zeros = INT4_ZERO if self.zeros is None else self.zeros.repeat_interleave(width, dim=1)[:, :k].float()
-            numbers = self.codes.float() - zeros
-        return numbers * self.scales.float().repeat_interleave(width, dim=1)[:, :k]
+        zero = form.kind.middle if self.zeros is None else self.zeros.repeat_interleave(width, dim=1)[:, :k].float()
+        return form.kind.decode(self.codes, zero, torch) * self.scales.float().repeat_interleave(width, dim=1)[:, :k]
 
 
 def quantised(rows: Tensor, form: WeightFormat) -> DeviceQuantised:
     """The nearest codes of `rows`, [rows, k], under scales from the largest magnitude (with zeros: the range)."""
+    parts = [_quantised(part, form) for part in rows.split(max(1, TOGETHER // rows.shape[1]))]
+    codes, scales = torch.cat([part.codes for part in parts]), torch.cat([part.scales for part in parts])
+    return DeviceQuantised(codes, scales, torch.cat([part.zeros for part in parts]) if form.zeros else None)
+
+
+def _quantised(rows: Tensor, form: WeightFormat) -> DeviceQuantised:
     k = rows.shape[1]
     groups = form.groups(k)
     width = form.group or k
@@ -48,18 +50,13 @@ def quantised(rows: Tensor, form: WeightFormat) -> DeviceQuantised:
     zeros = None
     if form.zeros:
         low, high = blocks.amin(2).clamp(max=0), blocks.amax(2).clamp(min=0)
-        scales = _scale_at_least((high - low) / 15)
-        zeros = (-low / scales.float()).round().clamp(0, 15).to(torch.uint8)
+        most = (1 << form.bits) - 1
+        scales = _scale_at_least((high - low) / most)
+        zeros = (-low / scales.float()).round().clamp(0, most).to(torch.uint8)
     else:
-        scales = _scale_at_least(blocks.abs().amax(2) / LARGEST[form.codes])
-    blocks = blocks / scales.float().unsqueeze(2)
-    if form.codes == "int8":
-        codes = blocks.round().clamp(-127, 127).to(torch.int8).view(torch.uint8)
-    elif form.codes == "fp8":
-        codes = blocks.clamp(-E4M3_MOST, E4M3_MOST).to(torch.float8_e4m3fn).view(torch.uint8)
-    else:
-        offset = float(INT4_ZERO) if zeros is None else zeros.float().unsqueeze(2)
-        codes = (blocks.round() + offset).clamp(0, 15).to(torch.uint8)
+        scales = _scale_at_least(blocks.abs().amax(2) / form.kind.largest)
+    zero = form.kind.middle if zeros is None else zeros.float().unsqueeze(2)
+    codes = form.kind.encode(blocks / scales.float().unsqueeze(2), zero, torch)
     return DeviceQuantised(codes.view(len(rows), -1)[:, :k].contiguous(), scales, zeros)
 
 
@@ -75,8 +72,7 @@ def packed_chunks(rows: DeviceQuantised, chunk: Chunk) -> Tensor:
     form, columns = chunk.weights, chunk.columns
     groups, k = len(rows.codes) // ROWS_PER_GROUP, rows.codes.shape[1]
     count = -(-k // columns)
-    blank = INT4_ZERO if form.codes == "int4" else 0
-    codes = F.pad(rows.codes, (0, count * columns - k), value=blank)
+    codes = F.pad(rows.codes, (0, count * columns - k), value=form.kind.middle)
     lanes = codes.view(groups, ROWS_PER_GROUP, count, columns // UNIT_COLUMNS, LANES, UNIT_COLUMNS // LANES)
     if form.bits == 8:
         tiles = lanes[..., torch.from_numpy(BYTE_ORDER).to(codes.device)].permute(0, 2, 3, 1, 4, 5)

@@ -14,7 +14,7 @@ from amk.models.matrices import MATRICES, MatrixName, matrix
 from amk.models.model_spec import ModelSpec
 from amk.models.rope import rope_frequencies
 from amk.schedule_ir.schedule import CacheDtype
-from amk.weights.quantised import E4M3_MOST
+from amk.weights.e4m3 import E4M3_MOST
 
 
 class Drawn(Sequence[Tensor]):

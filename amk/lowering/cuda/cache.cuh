@@ -3,7 +3,8 @@
 #pragma once
 #include <cuda_fp8.h>
 
-#include "amk/weights.cuh"
+#include "amk/cells.cuh"
+#include "amk/pairs.cuh"
 
 namespace amk {
 

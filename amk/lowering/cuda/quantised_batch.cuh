@@ -108,7 +108,7 @@ __device__ __forceinline__ void chunk_products(u32 slot, const Part& part, float
 #pragma unroll
     for (int i = group * kEach; i < (group + 1) * kEach; ++i) {
       u32 w[8];
-      W::pairs(v[i / W::kBlocks], i % W::kBlocks, W::kZeros ? zero[group] : 8u, w);
+      W::pairs(v[i / W::kBlocks], i % W::kBlocks, W::kZeros ? zero[group] : W::kMiddle, w);
       part.template add<kWhole>(sums, w, at + i * (2 * kBlock), left - i * kBlock);
     }
 #pragma unroll

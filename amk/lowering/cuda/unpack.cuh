@@ -1,22 +1,19 @@
 // The chunks of one matrix -> its rows in bf16, for matrix products of another library.
 //
 // The layout of a chunk is that of amk/weights/chunks.py: tiles of 512 bytes, of which lane 4 * row + q holds 16.
-// A number is (code - zero) * scale in float32, which is exact, rounded to the nearest bf16, ties to even.
-// A warp takes one chunk; nothing is shared and nothing waits.
+// A number is (code - zero) * scale in float32, which is exact, rounded to the nearest bf16, ties to even. W is the
+// matrix's kind of code, of any group. A warp takes one chunk; nothing is shared and nothing waits.
 #pragma once
+#include "amk/weights.cuh"
 
 namespace amk {
 namespace unpack {
 
 using u8 = unsigned char;
 using u16 = unsigned short;
-using u32 = unsigned int;
-using u64 = unsigned long long;
 
 // Tiles that a warp loads before it stores the first.
 inline constexpr u32 kTogether = 4;
-
-enum Codes : u32 { kBf16 = 0, kInt8 = 1, kFp8 = 2, kInt4 = 3 };
 
 // chunks: of the whole stream, `stride` bytes each. places: of the matrix's chunks, row group by row group. out: bf16
 // [rows, k]. apart: scales of the rows in the order of the groups, or null where a chunk has its own. parts: tensors
@@ -27,7 +24,7 @@ struct Matrix {
   u16* out;
   const float* apart;
   u64 stride;
-  u32 count, across, columns, rows, k, parts, codes, group, zeros;
+  u32 count, across, columns, rows, k, parts, group, zeros;
 };
 
 __device__ __forceinline__ u16 to_bf16(float value) {
@@ -41,25 +38,29 @@ __device__ __forceinline__ float half_at(const u8* address) {
   return value;
 }
 
-__device__ __forceinline__ float e4m3(u32 code) {
-  const u32 exponent = code >> 3 & 15u, mantissa = code & 7u;
-  const float normal = __uint_as_float((code & 0x7fu) + (120u << 3) << 20);
-  const float magnitude = exponent ? normal : static_cast<float>(mantissa) * 0x1p-9f;
-  return code & 0x80u ? -magnitude : magnitude;
+// Bits of a code.
+template <class W>
+__device__ __forceinline__ constexpr u32 bits() {
+  if constexpr (W::kPlain) {
+    return 16;
+  } else {
+    return 8 / W::kBlocks;
+  }
 }
 
 // The chunk's scale and zero of one row, for columns from `column` on.
 struct Scale {
-  float scale, zero;
+  float scale;
+  u32 zero;
 };
 
-__device__ __forceinline__ Scale scale_of(const Matrix& m, const u8* chunk, u32 bits, u32 packed_row, u32 column) {
-  const float middle = m.codes == kInt4 ? 8.0f : 0.0f;
-  if (m.apart) return {m.apart[packed_row], middle};
+template <class W>
+__device__ __forceinline__ Scale scale_of(const Matrix& m, const u8* chunk, u32 packed_row, u32 column) {
+  if (m.apart) return {m.apart[packed_row], W::kMiddle};
   const u32 each = m.group ? (m.columns + m.group - 1) / m.group : 1, row = packed_row % 8;
   const u32 at = row * each + (m.group ? column / m.group : 0);
-  const u8* scales = chunk + m.columns * bits;  // eight rows: as many bytes as columns * bits
-  return {half_at(scales + 2 * at), m.zeros ? static_cast<float>(scales[16 * each + at]) : middle};
+  const u8* scales = chunk + m.columns * bits<W>();  // eight rows: as many bytes as columns * bits
+  return {half_at(scales + 2 * at), m.zeros ? scales[16 * each + at] : W::kMiddle};
 }
 
 // Eight numbers of a row from `column` of the matrix on.
@@ -78,50 +79,33 @@ __device__ __forceinline__ void store(const Matrix& m, u32 row, u32 column, cons
     if (column + i < m.k) out[i] = values[i];
 }
 
-// The lane's eight codes of eight bits that stand for columns 8 * half .. + 8 of its sixteen: 0..3, 8..11, 4..7, 12..15.
-__device__ __forceinline__ void eight(const Matrix& m, const u32 (&words)[4], u32 half, Scale s, u16 (&values)[8]) {
-#pragma unroll
-  for (u32 i = 0; i < 8; ++i) {
-    const u32 word = i < 4 ? words[half] : words[2 + half];
-    const u32 code = word >> 8 * (i % 4) & 0xffu;
-    const float number = m.codes == kFp8 ? e4m3(code) : static_cast<float>(static_cast<signed char>(code));
-    values[i] = to_bf16(number * s.scale);
-  }
-}
-
 // One tile; `loaded` is what the lane has of it.
+template <class W>
 __device__ __forceinline__ void tile(const Matrix& m, const u8* chunk, const uint4& loaded, u32 at, u32 lane, u32 row,
                                      u32 packed, u32 base) {
-  const u32 words[4] = {loaded.x, loaded.y, loaded.z, loaded.w}, q = lane % 4;
+  const u32 q = lane % 4;
   u16 values[8];
-  if (m.codes == kBf16) {
+  if constexpr (W::kPlain) {
+    const u32 words[4] = {loaded.x, loaded.y, loaded.z, loaded.w};
 #pragma unroll
     for (u32 i = 0; i < 8; ++i) values[i] = static_cast<u16>(words[i / 2] >> 16 * (i % 2));
     store(m, row, base + 32 * at + 8 * q, values);
-    return;
-  }
-  if (m.codes != kInt4) {
-    const u32 column = 64 * at + 16 * q;
-    const Scale s = scale_of(m, chunk, 8, packed, column);
+  } else {
 #pragma unroll
-    for (u32 half = 0; half < 2; ++half) {
-      eight(m, words, half, s, values);
-      store(m, row, base + column + 8 * half, values);
-    }
-    return;
-  }
+    for (u32 block = 0; block < W::kBlocks; ++block) {
+      const u32 column = 64 * (W::kBlocks * at + block) + 16 * q;
+      const Scale s = scale_of<W>(m, chunk, packed, column);
+      u32 pairs[8];
+      W::pairs(loaded, block, s.zero, pairs);
 #pragma unroll
-  for (u32 unit = 0; unit < 2; ++unit) {
-    const u32 column = 128 * at + 64 * unit + 16 * q;
-    const Scale s = scale_of(m, chunk, 4, packed, column);
+      for (u32 half = 0; half < 2; ++half) {
 #pragma unroll
-    for (u32 half = 0; half < 2; ++half) {
-#pragma unroll
-      for (u32 i = 0; i < 8; ++i) {
-        const u32 code = words[2 * unit + i / 4] >> (8 * (i % 4) + 4 * half) & 15u;
-        values[i] = to_bf16((static_cast<float>(code) - s.zero) * s.scale);
+        for (u32 i = 0; i < 8; ++i) {
+          const u32 pair = pairs[4 * half + i / 2];
+          values[i] = to_bf16(__uint_as_float(i % 2 == 0 ? pair << 16 : pair & 0xffff0000u) * s.scale);
+        }
+        store(m, row, base + column + 8 * half, values);
       }
-      store(m, row, base + column + 8 * half, values);
     }
   }
 }
@@ -133,14 +117,14 @@ __device__ __forceinline__ u32 row_of(const Matrix& m, u32 packed) {
   return within < length ? tensor * length + within : m.rows;
 }
 
+template <class W>
 __device__ __forceinline__ void unpack(const Matrix& m) {
   const u32 warp = (blockIdx.x * blockDim.x + threadIdx.x) / 32, lane = threadIdx.x % 32;
   if (warp >= m.count) return;
   const u32 packed = warp / m.across * 8 + lane / 4, row = row_of(m, packed);
   if (row >= m.rows) return;
   const u8* chunk = m.chunks + static_cast<u64>(m.places[warp]) * m.stride;
-  const u32 bits = m.codes == kBf16 ? 16 : m.codes == kInt4 ? 4 : 8;
-  const u32 tiles = m.columns * bits / 512;
+  const u32 tiles = m.columns * bits<W>() / 512;
   const u32 base = warp % m.across * m.columns;
   for (u32 first = 0; first < tiles; first += kTogether) {
     uint4 loaded[kTogether];  // stores follow the loads of all: the compiler keeps their order
@@ -149,7 +133,7 @@ __device__ __forceinline__ void unpack(const Matrix& m) {
       if (first + i < tiles) loaded[i] = *reinterpret_cast<const uint4*>(chunk + 512 * (first + i) + 16 * lane);
 #pragma unroll
     for (u32 i = 0; i < kTogether; ++i)
-      if (first + i < tiles) tile(m, chunk, loaded[i], first + i, lane, row, packed, base);
+      if (first + i < tiles) tile<W>(m, chunk, loaded[i], first + i, lane, row, packed, base);
   }
 }
 

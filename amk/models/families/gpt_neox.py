@@ -10,6 +10,9 @@ from amk.models.graph import Attention, Extent, Graph, Norm, Product, Tensor, Va
 
 FUSED, UP, DOWN = "attention.query_key_value", "mlp.dense_h_to_4h", "mlp.dense_4h_to_h"
 
+ACTIVATIONS = {"gelu": False, "gelu-tanh": True}
+"""Of the MLP: gelu(up), exact or by tanh."""
+
 
 def graph(model: Variant) -> Graph:
     """Attention has biases (of q, k, v and the output) or not; the MLP has them always.
@@ -17,7 +20,7 @@ def graph(model: Variant) -> Graph:
     Unless the block is parallel, the MLP reads the state that attention was added to. Where it is, the MLP's first
     product stands before attention, so that it is done while the heads' rows cross.
     """
-    if model.activation == "silu" or model.qk_norm:
+    if model.activation not in ACTIVATIONS or model.qk_norm:
         raise ValueError("models of the family gpt_neox have GELU, and no norms of heads")
     attn_norm, ffn_norm = _norm("attn", "input_layernorm", 0), _norm("ffn", "post_attention_layernorm", 1)
     if model.parallel:
@@ -28,7 +31,7 @@ def graph(model: Variant) -> Graph:
     w_up, b_up = _tensor("w_up", f"{UP}.weight", "ffn", "hidden"), _tensor("b_up", f"{UP}.bias", "ffn")
     w_down, b_down = _tensor("w_down", f"{DOWN}.weight", "hidden", "ffn"), _tensor("b_down", f"{DOWN}.bias", "hidden")
     qkv = Product("qkv", attn_norm, rows, "rows", biases)
-    tanh = ("tanh", model.activation == "gelu-tanh")
+    tanh = ("tanh", ACTIVATIONS[model.activation])
     up = Product("gate_up", ffn_norm, (w_up,), "activation", (b_up,), op="gelu", settings=(tanh,))
     wo = _tensor("wo", "attention.dense.weight", "hidden", "q_dim")
     o, down = Product("o", "attn", (wo,), "residual", output), Product("down", "act", (w_down,), "residual", (b_down,))

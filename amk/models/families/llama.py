@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from amk.models.graph import Attention, Graph, Norm, Product, Tensor, Variant
 
+ACTIVATIONS = ("silu",)
+"""Of the MLP: silu(gate) * up."""
+
 
 def graph(model: Variant) -> Graph:
     """Biases of q, k and v (Qwen2) and norms of heads (Qwen3) as the model has them."""
-    if model.activation != "silu" or model.parallel:
+    if model.activation not in ACTIVATIONS or model.parallel:
         raise ValueError("models of the family llama have SwiGLU, and one block after the other")
     attn_norm = Norm(Tensor("attn_norm", ("hidden",), "input_layernorm.weight"))
     ffn_norm = Norm(Tensor("ffn_norm", ("hidden",), "post_attention_layernorm.weight"), reads=1)

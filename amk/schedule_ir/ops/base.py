@@ -145,6 +145,12 @@ class Op(Frozen):
         """What an activation makes of whole rows [tokens, rows of the product], the tensors one after the other."""
         raise TypeError(f"{cls.__name__} is no activation")
 
+    @classmethod
+    def activated_in_torch(cls, rows: Any, settings: Mapping[str, int], functional: Any) -> Any:
+        """`activated` of a tensor, by `functional`, which is torch.nn.functional. An activation without it leaves
+        prompts to the kernel."""
+        raise TypeError(f"{cls.__name__} has no form in torch")
+
 
 def rows_held(op: Op, field: str, batch: int, vectors: int) -> int:
     """Rows of the field's buffer: one for each of `vectors` tokens of a step, or of `batch` sequences, else one."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -73,6 +73,10 @@ class GeluOp(Op):
     @classmethod
     def activated(cls, rows: F32, settings: Mapping[str, int]) -> F32:
         return gelu(rows, bool(settings["tanh"]))
+
+    @classmethod
+    def activated_in_torch(cls, rows: Any, settings: Mapping[str, int], functional: Any) -> Any:
+        return functional.gelu(rows, approximate="tanh" if settings["tanh"] else "none")
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
         groups, lo, hi = agent_rows(env, geo, self.role, "gate_up")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -77,6 +77,11 @@ class SwigluOp(Op):
         gate, up = np.split(rows, 2, axis=1)
         with np.errstate(over="ignore"):  # exp(-gate) is infinite where the product is 0
             return np.asarray(gate / (1 + np.exp(-gate)) * up, np.float32)
+
+    @classmethod
+    def activated_in_torch(cls, rows: Any, settings: Mapping[str, int], functional: Any) -> Any:
+        gate, up = rows.chunk(2, dim=-1)
+        return functional.silu(gate) * up
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
         groups, lo, hi = self._rows(env, geo)

@@ -30,7 +30,7 @@ from amk.schedule_ir.ops.begin import pos_register
 from amk.schedule_ir.sampling import GREEDY, Sampling
 from amk.schedule_ir.schedule import Schedule, mode_of
 from amk.weights.bfloat import to_bf16_bits
-from amk.weights.quantised import to_e4m3
+from amk.weights.e4m3 import to_e4m3
 from tests.engine.tiny import RandomTensors
 
 LIMITS = Limits(instructions=6_000_000, megabytes=2_000)

@@ -21,10 +21,9 @@ from random import Random
 from typing import Any
 
 from amk.bench.tools.provenance import commit
-from amk.emulator.ptx.parse import parse
-from amk.emulator.ptx.program import assemble
 from amk.lowering import headers
-from amk.prefill.device_matrices import KERNEL, SOURCE
+from amk.prefill.device_matrices import source_of
+from amk.weights.codes import CODES
 from tests.lowering.edits import judge, rules
 from tests.lowering.edits.rules import Edit
 from tests.prefill.rows import PACKED
@@ -32,6 +31,7 @@ from tests.prefill.test_unpack import test_chunks_become_the_rows_that_they_stan
 
 RECORD = Path("tests/records/proof/lowering-edits-rows.json")
 UNPACK = "amk/unpack.cuh"
+SOURCE = source_of(CODES)
 FUNCTIONS = (" rope_append_rows(C& c", " best_slot(const", " select_rows(C& c", " select(C& c")
 """Of headers with more than that, what steps of several rows run."""
 LINES = {
@@ -78,9 +78,8 @@ def unpacked(edit: Edit) -> str:
     if ptx == original:
         return "equal PTX"
     try:
-        program = assemble(parse(ptx), KERNEL)
         for name in PACKED:
-            test_chunks_become_the_rows_that_they_stand_for(name, program)
+            test_chunks_become_the_rows_that_they_stand_for(name, ptx)
     except Exception as error:  # noqa: BLE001  a fault, other numbers, PTX that cannot be read
         return f"emulator: {type(error).__name__}"
     return "survived"

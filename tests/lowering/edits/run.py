@@ -19,7 +19,7 @@ from tests.lowering.edits.rules import SOURCE, Edit
 
 Case = tuple[tuple[str, ...], Edit]
 EQUIVALENT = Path(__file__).with_name("equivalent.json")
-SLICES = 1_120
+SLICES = 1_190
 """A few more than the sample has edits."""
 KEPT = ("survived", "equal PTX")
 OF_A_RULE, OF_A_TEXT, OF_A_HEADER = 10, 2, 6
