@@ -9,7 +9,7 @@ from amk.adversary.recipe import (
     WORKERS as W,
 )
 from amk.adversary.recipe import Make, Recipe, drop, field_of, op_field, put, two_programs, wait_of
-from amk.schedule_ir.ranking import LAST
+from amk.schedule_ir.sampling import LAST
 
 WORD = 2**32
 

@@ -21,7 +21,7 @@ from amk.schedule_ir.ops.attention import TREE_WORDS
 from amk.schedule_ir.ops.base import LEFT, PER_SEQUENCE, PER_VECTOR
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.ops.select import request_words
-from amk.schedule_ir.ranking import LAST, PARAMETERS, ROUNDS
+from amk.schedule_ir.sampling import LAST, PARAMETERS, ROUNDS
 from amk.schedule_ir.schedule import MAX_LIVE, Node, Program, Schedule, Step, steps_of
 
 FETCH_BYTES: Final = 16

@@ -17,7 +17,7 @@ from typing import Any, Final
 from amk.models.matrices import ROWS_PER_GROUP, Matrix, MatrixName, matrix
 from amk.models.model_spec import ModelSpec
 from amk.schedule_ir.memory import Buffer, Stream
-from amk.schedule_ir.ranking import LAST
+from amk.schedule_ir.sampling import LAST
 from amk.schedule_ir.schedule import Schedule, steps_of
 from amk.weights.weight_format import Chunk
 

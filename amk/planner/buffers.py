@@ -21,8 +21,8 @@ from amk.schedule_ir.memory import Buffer, Dtype
 from amk.schedule_ir.ops.attention import TREE_WORDS
 from amk.schedule_ir.ops.begin import state_words
 from amk.schedule_ir.ops.select import request_words
-from amk.schedule_ir.ranking import LAST, PARAMETERS, TALLY
 from amk.schedule_ir.references import lacking
+from amk.schedule_ir.sampling import LAST, PARAMETERS, TALLY
 from amk.schedule_ir.schedule import KvLayout
 
 HEAD_SUMS = "head_part"

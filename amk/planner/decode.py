@@ -39,7 +39,7 @@ from amk.planner.storage import SharedPlan, Shares, choose_chunks, choose_parts,
 from amk.planner.tuned import even_groups, tuned
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.memory import Counter
-from amk.schedule_ir.ranking import LAST
+from amk.schedule_ir.sampling import LAST
 from amk.schedule_ir.schedule import MAX_BATCH, MAX_LIVE, MAX_ROWS, KvLayout, Launch, Program, Role, Schedule
 from amk.targets.target import Target
 from amk.weights.weight_format import Chunk, FormatName

@@ -15,7 +15,7 @@ from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.memory import Alignment, Buffer, LayerChunks, Stream
 from amk.schedule_ir.ops.attention import PARTIAL_EXTRA, sharers
 from amk.schedule_ir.ops.combine import share_heads
-from amk.schedule_ir.ranking import PICK, TALLY
+from amk.schedule_ir.sampling import PICK, TALLY
 from amk.schedule_ir.shared_memory import extent
 from amk.targets.target import RESERVED_SMEM_PER_BLOCK, Target
 

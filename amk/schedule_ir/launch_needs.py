@@ -32,8 +32,7 @@ from amk.schedule_ir.ops.base import LEFT, Op, multiplied, rows_held
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.ops.precondition import INDEX, Need, Site
 from amk.schedule_ir.ops.select import Selection, request_words
-from amk.schedule_ir.ranking import PARAMETERS
-from amk.schedule_ir.sampling import SEARCHES
+from amk.schedule_ir.sampling import PARAMETERS, SEARCHES
 from amk.schedule_ir.schedule import MAX_LIVE, Loop, Node, Schedule, Step, mode_of
 
 Path = tuple[str | int, ...]

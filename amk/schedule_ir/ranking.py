@@ -16,31 +16,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from amk.schedule_ir.sampling import PIVOTS, ROUNDS
+
 if TYPE_CHECKING:
     from amk.weights.bfloat import F32
 
 U32 = NDArray[np.uint32]
 U64 = NDArray[np.uint64]
 
-PARAMETERS = ("inverse_temperature", "top_k", "top_p", "seed_low", "seed_high")
-"""i32 words of the `sampling` buffer: float32 bits of 1 / T (0: take the largest logit), k (0: no top-k),
-p * 2^32 (0: no top-p), and the seed."""
-
-PICK = ("keep", "cut", "goal_low", "goal_high", "peak")
-"""i32 words of an agent's place in `pick`: rows with key >= keep are in; the search stands at `cut` and looks for
-`goal` (two 30-bit halves); bits of the largest logit."""
-GOAL, PEAK = PICK.index("goal_low"), PICK.index("peak")
-"""A round leaves the words before `PEAK` to the next one; the interval is in those before `GOAL`."""
-
-PIVOTS = 32
-SHIFTS = (27, 22, 17, 12, 7, 2, 0)
-"""Round r of a search looks at keys cut + (j << SHIFTS[r]); the last one has 2 bits left."""
-ROUNDS = len(SHIFTS)
-LAST = 2 * ROUNDS
-"""Rounds [0, ROUNDS) search the cut of top-k, [ROUNDS, LAST) that of top-p."""
-
-TALLY = 2 * PIVOTS
-"""i32 words of 32 sums: the low and the high 30 bits of each."""
 HALF = 30
 WEIGHT_ONE = 36
 """A weight is exp((logit - peak) / T) * 2^36, rounded down; 2^24 rows add up to less than 2^61."""
@@ -55,16 +38,6 @@ def keys(logits: F32) -> U32:
 def float_of(word: int) -> np.float32:
     """The float32 whose bits `word` is, as a signed or an unsigned number."""
     return np.float32(np.array(word & 0xFFFFFFFF, np.uint32).view(np.float32))
-
-
-def word_of(value: float) -> int:
-    """The bits of a float32, as the signed number that an i32 buffer holds."""
-    return int(np.float32(value).reshape(1).view(np.int32)[0])
-
-
-def signed(word: int) -> int:
-    """An unsigned 32-bit number as the signed one with the same bits."""
-    return (word & 0xFFFFFFFF) - (1 << 32 if word & 0x80000000 else 0)
 
 
 def weights(logits: F32, peak: np.float32, inverse: np.float32) -> U64:

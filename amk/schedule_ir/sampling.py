@@ -1,4 +1,4 @@
-"""How a request chooses its tokens, and which choices a schedule can make.
+"""How a request chooses its tokens, which choices a schedule can make, and what the buffers of a draw hold.
 
 Semantics, in this order: logits / temperature; top-k keeps the k most probable rows; top-p keeps the smallest set of
 the most probable of them whose probabilities, renormalised, reach p; a row is drawn from the softmax of what is left.
@@ -16,11 +16,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from amk.report.diagnostic import AmkError, Diagnostic, because
-from amk.schedule_ir.ranking import LAST, PARAMETERS, ROUNDS, signed, word_of
 
 Mode = Literal["greedy", "temperature", "top-k", "top-p", "top-k-top-p"]
 """What a schedule can do: take the largest logit; draw from all rows; from those that one or both filters leave."""
 MODES: tuple[Mode, ...] = get_args(Mode)
+
+PARAMETERS = ("inverse_temperature", "top_k", "top_p", "seed_low", "seed_high")
+"""i32 words of the `sampling` buffer: float32 bits of 1 / T (0: take the largest logit), k (0: no top-k),
+p * 2^32 (0: no top-p), and the seed."""
+
+PICK = ("keep", "cut", "goal_low", "goal_high", "peak")
+"""i32 words of an agent's place in `pick`: rows with key >= keep are in; the search stands at `cut` and looks for
+`goal` (two 30-bit halves); bits of the largest logit."""
+GOAL, PEAK = PICK.index("goal_low"), PICK.index("peak")
+"""A round leaves the words before `PEAK` to the next one; the interval is in those before `GOAL`."""
+
+PIVOTS = 32
+SHIFTS = (27, 22, 17, 12, 7, 2, 0)
+"""Round r of a search looks at keys cut + (j << SHIFTS[r]); the last one has 2 bits left."""
+ROUNDS = len(SHIFTS)
+LAST = 2 * ROUNDS
+"""Rounds [0, ROUNDS) search the cut of top-k, [ROUNDS, LAST) that of top-p."""
+
+TALLY = 2 * PIVOTS
+"""i32 words of 32 sums: the low and the high 30 bits of each."""
 
 SEARCHES: dict[Mode, range] = {
     "temperature": range(LAST, LAST),
@@ -96,3 +115,13 @@ def require(mode: Mode, sampling: Sampling) -> None:
 
 def _outside(name: str, value: float, bounds: str) -> AmkError:
     return AmkError(Diagnostic("AMK015", f"{name} is {value}, it must be {bounds}"))
+
+
+def word_of(value: float) -> int:
+    """The bits of a float32, as the signed number that an i32 buffer holds."""
+    return int(np.float32(value).reshape(1).view(np.int32)[0])
+
+
+def signed(word: int) -> int:
+    """An unsigned 32-bit number as the signed one with the same bits."""
+    return (word & 0xFFFFFFFF) - (1 << 32 if word & 0x80000000 else 0)

@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from amk.schedule_ir.ranking import ROUNDS, float_of, goal_of, gumbel, scores, weights
-from amk.schedule_ir.sampling import Sampling
+from amk.schedule_ir.ranking import float_of, goal_of, gumbel, scores, weights
+from amk.schedule_ir.sampling import ROUNDS, Sampling
 from amk.weights.bfloat import F32
 
 

@@ -11,19 +11,8 @@ from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.argmax_rows import head_rows
 from amk.schedule_ir.ops.base import Access, Count, Geometry, Memory, Op
 from amk.schedule_ir.ops.precondition import ROUND, Need, untagged, whole_sums
-from amk.schedule_ir.ranking import (
-    GOAL,
-    PEAK,
-    PICK,
-    PIVOTS,
-    ROUNDS,
-    SHIFTS,
-    TALLY,
-    float_of,
-    keys,
-    split_sums,
-    weights,
-)
+from amk.schedule_ir.ranking import float_of, keys, split_sums, weights
+from amk.schedule_ir.sampling import GOAL, PEAK, PICK, PIVOTS, ROUNDS, SHIFTS, TALLY
 
 
 class CensusOp(Op):

@@ -12,7 +12,8 @@ from amk.schedule_ir.ops.argmax_rows import NO_ROWS, head_rows
 from amk.schedule_ir.ops.base import Access, Count, Geometry, Memory, Op
 from amk.schedule_ir.ops.begin import pos_register
 from amk.schedule_ir.ops.precondition import Need, untagged
-from amk.schedule_ir.ranking import PARAMETERS, PEAK, PICK, float_of, gumbel, keys, scores
+from amk.schedule_ir.ranking import float_of, gumbel, keys, scores
+from amk.schedule_ir.sampling import PARAMETERS, PEAK, PICK
 
 
 class DrawOp(Op):

@@ -8,7 +8,8 @@ from amk.schedule_ir.expr import Env
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import Access, Count, Geometry, Memory, Op, split
 from amk.schedule_ir.ops.precondition import ROUND, Need, untagged, whole_sums
-from amk.schedule_ir.ranking import TALLY, joined_sums, split_sums
+from amk.schedule_ir.ranking import joined_sums, split_sums
+from amk.schedule_ir.sampling import TALLY
 
 
 class GatherOp(Op):

@@ -10,7 +10,8 @@ from amk.schedule_ir.expr import Env
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import Access, Count, Geometry, Memory, Op
 from amk.schedule_ir.ops.precondition import ROUND, Need, whole_sums
-from amk.schedule_ir.ranking import GOAL, HALF, PEAK, PICK, ROUNDS, SHIFTS, TALLY, goal_of, joined_sums, signed
+from amk.schedule_ir.ranking import HALF, goal_of, joined_sums
+from amk.schedule_ir.sampling import GOAL, PEAK, PICK, ROUNDS, SHIFTS, TALLY, signed
 
 
 class NarrowOp(Op):

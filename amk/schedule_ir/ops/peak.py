@@ -10,7 +10,7 @@ from amk.schedule_ir.expr import Env
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import Access, Count, Geometry, Memory, Op
 from amk.schedule_ir.ops.precondition import ALONE, Need, number, own, row, wide
-from amk.schedule_ir.ranking import PEAK, PICK, word_of
+from amk.schedule_ir.sampling import PEAK, PICK, word_of
 
 
 class PeakOp(Op):

@@ -19,7 +19,7 @@ import numpy as np
 from amk.models.matrices import ROWS_PER_GROUP, MatrixName, scale_buffer, share_table
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.memory import Buffer, Geometry
-from amk.schedule_ir.ranking import LAST
+from amk.schedule_ir.sampling import LAST
 from amk.weights.weight_format import Chunk
 
 INDEX = 2**31
@@ -385,7 +385,7 @@ SPLIT_PARTS = Need(
 
 
 def whole_sums(field: str) -> Need:
-    """What an op relies on that reads or writes sums of two words (ranking.split_sums)."""
+    """What an op relies on that reads or writes sums of two words (`ranking.split_sums`)."""
     return Need(f"{field}-rows", ALONE | row(field).multiple_of(2), "every sequence's row is whole sums of two words")
 
 

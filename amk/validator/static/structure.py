@@ -33,7 +33,7 @@ from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.ops.select import request_words
 from amk.schedule_ir.ops.stage import StageOp
 from amk.schedule_ir.ops.staging import Staging
-from amk.schedule_ir.ranking import PARAMETERS
+from amk.schedule_ir.sampling import PARAMETERS
 from amk.schedule_ir.schedule import MAX_LIVE, Schedule, mode_of
 from amk.validator.program.trace import Path, all_sites
 from amk.validator.static.outside import reach
