@@ -179,6 +179,14 @@ FACTS = [
         put(lambda s: ("launch", "shared_bytes"), 240_000),
     ),
     Recipe(
+        "shared-without-watchdog",
+        Mistake.RESOURCES,
+        "fenced",
+        "AMK401",
+        "a worker asks for all shared memory of a block, and the watchdog has some beside it",
+        put(lambda s: ("launch", "shared_bytes"), 232_448),
+    ),
+    Recipe(
         "claims-shared-memory",
         Mistake.RESOURCES,
         "fenced",

@@ -19,7 +19,7 @@ from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.ops.refill import RefillOp
 from amk.schedule_ir.ops.staging import Staging
 from amk.schedule_ir.schedule import MAX_LIVE, Schedule, registers_read
-from amk.targets.target import MAX_THREADS_PER_BLOCK, RESERVED_SMEM_PER_BLOCK
+from amk.targets.target import MAX_THREADS_PER_BLOCK, RESERVED_SMEM_PER_BLOCK, STATIC_SMEM_PER_BLOCK
 
 I64 = npt.NDArray[np.int64]
 WARP: Final = 32
@@ -169,16 +169,15 @@ def check_launch(schedule: Schedule, programs: list[Program]) -> None:
         (op.id for op in (i.step.op for p in programs for i in p.items) if isinstance(op, BarrierOp)), default=0
     )
     fits = launch.workers <= target.sms * ctas and threads <= MAX_THREADS_PER_BLOCK
-    fits &= (
-        ctas * -(-(launch.shared_bytes + RESERVED_SMEM_PER_BLOCK) // SHARED_UNIT) * SHARED_UNIT <= target.smem_per_sm
-    )
+    shared = launch.shared_bytes + STATIC_SMEM_PER_BLOCK
+    fits &= ctas * -(-(shared + RESERVED_SMEM_PER_BLOCK) // SHARED_UNIT) * SHARED_UNIT <= target.smem_per_sm
     fits &= ctas * threads <= target.max_threads_per_sm
     # a warp has its registers in one of the four parts of an SM: the fullest part holds this many
     fits &= -(-ctas * launch.warps // 4) * registers <= target.regs_per_sm // 4
     plenty = 2 if target.capability in TWO_BARRIERS_A_BLOCK else 1
     fits &= ctas * barriers <= plenty * target.max_blocks_per_sm
     require(fits and ctas <= target.max_blocks_per_sm, "launch: not resident")
-    require(launch.shared_bytes <= target.smem_per_block, "launch: too much shared memory")
+    require(shared <= target.smem_per_block, "launch: too much shared memory")
     require(sum(b.bytes for b in schedule.buffers if b.space == "global") <= target.hbm_bytes, "launch: device memory")
     engines = {"bulk_copy" if stream.engine == "bulk" else "cp_async" for stream in schedule.streams}
     require(engines <= set(target.features), "launch: no such copy engine")

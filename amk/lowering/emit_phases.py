@@ -23,10 +23,7 @@ from amk.schedule_ir.memory import Buffer, Stream
 from amk.schedule_ir.ops import AnyOp, BarrierOp
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.schedule import Role, Schedule
-from amk.targets.target import RESERVED_SMEM_PER_BLOCK
-
-STATIC_SHARED = 128
-"""Static shared memory of a kernel: the watchdog's words, padded to the alignment of what follows them."""
+from amk.targets.target import RESERVED_SMEM_PER_BLOCK, STATIC_SMEM_PER_BLOCK
 
 ALIGN = 128
 MBARRIER_BYTES = 8
@@ -146,8 +143,8 @@ class _Kernel:
         if self.chunks is None:
             return 0, offset
         target, warps = self.schedule.target, self.agents.count
-        room = target.smem_per_sm // self.blocks - RESERVED_SMEM_PER_BLOCK - STATIC_SHARED
-        room = min(room, target.smem_per_block - STATIC_SHARED) - offset
+        room = target.smem_per_sm // self.blocks - RESERVED_SMEM_PER_BLOCK - STATIC_SMEM_PER_BLOCK
+        room = min(room, target.smem_per_block - STATIC_SMEM_PER_BLOCK) - offset
         slot = warps * (self.stream.chunk_bytes + MBARRIER_BYTES)
         slots = max(0, min(room // slot, max(self.chunks.count), MAX_SLOTS))
         return slots, offset + slots * slot

@@ -25,10 +25,10 @@ from amk.planner.decode import choose_workers, plan
 from amk.planner.formats import chunk_widths
 from amk.planner.settings import FAST, Settings
 from amk.planner.shares import row_tables
-from amk.planner.storage import STATIC_SHARED, fixed_buffers, slot_bytes
+from amk.planner.storage import fixed_buffers, slot_bytes
 from amk.simulator.kinds import errors_on
 from amk.simulator.predict import step_ms
-from amk.targets.target import Target, load_target
+from amk.targets.target import STATIC_SMEM_PER_BLOCK, Target, load_target
 
 IN_FLIGHT = 24 * 1024
 """Bytes in flight of the table: what the l4 plans reach beside their other arrays."""
@@ -67,7 +67,7 @@ def row(model: ModelSpec, target: Target, columns: int, in_flight: int, settings
     plain, overlaid = (fixed_buffers(model, replace(settings, overlay=o), counts)[1] + ring for o in (False, True))
     chosen = replace(settings, plan="search", chunk_bytes=chunk, slots=slots, max_ring_bytes=1 << 20, overlay=True)
     ms = None
-    if overlaid + STATIC_SHARED <= target.smem_per_block:
+    if overlaid + STATIC_SMEM_PER_BLOCK <= target.smem_per_block:
         ms = step_ms(plan(model, target, settings=chosen, max_context=CONTEXT), POS)
     return Row(model.name, target.name, -(-widest // columns), chunk, slots, plain, overlaid, ms)
 
@@ -105,7 +105,7 @@ def cut(model: ModelSpec, target: Target, batch: int, parts: int) -> Cut:
     counts = row_tables(model, choose_workers(model, target, batch))
     most = fixed_buffers(model, settings, counts)[1] + slots * slot_bytes(target, settings, chunk)
     ms = None
-    if most + STATIC_SHARED <= target.smem_per_block:
+    if most + STATIC_SMEM_PER_BLOCK <= target.smem_per_block:
         ms = step_ms(plan(model, target, settings=settings, max_context=CONTEXT), POS)
     return Cut(model.name, target.name, batch, parts, chunk, slots, most, ms)
 

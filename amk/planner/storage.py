@@ -17,14 +17,11 @@ from amk.schedule_ir.ops.attention import PARTIAL_EXTRA, sharers
 from amk.schedule_ir.ops.combine import share_heads
 from amk.schedule_ir.sampling import PICK, TALLY
 from amk.schedule_ir.shared_memory import extent
-from amk.targets.target import RESERVED_SMEM_PER_BLOCK, Target
+from amk.targets.target import RESERVED_SMEM_PER_BLOCK, STATIC_SMEM_PER_BLOCK, Target
 
 MBARRIER_BYTES = 8
 Shares = dict[str, tuple[int, ...]]
 Array = tuple[str, str, tuple[int, ...]]
-
-STATIC_SHARED = 128
-"""Static shared memory of the generated kernel: the watchdog's words, padded to the alignment of what follows them."""
 
 LINE: Literal[128] = 128
 """Bytes of a cache line."""
@@ -194,7 +191,7 @@ def shared_limit(target: Target, settings: Settings) -> int:
 
 def ring_slots(target: Target, settings: Settings, chunk: int, fixed: int) -> int:
     """How deep the rings can be behind `fixed` bytes of other arrays; may be less than the two that work."""
-    room = shared_limit(target, settings) - STATIC_SHARED - fixed
+    room = shared_limit(target, settings) - STATIC_SMEM_PER_BLOCK - fixed
     wanted = min(settings.slots or MAX_SLOTS, settings.max_ring_bytes // (settings.warps * chunk))
     return min(wanted, room // slot_bytes(target, settings, chunk), MAX_SLOTS)
 
@@ -209,7 +206,7 @@ def shared_plan(model: ModelSpec, target: Target, settings: Settings, runs: Runs
     buffers, offset = fixed_buffers(model, settings, counts, wanted)
     slots = ring_slots(target, settings, chunk, offset)
     if slots < 2:
-        need = STATIC_SHARED + offset + 2 * slot_bytes(target, settings, chunk)
+        need = STATIC_SMEM_PER_BLOCK + offset + 2 * slot_bytes(target, settings, chunk)
         has = f"a block has {shared_limit(target, settings):,}"
         message = f"{model.name} on {target.name} needs {need:,} bytes of shared memory, {has}"
         raise AmkError(Diagnostic("AMK401", message))

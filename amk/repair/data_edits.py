@@ -9,6 +9,7 @@ from typing import Any
 from amk.adversary.edits import Edit, Json
 from amk.models.matrices import MATRICES, matrix
 from amk.repair.scene import Candidate, Scene
+from amk.targets.target import STATIC_SMEM_PER_BLOCK
 
 ALIGN = 128
 
@@ -22,7 +23,7 @@ def launch(scene: Scene) -> Iterator[Candidate]:
     for name, value in changes.items():
         if now[name] != value:
             yield Candidate(f"launch with {name} = {value}", [Edit("replace", ("launch", name), value)])
-    limit = scene.schedule.target.smem_per_block
+    limit = scene.schedule.target.smem_per_block - STATIC_SMEM_PER_BLOCK
     most = next((i for i, b in _shared(scene) if b["name"] == scene.document["streams"][0]["ring"]), None)
     if need > limit and most is not None:
         slots = scene.document["streams"][0]["slots"]

@@ -23,6 +23,10 @@ and tcgen05: the architecture-specific tensor instructions of sm_90a and sm_100a
 RESERVED_SMEM_PER_BLOCK = 1024
 """Bytes of shared memory that the system keeps for itself in every block on sm_80 and later."""
 
+STATIC_SMEM_PER_BLOCK = 128
+"""Bytes of shared memory that a kernel has beside what its launch asks for: the
+watchdog's, padded to the alignment of what follows."""
+
 MAX_THREADS_PER_BLOCK = 1024
 MAX_REGISTERS_PER_THREAD = 255
 

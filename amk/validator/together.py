@@ -4,7 +4,8 @@ Property: after `apart(a, b)` found nothing, a launch of `b` goes on where one o
 with the caches and constants of both in the same memory. Each is SAFE by its own verdict; a launch ends before the next
 one begins, so whatever one wrote is there for the other, and who owns which position in a launch does not matter.
 
-    (T1) they compute the same function on one device: equal models, sequences, type of the cache and target
+    (T1) they compute the same function on one device: equal models, formats of each matrix that both have, sequences,
+         type of the cache and target
     (T2) what both name is laid out alike: key and value of a position lie at the same place in both caches, and
          constants other than packed weights have one shape and one content; that of the scales that stand apart from
          the codes is a function of the format, all other constants are the model's. What is scratch of one is scratch
@@ -20,7 +21,7 @@ Codes: AMK106 (T1), AMK103 (T2), AMK011 (T4). Cost: microseconds; the layout of 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import groupby
+from itertools import groupby, islice
 from math import gcd
 from typing import Final
 
@@ -60,6 +61,7 @@ def apart(one: Schedule, other: Schedule) -> list[Diagnostic]:
             names = "" if field == "model" and one.model.name == other.model.name else f": {_name(a)} and {_name(b)}"
             message = f"the schedules differ in {field}{names}"
             found.append(finding("AMK106", message, (*field.split("."),), "a text goes on in the same caches"))
+    found += islice(_other_formats(one, other), 1)
     theirs = {buffer.name: buffer for buffer in other.buffers}
     packed = {stream.source for schedule in (one, other) for stream in schedule.streams}
     for i, buffer in enumerate(one.buffers):
@@ -77,6 +79,26 @@ def _memory(buffer: Buffer) -> tuple[str, str, list[int], str]:
     """What gives the bytes of memory that two schedules share a meaning."""
     place = f"{'tagged ' if buffer.tagged else ''}in {buffer.space} memory"
     return buffer.role, buffer.dtype, list(buffer.shape), place
+
+
+def _other_formats(one: Schedule, other: Schedule) -> Iterator[Diagnostic]:
+    """Matrices that both have, whose numbers are rounded otherwise."""
+    theirs = _formats(other)
+    for (name, layer), (stream, formats) in _formats(one).items():
+        _, others = theirs.get((name, layer), (0, formats))
+        if formats != others:
+            message = f"'{name}' of layer {layer} is {' and '.join(sorted(formats))} and {' and '.join(sorted(others))}"
+            yield finding("AMK106", message, ("streams", stream), "its numbers are rounded otherwise")
+
+
+def _formats(schedule: Schedule) -> dict[tuple[MatrixName, int], tuple[int, set[str]]]:
+    """(matrix, layer) -> the last stream that it is in, and its formats."""
+    found: dict[tuple[MatrixName, int], tuple[int, set[str]]] = {}
+    for i, stream in enumerate(schedule.streams):
+        for name, layer in dict.fromkeys(key[:2] for key in stream_layout(schedule, stream).packed):
+            _, formats = found.get((name, layer), (i, set()))
+            found[name, layer] = i, formats | {stream.chunk(name, layer).format}
+    return found
 
 
 def _other_scales(one: Schedule, other: Schedule) -> Iterator[Diagnostic]:

@@ -11,7 +11,7 @@ from amk.lowering.kernel import build, check_compiled
 from amk.planner.decode import plan
 from amk.report.diagnostic import AmkError, Exit
 from amk.schedule_ir.schedule import Schedule
-from amk.targets.target import load_target
+from amk.targets.target import STATIC_SMEM_PER_BLOCK, load_target
 from amk.validator.verify import verify
 from tests.tiny import PLAIN
 
@@ -50,6 +50,17 @@ def test_over_budget(schedule: Schedule, changes: dict[str, int], code: str) -> 
     with pytest.raises(AmkError, match=code) as caught:
         build(changed)
     assert caught.value.exit_code is Exit.UNSAFE
+
+
+@pytest.mark.turns(12)
+def test_shared_memory_that_fits_for_the_verdict_fits_for_the_build(schedule: Schedule) -> None:
+    """The kernel's own, the watchdog's, is beside what the launch asks for."""
+    most = schedule.target.smem_per_block - STATIC_SMEM_PER_BLOCK
+    fits, too_much = (launched(schedule, shared_bytes=most + more) for more in (0, 1))
+    assert verify(fits).safe and build(fits).shared_bytes == schedule.target.smem_per_block
+    assert verify(too_much).diagnostics[0].code == "AMK401"
+    with pytest.raises(AmkError, match="AMK401"):
+        build(too_much)
 
 
 @pytest.mark.turns(4)

@@ -10,9 +10,8 @@ from amk.models.model import load_model, shipped_models
 from amk.planner.decode import plan
 from amk.planner.formats import chunk_widths, formats
 from amk.planner.settings import PRESETS
-from amk.planner.storage import STATIC_SHARED
 from amk.report.diagnostic import AmkError
-from amk.targets.target import load_target, targets
+from amk.targets.target import STATIC_SMEM_PER_BLOCK, load_target, targets
 from tests.tiny import PLAIN, tiny
 
 _OF_32_GB = {"a100-40gb", "a100-80gb", "l20", "l40s", "h100", "h200", "b200", "rtx5090"}
@@ -41,7 +40,7 @@ def test_plans_stay_within_the_target(name: str, preset: str) -> None:
             assert any(line.startswith("shortfall") for line in lines)
             continue
         schedule = plan(load_model(name), target, settings=PRESETS[preset])
-        assert schedule.launch.shared_bytes + STATIC_SHARED <= target.smem_per_block, target.name
+        assert schedule.launch.shared_bytes + STATIC_SMEM_PER_BLOCK <= target.smem_per_block, target.name
         assert schedule.launch.workers <= target.sms
         assert schedule.launch.registers * schedule.launch.warps * 32 <= target.regs_per_sm
         assert schedule.streams[0].slots >= 2

@@ -15,7 +15,7 @@ from amk.judges.oracle.judge import rule
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.codec import parse_schedule
 from amk.schedule_ir.schedule import Schedule
-from amk.targets.target import RESERVED_SMEM_PER_BLOCK
+from amk.targets.target import RESERVED_SMEM_PER_BLOCK, STATIC_SMEM_PER_BLOCK
 from amk.validator.export.certificate import NotSafe
 from amk.validator.export.of_schedule import certify_schedule
 from amk.validator.static.resources import CompiledResources, check_resources
@@ -57,8 +57,10 @@ def place(buffer: str) -> int:
 
 END = -(-SMALL["launch"]["shared_bytes"] // 1024) * 1024
 BYTES = sum(b.bytes for b in edited().buffers if b.space == "global")
-HALF = TARGET["smem_per_sm"] // 2 - RESERVED_SMEM_PER_BLOCK
-FIFTH = TARGET["smem_per_sm"] // 5 // 128 * 128 - RESERVED_SMEM_PER_BLOCK
+BESIDE = RESERVED_SMEM_PER_BLOCK + STATIC_SMEM_PER_BLOCK
+HALF = TARGET["smem_per_sm"] // 2 - BESIDE
+FIFTH = TARGET["smem_per_sm"] // 5 // 128 * 128 - BESIDE
+BLOCK = TARGET["smem_per_block"] - STATIC_SMEM_PER_BLOCK
 FEATURES = sorted(TARGET["features"])
 
 LIMITS = {
@@ -92,7 +94,7 @@ LIMITS = {
         launch(ctas_per_sm=2, registers=64, shared_bytes=HALF + 1),
     ),
     "shared memory of a block": (
-        "AMK401", launch(shared_bytes=TARGET["smem_per_block"]), launch(shared_bytes=TARGET["smem_per_block"] + 1),
+        "AMK401", launch(shared_bytes=BLOCK), launch(shared_bytes=BLOCK + 1),
     ),
     "shared memory of the launch": (
         "AMK401", launch(shared_bytes=max(b.bytes + (b.offset or 0) for b in edited().buffers if b.space == "shared")),
@@ -137,7 +139,7 @@ def test_the_compiled_kernel_is_held_to_the_same_limits() -> None:
     room = TARGET["smem_per_block"] - 4096
     assert codes(CompiledResources(64, static_shared=4096), shared_bytes=room) == []
     assert "AMK401" in codes(CompiledResources(64, static_shared=4097), shared_bytes=room)
-    two = {"ctas_per_sm": 2, "registers": 64, "shared_bytes": HALF - 512}
+    two = {"ctas_per_sm": 2, "registers": 64, "shared_bytes": HALF + STATIC_SMEM_PER_BLOCK - 512}
     assert codes(CompiledResources(64, static_shared=512), **two) == []
     assert codes(CompiledResources(64, static_shared=513), **two) == ["AMK402"]
 

@@ -102,11 +102,25 @@ def test_scales_that_stand_apart_are_those_of_one_format() -> None:
     for one, other in permutations(schedules, 2):
         common = scales[one].keys() & scales[other].keys()
         same = all(np.array_equal(scales[one][name], scales[other][name]) for name in common)
-        assert (apart(schedules[one], schedules[other]) == []) == same, (one, other)
-        assert {d.code for d in apart(schedules[one], schedules[other])} <= {"AMK103"}
+        codes = [d.code for d in apart(schedules[one], schedules[other])]
+        assert codes == ["AMK106"] + ["AMK103"] * (len(codes) - 1) and (len(codes) == 1) == same, (one, other)
     head = model.sliced(2, 2, head=True)
     int8, fp8 = (tiny_plan(head, **ALIKE, weights=formats(form), scales_apart=True) for form in ("int8", "fp8"))
-    assert apart(int8, int8) == [] and [d.code for d in apart(int8, fp8)] == ["AMK103"], "it has no layers"
+    assert apart(int8, int8) == [] and [d.code for d in apart(int8, fp8)] == ["AMK106", "AMK103"]
+
+
+def test_a_text_goes_on_in_the_numbers_that_it_began_with() -> None:
+    """Formats of a matrix are compared in every layer."""
+    model = tiny_model(layers=2)
+    plain, codes = (tiny_plan(model, **ALIKE, weights=formats(form)) for form in ("bf16", "int8"))
+    (found,) = apart(plain, codes)
+    assert found.code == "AMK106" and "'qkv' of layer 0 is bf16 and int8" in found.message
+    last = tiny_plan(model, **ALIKE, weights=((1, formats("bf16")), (1, formats("int8", "bf16"))))
+    (found,) = apart(last, plain)
+    assert "'qkv' of layer 1 is int8 and bf16" in found.message
+    head = tiny_plan(model, **ALIKE, weights=formats("bf16", "int8"))
+    (found,) = apart(head, plain)
+    assert "'lm_head' of layer 0 is int8 and bf16" in found.message
 
 
 def test_tables_that_deal_no_weights_do_not_matter() -> None:

@@ -7,6 +7,7 @@ from random import Random
 from amk.adversary.classes.sync import Mutant
 from amk.adversary.edits import Edit, Json, Path, after, apply, named, steps
 from amk.adversary.subjects import FENCED, draw, move, signals, subject, users, waits
+from amk.targets.target import STATIC_SMEM_PER_BLOCK
 
 
 def early_release(rng: Random) -> Mutant:
@@ -169,7 +170,7 @@ def launch_limits(rng: Random) -> Mutant:
         pair = (("ctas_per_sm", ctas), ("registers", registers))
         return base, [Edit("replace", ("launch", field), value) for field, value in pair]
     if which == 2:
-        room = document["target"]["smem_per_block"]
+        room = document["target"]["smem_per_block"] - STATIC_SMEM_PER_BLOCK
         return base, [Edit("replace", ("launch", "shared_bytes"), room + rng.choice((-1, 0, 1)))]
     if which == 3:
         name = rng.choice(("attn", "h_mid", "act"))

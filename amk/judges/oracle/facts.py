@@ -15,7 +15,7 @@ from amk.schedule_ir.ops.base import Op
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.ops.refill import RefillOp
 from amk.schedule_ir.schedule import Loop, Node, Schedule, Step, registers_read
-from amk.targets.target import MAX_THREADS_PER_BLOCK, RESERVED_SMEM_PER_BLOCK
+from amk.targets.target import MAX_THREADS_PER_BLOCK, RESERVED_SMEM_PER_BLOCK, STATIC_SMEM_PER_BLOCK
 
 HALF_WORD = 2**31
 WARP_REGISTERS = 256
@@ -89,7 +89,8 @@ def _resident(schedule: Schedule) -> Iterator[str]:
     quarter, warps = target.regs_per_sm // 4, n * launch.warps
     if sum(quarter // per_warp for _ in range(4)) < warps or n > target.max_blocks_per_sm:
         yield "too many registers or blocks"
-    if n * len(range(0, launch.shared_bytes + RESERVED_SMEM_PER_BLOCK, 128)) * 128 > target.smem_per_sm:
+    block = launch.shared_bytes + STATIC_SMEM_PER_BLOCK + RESERVED_SMEM_PER_BLOCK
+    if n * len(range(0, block, 128)) * 128 > target.smem_per_sm:
         yield "too much shared memory for one SM"
     ops = [step.op for program in schedule.programs for step in steps(program.body)]
     most = max((op.id for op in ops if isinstance(op, BarrierOp)), default=0)
@@ -104,7 +105,7 @@ def _resident(schedule: Schedule) -> Iterator[str]:
 def _shared(schedule: Schedule) -> Iterator[str]:
     if sum(b.bytes for b in schedule.buffers if b.space == "global") > schedule.target.as_known().hbm_bytes:
         yield "the buffers exceed device memory"
-    if schedule.launch.shared_bytes > schedule.target.as_known().smem_per_block:
+    if schedule.launch.shared_bytes + STATIC_SMEM_PER_BLOCK > schedule.target.as_known().smem_per_block:
         yield "a block has less shared memory"
     for buffer in schedule.buffers:
         if buffer.space == "shared":

@@ -1,8 +1,8 @@
 """Does everything fit: workers on the GPU, buffers in memory, numbers in 32 bits.
 
 Resources. Do all workers run at once: arithmetic against the target. Properties: cooperative launch (only then is
-grid-wide progress promised); workers <= SMs * CTAs per SM, where a CTA needs its shared memory plus the reserved KiB in
-units of 128 bytes, its threads, its named barriers, and its registers in allocation units, each warp's inside one
+grid-wide progress promised); workers <= SMs * CTAs per SM, where a CTA needs its shared memory, the watchdog's and the
+reserved KiB in units of 128 bytes, its threads, its named barriers, and its registers in allocation units, each warp's inside one
 quarter of the register file; shared buffers inside the launch's shared memory and aligned; global buffers inside device
 memory. Numbers of the compiled kernel replace the schedule's own. The file's limits
 count up to what is known of the GPU.
@@ -38,7 +38,7 @@ from amk.schedule_ir.expr import AGENT, CONST, EPOCH, WORKER, Expr, coefficient
 from amk.schedule_ir.ops import BarrierOp
 from amk.schedule_ir.schedule import Schedule, Wait
 from amk.schedule_ir.shared_memory import extent
-from amk.targets.target import MAX_THREADS_PER_BLOCK, RESERVED_SMEM_PER_BLOCK
+from amk.targets.target import MAX_THREADS_PER_BLOCK, RESERVED_SMEM_PER_BLOCK, STATIC_SMEM_PER_BLOCK
 from amk.validator.program.trace import Path, all_sites
 
 WARP = 32
@@ -57,7 +57,7 @@ class CompiledResources:
     """What the compiled kernel really uses: registers per thread, bytes of static shared memory."""
 
     registers: int
-    static_shared: int = 0
+    static_shared: int = STATIC_SMEM_PER_BLOCK
 
 
 def check_resources(schedule: Schedule, compiled: CompiledResources | None = None) -> list[Diagnostic]:
@@ -79,12 +79,16 @@ def _shared(schedule: Schedule, compiled: CompiledResources | None) -> Iterator[
         if (buffer.offset or 0) % buffer.align:
             message = f"'{buffer.name}' at {buffer.offset} is not aligned to {buffer.align} bytes"
             yield finding("AMK406", message, ("buffers", i, "offset"))
-    need = max(launch.shared_bytes, extent(schedule.buffers)) + (compiled.static_shared if compiled else 0)
+    need = max(launch.shared_bytes, extent(schedule.buffers)) + _static(compiled)
     if need > target.smem_per_block:
         message = (
             f"a worker needs {need:,} bytes of shared memory, a block on {target.name} has {target.smem_per_block:,}"
         )
         yield finding("AMK401", message, ("launch", "shared_bytes"))
+
+
+def _static(compiled: CompiledResources | None) -> int:
+    return compiled.static_shared if compiled else STATIC_SMEM_PER_BLOCK
 
 
 def _global(schedule: Schedule) -> Iterator[Diagnostic]:
@@ -112,7 +116,7 @@ def _residency(schedule: Schedule, compiled: CompiledResources | None) -> Iterat
         message = f"the kernel uses {compiled.registers} registers a thread, the schedule allows {launch.registers}"
         yield finding("AMK403", message, ("launch", "registers"))
     per_warp = -(-registers * WARP // REGISTER_UNIT) * REGISTER_UNIT
-    shared = launch.shared_bytes + RESERVED_SMEM_PER_BLOCK + (compiled.static_shared if compiled else 0)
+    shared = launch.shared_bytes + RESERVED_SMEM_PER_BLOCK + _static(compiled)
     barriers = target.max_blocks_per_sm * (2 if target.capability in MORE_BARRIERS else 1)
     limits = {
         "shared memory": target.smem_per_sm // (-(-shared // SHARED_UNIT) * SHARED_UNIT),
