@@ -2,10 +2,10 @@
 
 Resources. Do all workers run at once: arithmetic against the target. Properties: cooperative launch (only then is
 grid-wide progress promised); workers <= SMs * CTAs per SM, where a CTA needs its shared memory, the watchdog's and the
-reserved KiB in units of 128 bytes, its threads, its named barriers, and its registers in allocation units, each warp's inside one
-quarter of the register file; shared buffers inside the launch's shared memory and aligned; global buffers inside device
-memory. Numbers of the compiled kernel replace the schedule's own. The file's limits
-count up to what is known of the GPU.
+reserved KiB in units of 128 bytes, its threads, its named barriers, and its registers in allocation units, each warp's
+inside one quarter of the register file; shared buffers inside the launch's shared memory and aligned; global buffers
+inside device memory. Numbers of the compiled kernel replace the schedule's own. The file's limits count up to what is
+known of the GPU.
 
 Source: CUDA C++ Programming Guide, compute capability tables; `cuda_occupancy.h` of CUDA 13.
 
