@@ -31,7 +31,7 @@ from amk.planner.settings import FAST
 from amk.schedule_ir.codec import parse_schedule
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.schedule import Schedule
-from amk.targets.target import load_target
+from amk.targets.target import RESERVED_SMEM_PER_BLOCK, STATIC_SMEM_PER_BLOCK, load_target
 from amk.validator.export.certificate import NotSafe
 from amk.validator.export.of_schedule import certify_schedule
 from amk.validator.program.system import System
@@ -158,13 +158,13 @@ def test_limits_of_the_launch_are_exact() -> None:
     def launch(**fields: Any) -> list[Edit]:
         return [Edit("replace", ("launch", name), value) for name, value in fields.items()]
 
-    limit = small()["target"]["smem_per_sm"]
+    half = small()["target"]["smem_per_sm"] // 2 - RESERVED_SMEM_PER_BLOCK - STATIC_SMEM_PER_BLOCK
     close = [
         ([Edit("replace", ("target", "sms"), 2)], [Edit("replace", ("target", "sms"), 1)]),
         (launch(ctas_per_sm=5, registers=168), launch(ctas_per_sm=5, registers=172)),
         (
-            launch(ctas_per_sm=2, registers=64, shared_bytes=limit // 2 - 1024),
-            launch(ctas_per_sm=2, registers=64, shared_bytes=limit // 2),
+            launch(ctas_per_sm=2, registers=64, shared_bytes=half),
+            launch(ctas_per_sm=2, registers=64, shared_bytes=half + 1),
         ),
     ]
     for fits, fails in close:
