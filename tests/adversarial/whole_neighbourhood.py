@@ -1,6 +1,6 @@
 """Every edit of the small schedules in `WHOLE`, in slices: what became of each, counted by base, field and code.
 
-    python -m tests.validator.evidence --only neighbourhood splits values --jobs 14 --seconds 1500 --records FOLDER
+    python -m tests.validator.evidence --only neighbourhood values pairs --jobs 14 --seconds 1500 --records FOLDER
 
 A base has PARTS slices, each a part of its edits in an order that its name draws. The bases take turns, so that a
 run that is not done has looked at as much of each. Every edit that is SAFE, or that the checker alone accepts, runs on
