@@ -7,7 +7,8 @@ they agree on from the start: with random weights two candidates may be closer t
 
 `--prompt` may name several lengths. `--prefill` says what reads prompts: torch, steps of several rows (`rows`), the
 kernel of one row. `--transformers compiled` is its static cache, whose decoding it compiles; without a word
-transformers is left out. `--launched` adds the tokens of the first way in few long launches, to compare streaming with.
+transformers is left out. `--launched` adds the tokens of the first way in few long launches, to compare streaming with,
+and what the GPU took for a token of these.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
@@ -48,18 +49,20 @@ Text = Callable[[], Iterable[int]]
 
 @dataclass(frozen=True)
 class Generation:
-    """Seconds from the call to the first new token and to the last; the tokens."""
+    """Seconds from the call to the first new token and to the last; the tokens. kernel: seconds of the launches behind
+    the first token, by the GPU's clock, where that was taken."""
 
     first: float
     total: float
     tokens: tuple[int, ...]
+    kernel: float | None = None
 
 
 @dataclass(frozen=True)
 class Timed:
     """Medians of the runs, and the fastest and slowest whole; agrees: tokens in common with the first program.
 
-    prompt: tokens.
+    prompt: tokens. kernel_ms: of a token behind the first, by the GPU's clock.
     """
 
     program: str
@@ -70,6 +73,7 @@ class Timed:
     most_ms: float
     tokens: int
     agrees: int
+    kernel_ms: float | None = None
 
     @property
     def each_ms(self) -> float:
@@ -101,8 +105,9 @@ def in_turn(
     for number in range(runs + 1):
         for name, text in texts.items():
             measured = generation(text, now)
+            kernel = text.seconds() if isinstance(text, Launched) else None
             if number:
-                found[name].append(measured)
+                found[name].append(replace(measured, kernel=kernel))
     lead = next(iter(found.values()))[0].tokens
     return [_timed(name, prompt, each, lead) for name, each in found.items()]
 
@@ -112,7 +117,9 @@ def _timed(name: str, prompt: int, runs: Sequence[Generation], lead: Sequence[in
     tokens = runs[0].tokens
     same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(tokens, lead, strict=False)))
     first = 1e3 * median(run.first for run in runs)
-    return Timed(name, prompt, first, median(totals), min(totals), max(totals), len(tokens), same)
+    kernels = [run.kernel for run in runs if run.kernel is not None]
+    kernel = 1e3 * median(kernels) / max(len(tokens) - 1, 1) if kernels else None
+    return Timed(name, prompt, first, median(totals), min(totals), max(totals), len(tokens), same, kernel)
 
 
 def transformers_model(model: ModelSpec, weights: Any, length: int) -> Any:
@@ -196,18 +203,45 @@ def amk_text(backend: ScheduleBackend, prompt: Sequence[int], new: int) -> Itera
             yield token
 
 
-def launched_text(backend: ScheduleBackend, prompt: Sequence[int], new: int) -> Iterator[int]:
+class Launched:
     """The same with the host away: behind the first token as few launches as may be, each waited for to its end. What
     streaming costs is the difference."""
-    backend.forget()
-    first = backend.extend(list(prompt), 1, GREEDY, ())[0]
-    yield first
-    engine, left = backend.engine, new - 1
-    engine.request([*prompt, first], start=len(prompt))
-    while left:
-        tokens = engine.step(min(left, engine.schedule.launch.max_tokens)).tolist()
-        yield from tokens
-        left -= len(tokens)
+
+    def __init__(
+        self, backend: ScheduleBackend, prompt: Sequence[int], new: int, mark: Callable[[], Any] | None = None
+    ) -> None:
+        """mark: records an event with a time on the engine's stream."""
+        self._backend, self._prompt, self._new, self._mark = backend, list(prompt), new, mark
+        self._marks: list[Any] = []
+
+    def __call__(self) -> Iterator[int]:
+        self._backend.forget()
+        first = self._backend.extend(self._prompt, 1, GREEDY, ())[0]
+        yield first
+        engine, left = self._backend.engine, self._new - 1
+        engine.request([*self._prompt, first], start=len(self._prompt))
+        self._marks = [self._mark()] if self._mark else []
+        while left:
+            tokens = engine.step(min(left, engine.schedule.launch.max_tokens)).tolist()
+            yield from tokens
+            left -= len(tokens)
+        self._marks += [self._mark()] if self._mark else []
+
+    def seconds(self) -> float | None:
+        """From the first launch of the last text to the end of its last one, by the GPU's clock."""
+        if not self._marks:
+            return None
+        began, ended = self._marks
+        ended.synchronize()
+        return float(began.elapsed_time(ended)) / 1e3
+
+
+def mark(stream: Any) -> Any:
+    """An event with a time, recorded on the stream (its handle)."""
+    torch = importlib.import_module("torch")
+    event = torch.cuda.Event(enable_timing=True)
+    event.record(torch.cuda.ExternalStream(int(stream)))
+    return event
 
 
 def measured(arguments: argparse.Namespace) -> list[Timed]:
@@ -255,7 +289,7 @@ def measured(arguments: argparse.Namespace) -> list[Timed]:
         }
         if arguments.launched:
             name, backend = next(iter(backends.items()))
-            texts[f"{name}, launched"] = partial(launched_text, backend, prompt, arguments.new)
+            texts[f"{name}, launched"] = Launched(backend, prompt, arguments.new, partial(mark, engine.stream.handle))
         theirs = partial(transformers_text, other, prompt, arguments.new)
         if other is not None and "plain" in arguments.transformers:
             texts["transformers bf16"] = theirs
@@ -305,12 +339,15 @@ def main(argv: Sequence[str]) -> int:
         return int(error.exit_code)
     print(
         f"{'program':44} {'prompt':>6} {'first ms':>9} {'each ms':>9} {'all ms':>9} {'least':>9} {'most':>9} "
-        f"{'tokens/s':>9}  agrees"
+        f"{'tokens/s':>9}  agrees    kernel ms"
     )
     for row in rows:
         times = f"{row.first_ms:9.2f} {row.each_ms:9.4f} "
         times += " ".join(f"{t:9.1f}" for t in (row.total_ms, row.least_ms, row.most_ms))
-        print(f"{row.program:44} {row.prompt:6} {times} {row.tokens_per_second:9.1f}  {row.agrees} of {row.tokens}")
+        print(
+            f"{row.program:44} {row.prompt:6} {times} {row.tokens_per_second:9.1f}  {row.agrees} of {row.tokens}"
+            + ("" if row.kernel_ms is None else f" {row.kernel_ms:9.4f}")
+        )
     if arguments.record:
         records = [asdict(row) | {"each_ms": row.each_ms, "tokens_per_second": row.tokens_per_second} for row in rows]
         run = provenance(f"python -m amk.bench.end_to_end {shlex.join(argv)}", device)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from amk.bench.end_to_end import amk_text, generation, in_turn, launched_text
+from amk.bench.end_to_end import Launched, amk_text, generation, in_turn
 from amk.engine.backends.cpu_engine import CpuEngine
 from amk.engine.backends.schedule_backend import ScheduleBackend
 from amk.models.model_spec import ModelSpec
@@ -93,7 +93,7 @@ def test_every_text_is_read_from_its_first_token_on() -> None:
     backend = ScheduleBackend(CpuEngine(tiny_plan(model, context=16), RandomTensors(model)), 2)
     first = list(amk_text(backend, [3, 17, 5], 3))
     assert len(first) == 3 and list(amk_text(backend, [3, 17, 5], 3)) == first
-    assert list(launched_text(backend, [3, 17, 5], 3)) == list(amk_text(backend, [3, 17, 5], 3)) == first
+    assert list(Launched(backend, [3, 17, 5], 3)()) == list(amk_text(backend, [3, 17, 5], 3)) == first
     backend.forget()
     backend.extend([3, 17, 5], 1, GREEDY, ())
     assert backend.cached == 0
