@@ -422,7 +422,7 @@ def test_the_values_of_a_base_are_all_further_edits_and_the_first_have_every_fie
     first = changes[: 4 * len(changes) // VALUE_PARTS]
     assert {(c.field, c.kind) for c in first} == {(c.field, c.kind) for c in every}
     assert sorted(c.key for c in changes) == sorted(c.key for c in every)
-    assert VALUE_PARTS * len(SMALL_BASES) == VALUE_SLICES and of_field == Counter(c.field for c in every)
+    assert VALUE_PARTS * len(WHOLE) == VALUE_SLICES and of_field == Counter(c.field for c in every)
 
 
 def test_the_slices_of_a_base_are_all_of_its_edits() -> None:

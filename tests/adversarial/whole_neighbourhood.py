@@ -7,7 +7,7 @@ run that is not done has looked at as much of each. Every edit that is SAFE, or 
 the numpy machine and as a kernel in the emulator (`emulated`), and every other on the numpy machine if that can run it.
 THOROUGH of the edits of each field of each base are, if SAFE, judged by everything, and so is the first SAFE one of
 each field that a run meets. Splits run on the numpy machine alone, and so do the edits of bases in which two layers, or
-one worker of a class, stand for others. *Values* are the edits of `Neighbourhood.further`, of all bases: the first
+one worker of a class, stand for others. *Values* are the edits of `Neighbourhood.further` of the same bases: the first
 slices of a base have every field and kind of edit. *Pairs* of edits are drawn, of all bases: three quarters as
 `search.pairs` does; of the others each edit alone is SAFE. A *difference* is a hole, an accepted certificate of what is
 refused for another reason than those of `account.beyond`, or a failure of the tool itself.
@@ -39,7 +39,7 @@ SPLIT_PARTS = 128
 SPLIT_SLICES = SPLIT_PARTS * len(WHOLE)
 ABSTRACT_SLICES = PARTS * len(STAND_FOR_MORE)
 VALUE_PARTS = 64
-VALUE_SLICES = VALUE_PARTS * len(SMALL_BASES)
+VALUE_SLICES = VALUE_PARTS * len(WHOLE)
 PAIRS, SAFE_PAIRS, PAIR_PARTS = 75, 25, 24
 PAIR_SLICES = PAIR_PARTS * len(SMALL_BASES)
 THOROUGH = 6
@@ -68,7 +68,7 @@ def splits_of(name: str) -> tuple[list[Change], Counter[str], Survey]:
     return changes, Counter(change.field for change in changes), Survey(base(name))
 
 
-@lru_cache(maxsize=len(SMALL_BASES))
+@lru_cache(maxsize=len(WHOLE))
 def values_of(name: str) -> tuple[list[Change], Counter[str], Survey]:
     """The same of the edits that `edits_of` lacks, the first of every field and kind before the second of any."""
     changes = in_turns(Neighbourhood(base(name), schema_of_schedules()).further(), Random(f"{name} values"))
@@ -84,11 +84,9 @@ def neighbourhood_slice(number: int) -> dict[str, Any]:
 
 def values_slice(number: int) -> dict[str, Any]:
     """One part of the further edits of one base."""
-    name, part = sorted(SMALL_BASES)[number % len(SMALL_BASES)], number // len(SMALL_BASES)
+    name, part = WHOLE[number % len(WHOLE)], number // len(WHOLE)
     changes, of_field, survey = values_of(name)
     chosen = changes[len(changes) * part // VALUE_PARTS : len(changes) * (part + 1) // VALUE_PARTS]
-    if name in STAND_FOR_MORE:
-        return surveyed(name, chosen, of_field, survey)
     return executed(name, chosen, of_field, survey, f"slice {number}")
 
 
