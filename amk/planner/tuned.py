@@ -93,6 +93,16 @@ LATE: Changes = {**PACED, "refill_late": True}
 LONG_HALF_CODES: Changes = {**LATE, **FEW_BARE, **LATE_CACHE, "hint_slack": 2, "hint_at": "drained"}
 """For codes of four bits in long products."""
 
+CARRIED_HALF_CODES: Changes = {
+    **LONG_HALF_CODES, "chunk_bytes": 2 * SMALL_COPY, "carried": 2 / 3, "prefetch_cache": True,
+}  # fmt: skip
+"""Where these drain few rings: what `down` holds back goes out between the steps of attention, the cache is asked for
+before, and copies are of 4 KB of codes. llama3-8b gains 1.5 to 2% at position 128 and up to 1.6% at 8,184; llama3-70b
+loses 0.6% (measured on H200s)."""
+
+MOST_CARRIED_RINGS = 16
+"""A worker drains 8 rings in gate-up of llama3-8b, 33 in that of llama3-70b."""
+
 BATCHED: Changes = {**FEW_BARE, "handoff": "mixed", "handoff_dtype": "bf16", "hint_at": "drained", **LATE_CACHE}
 """Where a worker has no rows of some matrix, words stay among the few that read them; for all others see below."""
 
@@ -106,9 +116,12 @@ then stages a fourth of these inputs."""
 SHARE_COLUMNS = 512
 """Most columns of a part of such a share of `down`: of 32 rows, 896 took 1.03 times as long."""
 
-DIVIDED: Changes = {"k_splits": SPLITS[0], "k_parts": 1, "refill_first": True}
-"""Where they are not, of nine sequences and more: a share of the columns of `down` is as wide as a part of them. With
-refills that go out before a result is published a batch of 16 takes 0.993 of the time."""
+SHARES: Changes = {"k_splits": SPLITS[0], "k_parts": 1}
+"""A share of the columns of `down` is as wide as a part of them."""
+
+DIVIDED: Changes = {**SHARES, "refill_first": True, "x_parts": 2}
+"""Of nine sequences and more whose inputs may be staged as a whole. With refills that go out before a result is
+published a batch of 16 takes 0.993 of the time, with the other inputs in halves, so that rings are longer, 0.99."""
 
 IN_PARTS: Changes = {"k_parts": 4}
 HALVED: Changes = {"k_parts": 2, "head_sums": "global"}
@@ -186,17 +199,19 @@ def tuned(
     if settings.vectors > 1:
         lines = BARE_CODES if all(weight_format(form).per_row for form in layers) else {}
         plain = all(form == "bf16" for _, forms in wanted for form in forms.values())
+        parted = in_parts(settings.vectors, model)
+        if rings < LONG_RINGS and not parted:
+            shares = settings.vectors == WIDE_BATCH and plain and divisible(model, workers)
+            return replace(settings, **SHARES) if shares else settings
         found = batched(settings.vectors, model, workers, plain, settings.rows)
-        many = settings.vectors >= MANY_COLUMNS and "x_parts" in found
         paired = LONG_PAIRS if settings.vectors >= MOST_COLUMNS else PAIRS
-        pairs = paired if many and plain and even_groups(model) else {}
-        return (
-            replace(settings, **{**found, **lines, **pairs}) if rings >= LONG_RINGS or "x_parts" in found else settings
-        )
+        pairs = paired if settings.vectors >= MANY_COLUMNS and parted and plain and even_groups(model) else {}
+        return replace(settings, **{**found, **lines, **pairs})
     settings = replace(settings, **splits)
     most = splits_of(settings, model, workers, context or min(CONTEXT, model.max_context))
-    found = changes(layers, rings >= LONG_RINGS, model, reducible(settings, model, most))
-    late = LATE_CACHE if found.get("refill_early") and (context or CONTEXT) > LONG_CONTEXT else {}
+    found = changes(layers, rings, model, reducible(settings, model, most))
+    ahead = found.get("refill_early") or found.get("prefetch_cache")
+    late = LATE_CACHE if ahead and (context or CONTEXT) > LONG_CONTEXT else {}
     return replace(settings, **found, **late)
 
 
@@ -246,7 +261,7 @@ def batched(batch: int, model: ModelSpec, workers: int, plain: bool, rows: int =
     all_own = all(matrix(model, name).groups >= workers for name in matrices_of(model))
     parts = HALVED if batch in HALVED_BATCHES else IN_PARTS if batch >= PARTED_BATCH else {}
     words = WORDS if batch >= PARTED_BATCH else ALL_WORDS
-    if batch * model.hidden * 2 > X_BYTES:
+    if in_parts(batch, model):
         several = next(n for n in (4, 8, 16, 32) if n == 32 or batch * model.hidden * 2 <= n * PART_BYTES)
         for splits in SPLITS if plain and whole_copies(model.q_dim, several) else (1,):
             if workers % splits:
@@ -254,8 +269,7 @@ def batched(batch: int, model: ModelSpec, workers: int, plain: bool, rows: int =
             if (few := parts_of_down(model, several, batch, workers, splits)) is not None:
                 return {**WIDE_STEP, "x_parts": several, "k_parts": few, "k_splits": splits}
     if batch > NARROW_STEP:
-        splits = SPLITS[0]
-        divided = plain and whole and rows == 1 and workers % splits == 0 and whole_copies(model.q_dim, splits)
+        divided = plain and whole and rows == 1 and divisible(model, workers)
         return {**WIDE_STEP, **(DIVIDED if divided else IN_PARTS if whole else {})}
     return {
         **BATCHED,
@@ -264,6 +278,17 @@ def batched(batch: int, model: ModelSpec, workers: int, plain: bool, rows: int =
         **(words if all_own else {}),
         **(ALL_LOOK if all_own and batch > PARTED_BATCH else {}),
     }
+
+
+def in_parts(vectors: int, model: ModelSpec) -> bool:
+    """Whether the hidden states of so many tokens are too much to be staged as a whole."""
+    return vectors * model.hidden * 2 > X_BYTES
+
+
+def divisible(model: ModelSpec, workers: int) -> bool:
+    """Whether workers divide the columns of o and `down` evenly, in whole copies."""
+    splits = SPLITS[0]
+    return workers % splits == 0 and whole_copies(model.q_dim, splits) and whole_copies(model.ffn, splits)
 
 
 def even_groups(model: ModelSpec) -> bool:
@@ -292,18 +317,21 @@ def parts_of_down(model: ModelSpec, parts: int, batch: int, workers: int, splits
     return next((n for n in fitting if taken("down", model.ffn // (n * splits), splits) <= room), None)
 
 
-def changes(layers: AbstractSet[FormatName], long: bool, model: ModelSpec, reduced: bool) -> Changes:
-    """For one sequence. reduced: splits are reduced before they are staged, which leaves registers for more warps."""
+def changes(layers: AbstractSet[FormatName], rings: float, model: ModelSpec, reduced: bool) -> Changes:
+    """For one sequence. rings: drained in gate-up. reduced: splits are reduced before they are staged, which leaves
+    registers for more warps."""
+    long = rings >= LONG_RINGS
     if layers == {"bf16"}:
         short = not long and reduced and model.head_dim <= NARROW_HEAD
         if short:
             return {**ANNOUNCED, **REFILLED, **SOON, **SHORT_HOLD}
         return {**ANNOUNCED, **PACED} if long else ANNOUNCED
-    return {**of_codes(layers, long), **ONE_SCALE}
+    return {**of_codes(layers, rings), **ONE_SCALE}
 
 
-def of_codes(layers: AbstractSet[FormatName], long: bool) -> Changes:
+def of_codes(layers: AbstractSet[FormatName], rings: float) -> Changes:
     """What depends on the format of codes."""
+    long = rings >= LONG_RINGS
     if len(layers) > 1:
         return EAGER
     if long and all(weight_format(form).bits == 8 for form in layers):
@@ -311,7 +339,8 @@ def of_codes(layers: AbstractSet[FormatName], long: bool) -> Changes:
     if layers == {"fp8"}:
         return EAGER
     if all(weight_format(form).bits == 4 for form in layers):
-        return {**EAGER, **SHORT_HOLD, **(LONG_HALF_CODES if long else {})}
+        half = CARRIED_HALF_CODES if rings < MOST_CARRIED_RINGS else LONG_HALF_CODES
+        return {**EAGER, **SHORT_HOLD, **(half if long else {})}
     if layers == {"int8"}:
         return SHORT_CODES
     return {**EAGER, **HALF_HOLD}
