@@ -42,7 +42,7 @@ SHAPE = (
 
 class Champion(BaseModel):
     """batch: sequences decoded together. splits: of the cache of the plan that was measured. gain: log speed over the
-    planner's plan of its time. settings: values that differ from the planner's. record: of the search, in the repository.
+    planner's plan of its time. settings: values that differ from that. record: of the search, in the repository.
     """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
