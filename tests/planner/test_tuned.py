@@ -41,9 +41,9 @@ def of(name: str, weights: Formats = BF16, context: int | None = LONG, gpu: str 
         ("qwen2.5-1.5b", BF16, LONG, (8, None, 4, 2 / 3)),
         ("llama3-8b", BF16, LONG, (8, None, 4, 2 / 3)),
         ("llama3-8b", formats("int8"), LONG, (8, None, 2, 2 / 3)),
-        ("llama3-8b", formats("int4-g128"), LONG, (8, None, 2, 1 / 3)),
-        ("llama3-8b", formats("int4-g128-zp", "bf16"), LONG, (8, None, 2, 1 / 3)),
-        ("llama3-8b", formats("int4-g128"), SHORT, (8, None, 2, 1 / 3)),
+        ("llama3-8b", formats("int4-g128"), LONG, (8, 4096, 2, 1 / 3)),
+        ("llama3-8b", formats("int4-g128-zp", "bf16"), LONG, (8, 4096, 2, 1 / 3)),
+        ("llama3-8b", formats("int4-g128"), SHORT, (8, 4096, 2, 1 / 3)),
         ("llama3-8b", formats("fp8"), LONG, (8, None, 2, 2 / 3)),
         ("smollm2-135m", BF16, LONG, (8, 4096, 4, 2 / 3)),
     ],
@@ -54,11 +54,11 @@ def test_kinds_of_models(
     found = of(name, weights, context)
     assert (found.warps, found.chunk_bytes, found.hint_slack, found.held_refills) == expected
     layers = {form for matrix, form in weights.items() if matrix != "lm_head"}
-    early = layers == {"bf16"} or any(form.startswith("int4") for form in layers)
-    assert found.hint_at == ("drained" if early else "published")
+    four_bits = any(form.startswith("int4") for form in layers)
+    assert found.hint_at == ("drained" if four_bits or layers == {"bf16"} else "published")
     assert found.handoff == ("tagged" if name == "smollm2-135m" else None)
     assert found.kv_block == (64 if name == "llama3.2-1b" and context != SHORT else None)
-    assert found.carried == (1 / 3 if (name, layers) == ("llama3.2-1b", {"int8"}) else None)
+    assert found.carried == (2 / 3 if four_bits else 1 / 3 if (name, layers) == ("llama3.2-1b", {"int8"}) else None)
     assert found.scale_blocks == (1 if layers == {"bf16"} else 16)
 
 
@@ -87,7 +87,7 @@ def test_hints_stay_behind_results_where_early_ones_were_not_measured(settings: 
 
 @pytest.mark.parametrize(
     ("batch", "parts", "copy", "ring"), [(2, 1, 4096, 160), (3, 1, 4096, 128), (4, 2, 4096, 160), (5, 2, 4096, 128),
-                                         (6, 2, 4096, 128), (7, 4, 4096, 128), (8, 4, 2048, 128), (16, 1, 2048, 64)]
+                                         (6, 2, 4096, 128), (7, 4, 4096, 128), (8, 4, 2048, 128), (16, 1, 2048, 96)]
 )  # fmt: skip
 def test_batches_of_a_large_model_have_long_rings(batch: int, parts: int, copy: int, ring: int) -> None:
     """parts: of down; copy in bytes; ring in KB."""
@@ -99,13 +99,35 @@ def test_batches_of_a_large_model_have_long_rings(batch: int, parts: int, copy: 
 
 
 @pytest.mark.parametrize(
+    ("settings", "divided"),
+    [({"batch": 8}, True), ({"rows": 8, "accepts": True}, True), ({"rows": 8, "tree": True}, True),
+     ({"rows": 8}, False), ({"batch": 4}, False), ({"rows": 5, "accepts": True}, False)],
+)  # fmt: skip
+def test_eight_tokens_of_a_small_model_divide_columns_unless_they_read_a_prompt(
+    settings: dict[str, Any], divided: bool
+) -> None:
+    assert of("llama3.2-1b", **settings).k_splits == (4 if divided else 1)
+    assert of("llama3.2-1b", formats("int8"), **settings).k_splits == of("llama3-8b", **settings).k_splits == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "context", "ahead"),
+    [("llama3-8b", LONG, True), ("llama3-8b", 32_768, False), ("llama3-70b", LONG, False), ("qwen2.5-7b", LONG, True)],
+)  # fmt: skip
+def test_four_bits_carry_refills_where_few_rings_are_drained(name: str, context: int, ahead: bool) -> None:
+    found = of(name, formats("int4-g128"), context)
+    assert found.prefetch_cache == ahead
+    assert found.carried == (None if name == "llama3-70b" else 2 / 3)
+
+
+@pytest.mark.parametrize(
     ("name", "form", "apart"),
     [("llama3-8b", "int8", True), ("llama3-8b", "fp8", True), ("llama3-8b", "int4-g128", False),
      ("llama3-8b", "bf16", False), ("llama3.2-1b", "int8", True), ("llama3.2-1b", "fp8", False)],
 )  # fmt: skip
 def test_codes_of_eight_bits_stand_alone_in_long_products(name: str, form: FormatName, apart: bool) -> None:
     found = of(name, formats(form))
-    assert (found.scales_apart, found.prefetch_cache) == (apart, form == "bf16" or name == "llama3.2-1b")
+    assert (found.scales_apart, found.prefetch_cache) == (apart, not apart or name == "llama3.2-1b")
     schedule = plan(load_model(name), H200, formats=formats(form), max_context=SHORT)
     assert all(chunk.apart == apart for chunk in schedule.streams[0].chunks.values())
     if apart:
