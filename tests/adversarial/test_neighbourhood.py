@@ -442,6 +442,7 @@ def test_rows_of_the_output_head_count_where_there_is_one() -> None:
     assert not beyond(line("rows", "lm_head.first", "AMK102"))
     assert not beyond(line("rows, columns divided", "qkv.first", "AMK101"))
     assert beyond(line("rows", "qkv.first", "AMK103")) and not beyond(line("rows", "qkv.first", "AMK302"))
+    assert not beyond(line("rows", "qkv.first", "AMK104"))
 
 
 def test_the_strictness_account_names_what_stands_without_a_reason() -> None:

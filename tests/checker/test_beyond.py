@@ -10,7 +10,7 @@ from itertools import islice
 import pytest
 
 from amk.adversary.edits import Json, apply, at
-from amk.adversary.neighbourhood.account import BEYOND
+from amk.adversary.neighbourhood.account import BEYOND, FINISH
 from amk.adversary.neighbourhood.bases import SMALL_BASES, base
 from amk.adversary.neighbourhood.mutator import Change, Neighbourhood, schema_of_schedules
 from amk.adversary.neighbourhood.survey import Care, Survey
@@ -56,10 +56,15 @@ def rows_of_no_head(name: str, change: Change) -> bool:
     return base(name)["headless"] is True and all(edit.path[1].startswith("lm_head.") for edit in change.edits)
 
 
+def a_finish_again(name: str, change: Change) -> bool:
+    return FINISH in change.key
+
+
 KINDS = {
     "AMK101": rows_of_no_head,
     "AMK102": rows_of_no_head,
     "AMK103": same_bytes_or_longer_rows,
+    "AMK104": a_finish_again,
     "AMK106": a_step_again,
     "AMK405": what_nothing_uses,
 }
@@ -100,6 +105,27 @@ def test_the_launch_state_may_be_scratch_and_more_may_be_staged(name: str, field
     outcomes = [Survey(base(name)).outcome(change, Care(other=99)) for change in islice(wanted, 2)]
     beyond = [o for o in outcomes if o.certificate.startswith("accepted")]
     assert beyond and all(o.codes == ("AMK106",) and o.judge == "not refuted" for o in beyond)
+
+
+def test_what_the_last_finish_stores_is_what_the_launch_leaves() -> None:
+    """In place of a barrier that orders nothing; in place of others the checker refuses it."""
+    name = "refills held back"
+    every = Neighbourhood(base(name), schema_of_schedules()).further()
+    again = [
+        c
+        for c in every
+        if c.field == "Step.op" and c.edits[0].value == {"op": "finish", "role": "w0", "state": "state"}
+    ]
+    outcomes = [(change, Survey(base(name)).outcome(change, Care(other=0))) for change in again]
+    accepted = [change for change, outcome in outcomes if outcome.certificate.startswith("accepted")]
+    assert 0 < len(accepted) < len(again)
+    for change in accepted:
+        outcome = Survey(base(name)).outcome(change, Care(other=99))
+        assert set(outcome.codes) <= {"AMK104", "AMK106"} and outcome.judge == "not refuted"
+        assert a_finish_again(name, change)
+        found = verify(Schedule.model_validate_json(json.dumps(documents(name, change)[1]))).diagnostics
+        said = [d.message for d in found if d.code == "AMK104"]
+        assert all("in the token loop, before it has chosen a token" in message for message in said)
 
 
 def test_zeros_behind_a_part_are_no_elements() -> None:

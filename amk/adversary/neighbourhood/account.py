@@ -17,6 +17,7 @@ BEYOND: dict[str, str] = {
     "AMK101": "rows of lm_head have no worker, in a schedule without output head: no step reads them",
     "AMK102": "rows of lm_head have two workers, likewise",
     "AMK103": "a buffer has another shape of as many bytes, or longer rows: all find the same in it",
+    "AMK104": "`finish` is there twice: what the last one stores is what the launch leaves",
     "AMK106": "a step is there twice and writes the same again, more columns are staged than are read, or the launch "
     "state serves as scratch until it is written",
     "AMK405": "what nothing uses: scales or sums of blocks beside operands that need none, a change of chunks that is "
@@ -24,6 +25,8 @@ BEYOND: dict[str, str] = {
 }
 """Codes of schedules that the checker accepts: what they ask changes nothing of what is computed."""
 OF_ROWS = frozenset({"AMK101", "AMK102"})
+FINISH = '"op":"finish"'
+"""In an edit that AMK104 counts for: any other read of the wrong value is a difference."""
 EXAMPLES = 5
 
 
@@ -61,6 +64,8 @@ class Row:
 def beyond(line: Line) -> bool:
     """Whether all that the edit is refused for is of the kinds in BEYOND, rows only where there is no output head."""
     codes = set(line.outcome.codes)
+    if "AMK104" in codes and FINISH not in line.edits:
+        return False
     if codes & OF_ROWS and not ('"tables","lm_head.' in line.edits and base(line.base).get("headless")):
         return False
     return BEYOND.keys() >= codes

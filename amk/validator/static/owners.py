@@ -155,7 +155,8 @@ def _misuses(mine: list[tuple[Site, list[str]]], warp: int) -> Iterator[tuple[Di
             message = f"warp {warp} uses {names[0]} after `select`: it is the next token's"
             yield _finding("AMK104", message, site, "R2"), site
         elif isinstance(op, FinishOp) and not chosen:
-            message = f"warp {warp} stores its registers before the token loop, as they were when the launch began"
+            where = "in the token loop, before it has chosen a token" if site.around else "before the token loop"
+            message = f"warp {warp} stores its registers {where}, as they were when the launch began"
             yield _finding("AMK104", message, site, "R4"), site
         chosen = chosen or op.op in MOVES
 
