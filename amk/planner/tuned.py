@@ -118,7 +118,8 @@ SHARE_COLUMNS = 512
 
 SHARES: Changes = {"k_splits": SPLITS[0], "k_parts": 1}
 """A share of the columns of `down` is as wide as a part of them. Eight tokens of llama3.2-1b take 0.945 of the time.
-Not for rows that only read a prompt: they do with the packed weights of one row."""
+Not for rows that only read a prompt: they do with the packed weights of one row. Nor for parallel blocks, whose fewer
+hand-offs do not order a worker without rows before those who overwrite what it reads."""
 
 DIVIDED: Changes = {**SHARES, "refill_first": True, "x_parts": 2}
 """Of nine sequences and more whose inputs may be staged as a whole. With refills that go out before a result is
@@ -202,7 +203,7 @@ def tuned(
         plain = all(form == "bf16" for _, forms in wanted for form in forms.values())
         parted = in_parts(settings.vectors, model)
         if rings < LONG_RINGS and not parted:
-            alone = settings.rows == 1 or settings.accepts or settings.tree
+            alone = (settings.rows == 1 or settings.accepts or settings.tree) and not model.parallel
             divided = settings.vectors == WIDE_BATCH and alone and plain and divisible(model, workers)
             return replace(settings, **SHARES) if divided else settings
         found = batched(settings.vectors, model, workers, plain, settings.rows)

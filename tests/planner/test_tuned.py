@@ -108,6 +108,7 @@ def test_eight_tokens_of_a_small_model_divide_columns_unless_they_read_a_prompt(
 ) -> None:
     assert of("llama3.2-1b", **settings).k_splits == (4 if divided else 1)
     assert of("llama3.2-1b", formats("int8"), **settings).k_splits == of("llama3-8b", **settings).k_splits == 1
+    assert of("pythia-1.4b", **settings).k_splits == 1
 
 
 @pytest.mark.parametrize(
