@@ -40,6 +40,8 @@ UP_TO_THE_CONTEXT = Request("up to the context", Order(), launches=(1,), positio
 """Eleven rows, of which the last is the last of the context."""
 GIVEN_UP_TO_THE_CONTEXT = Request("given up to the context", Order(), launches=(1,), position=88)
 """Forty rows, of which the last is the last of the context."""
+FOUR_UP_TO_THE_CONTEXT = Request("four up to the context", Order(), launches=(1,), position=124)
+"""Four rows, of which the last is the last of the context."""
 FAR_APART = Request("scores far apart", Order(), launches=(1,), position=40, repelled=900.0)
 """In a query vector the scores of one split are hundreds above those of the other."""
 CHAINS = Request("two chains", Order(), launches=(1,), parents=tuple(max(row - 2, 0) for row in range(1, 36)))
@@ -209,6 +211,13 @@ FURTHER: dict[str, tuple[str, Settings, FormatName, ModelSpec, tuple[Request, ..
         tiny(layers=1, heads=2, kv_heads=1, head_dim=128),
         (ONE_STEP, MANY_SPLITS),
     ),
+    "shared weights": (
+        "h200",
+        replace(FAST, rows=4, warps=2, kv_block=16, handoff="tagged", workers=8),
+        "bf16",
+        tiny(layers=1, hidden=64, heads=2, kv_heads=1, head_dim=128, ffn=64, vocab=128),
+        (MANY_SPLITS,),
+    ),
     "norms in parts": (
         "h200",
         replace(
@@ -255,11 +264,11 @@ FURTHER: dict[str, tuple[str, Settings, FormatName, ModelSpec, tuple[Request, ..
         ),
         "bf16",
         tiny(layers=1, hidden=64, heads=4, kv_heads=1, head_dim=48),
-        (ONE_STEP,),
+        (ONE_STEP, FOUR_UP_TO_THE_CONTEXT),
     ),
     "heads in turns": (
         "h200",
-        replace(FAST, batch=4, kv_block=16, workers=2),
+        replace(FAST, batch=5, kv_block=16, warps=2, workers=2),
         "bf16",
         tiny(layers=1, hidden=64, heads=2, kv_heads=1, ffn=128, vocab=128),
         (ONE_STEP,),
@@ -334,10 +343,11 @@ by tanh; blocks that share a scale, in so many fetches of a lane that they are u
 the scale of one split; norms of rows that are one more than a turn takes, beside sums that a later part adds to;
 far scores of a single sequence; logits that are all negative; keys whose largest are beyond fp8; several rows with a
 cache of fp8; a batch whose last row group of the output head has three rows; a single worker, and heads of 48 elements
-of several rows, whose sums take the place of queries that are a whole tile for every warp; heads that a worker serves
-in turns; sixteen shares of columns; shares of rows that are no whole turn, of which residuals lie right behind the
-partial sums; a slice with codes and a last row group of four rows, and the head of one, of both of which a warp has
-more than 32 rows; a tree of more nodes than a word has bits."""
+of several rows, whose sums take the place of queries that are a whole tile for every warp; more heads than warps, which
+two workers serve in turns, one of them a head less; sixteen shares of columns; shares of rows that are no whole turn,
+of which residuals lie right behind the partial sums; a slice with codes and a last row group of four rows, and the head
+of one, of both of which a warp has more than 32 rows; a tree of more nodes than a word has bits; splits of whole heads,
+of which a lane has the scale of one and gives its weight to the others."""
 
 FROM_WARP_1 = frozenset(
     {
