@@ -16,7 +16,10 @@ from amk.schedule_ir.ops import OPS
 from amk.schedule_ir.ranking import gumbel, keys
 from amk.schedule_ir.schedule import steps_of
 from amk.validator.verify import verify
+from amk.weights.bfloat import from_bf16_bits
+from amk.weights.e4m3 import from_e4m3
 from tests.lowering.edits.further import (
+    CODES,
     FAR,
     FROM_WARP_1,
     FURTHER,
@@ -24,6 +27,7 @@ from tests.lowering.edits.further import (
     ROWS,
     TOPS,
     best_of,
+    e4m3_of,
     far_cache_row_of,
     far_chunk_of,
     far_row_of,
@@ -123,6 +127,12 @@ def test_keys_that_a_unit_computes_are_those_of_the_schedule() -> None:
     assert keys_of(original("keys") or "").tolist() == keys(LOGITS).tolist()
 
 
+def test_numbers_of_e4m3_are_those_of_their_codes() -> None:
+    found = from_bf16_bits(e4m3_of(original("e4m3") or "").view(np.uint16))
+    known = CODES.view(np.uint8).reshape(-1, 2)[:, 0]
+    assert sorted(known.tolist()) == list(range(256)) and (found == from_e4m3(known)).all()
+
+
 def test_waits_that_are_given_up_are_told_one_behind_the_other() -> None:
     entries = read_log(log_of(original("trips") or "").view(np.uint8))
     assert [(wait.agent, wait.object, wait.threshold, wait.value) for wait in entries] == [(0, 5, 7, 3), (1, 6, 9, 4)]
@@ -134,6 +144,7 @@ def test_waits_that_are_given_up_are_told_one_behind_the_other() -> None:
         ("value one more: amk/sync.cuh:71", "trips", "memory"),
         ("address 4 bytes on: amk/sync.cuh:60:70", "trips", "out of bounds"),
         ("difference for sum: amk/ranking.cuh:20:41", "keys", "memory"),
+        ("word 16 more: amk/pairs.cuh:17:78", "e4m3", "memory"),
         ("condition negated: amk/watchdog.cuh:90:5", "records", "memory"),
     ],
 )
@@ -280,11 +291,29 @@ def test_equal_logits_and_noise_are_those_of_the_interpreter() -> None:
         ("difference for sum: amk/ops/stage_norm.cuh:88:40", "norms in parts", "memory"),
         ("difference for sum: amk/ops/reduce_splits.cuh:54:16", "weights of splits", "tokens"),
         ("sum for difference: amk/ops/argmax_rows.cuh:61:33", "ragged batch", "out of bounds"),
+        ("literal one more: amk/ops/advance.cuh:15:19", "one worker", "tokens"),
+        ("relation: amk/ops/attend.cuh:187:55", "one worker", "race"),
+        ("equality turned: amk/ops/merge.cuh:23:94", "one worker", "out of bounds"),
+        ("arms exchanged: amk/ops/reduce_splits.cuh:35:52", "heads in turns", "deadlock"),
+        ("arms exchanged: amk/ops/reduce_splits.cuh:71:36", "far scores", "tokens"),
+        ("arms exchanged: amk/ops/reduce_splits.cuh:75:33", "shared weights", "tokens"),
+        ("arms exchanged: amk/turns.cuh:26:88", "heads in turns", "deadlock"),
+        ("relation: amk/turns.cuh:32:16", "heads in turns", "out of bounds"),
+        ("sum for difference: amk/ops/advance.cuh:24:46", "one worker", "out of bounds"),
+        ("relation: amk/ops/store_sums.cuh:22:16", "odd shares", "race"),
+        ("literal one more: amk/ops/give_hidden.cuh:15:46", "codes of a slice", "logits"),
+        ("literal one more: amk/ops/take_hidden.cuh:13:64", "codes of a slice", "logits"),
+        ("sum for difference: amk/ops/add_residual.cuh:16:33", "codes of a slice", "out of bounds"),
+        ("literal one more: amk/ops/give_logits.cuh:24:58", "rows of a head", "logits"),
+        ("number of 32 bits: amk/ops/attend.cuh:47:3", "two chains", "logits"),
+        ("shift one more: amk/tree.cuh:11:55", "two chains", "logits"),
+        ("literal one more: amk/ops/layer_norm.cuh:33:38", "norms of a batch", "undefined"),
+        ("arms exchanged: amk/ops/add_sums.cuh:16:86", "many shares", "does not compile"),
     ],
 )
 def test_an_edit_is_seen_in_a_kernel_beside_the_sample(which: str, kernel: str, sign: str) -> None:
     edit = next(edit for _, edit in all_edits() if edit.name.startswith(which))
-    found = sign if sign.startswith("AMK") else f"emulator: {sign}"
+    found = sign if sign.startswith(("AMK", "does not")) else f"emulator: {sign}"
     assert kernel in beside(edit) and judge((kernel,), edit) == (kernel, found)
 
 

@@ -48,7 +48,8 @@ class Request:
     them, not a given token. sampling: of kernels that draw, of all sequences or of each. repelled: added to the biases
     of queries and taken from those of keys, so all scores are far below zero. ended: sequences at the end of a batch
     whose text has ended. ends: tokens that end a text, of which the kernel as it is gives one. column: the only one
-    that the last norm keeps, and lm_head multiplies it with negative numbers; all logits then have one sign.
+    that the last norm keeps, and lm_head multiplies it with negative numbers; all logits then have one sign. parents:
+    where rows are a tree, the row that each behind the first comes behind, the one before it unless given.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Request:
     ended: int = 0
     ends: tuple[int, ...] = ()
     column: int | None = None
+    parents: tuple[int, ...] = ()
 
 
 REQUESTS = (
@@ -89,7 +91,8 @@ def shown(schedule: Schedule, ptx: str, request: Request) -> Shown:
         return _of_slice(engine, schedule, request)
     length = 3 if schedule.rows == 1 else request.position + schedule.rows * sum(request.launches)
     texts = [[3 + 2 * sequence, 17, 5, *range(6, 3 + length)][:length] for sequence in range(schedule.batch)]
-    engine.request_batch(texts, request.ends, GREEDY if mode_of(schedule) == "greedy" else request.sampling)
+    drawn = GREEDY if mode_of(schedule) == "greedy" else request.sampling
+    engine.request_batch(texts, request.ends, drawn, parents=request.parents)
     if schedule.rows > 1:
         engine.machine.write("request", np.array([length + 1 - request.chosen], np.int32))
     if request.position:

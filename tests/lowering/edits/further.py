@@ -40,6 +40,11 @@ UP_TO_THE_CONTEXT = Request("up to the context", Order(), launches=(1,), positio
 """Eleven rows, of which the last is the last of the context."""
 GIVEN_UP_TO_THE_CONTEXT = Request("given up to the context", Order(), launches=(1,), position=88)
 """Forty rows, of which the last is the last of the context."""
+FOUR_UP_TO_THE_CONTEXT = Request("four up to the context", Order(), launches=(1,), position=124)
+"""Four rows, of which the last is the last of the context."""
+FAR_APART = Request("scores far apart", Order(), launches=(1,), position=40, repelled=900.0)
+"""In a query vector the scores of one split are hundreds above those of the other."""
+CHAINS = Request("two chains", Order(), launches=(1,), parents=tuple(max(row - 2, 0) for row in range(1, 36)))
 BEYOND_FP8 = Request("keys beyond fp8", Order(), launches=(1,), repelled=900.0)
 EARLY = Request("copies at once, one step", Order(eager=True), launches=(1,))
 MANY_SPLITS = Request("many splits", Order(), launches=(2,), position=95)
@@ -61,7 +66,7 @@ NEOX = tiny(
     "tiny-neox", layers=1, family="gpt_neox", qkv_bias=True, activation="gelu", parallel=True, rotary_dim=8, ffn=1024
 )
 ODD = tiny("tiny-odd", layers=1, family="gpt_neox", qkv_bias=True, activation="gelu", rotary_dim=8, ffn=180)
-TANH = tiny("tiny-tanh", layers=1, hidden=512, family="gpt_neox", qkv_bias=True, activation="gelu-tanh", rotary_dim=8)
+TANH = tiny("tiny-tanh", layers=1, hidden=1056, family="gpt_neox", qkv_bias=True, activation="gelu-tanh", rotary_dim=8)
 FURTHER: dict[str, tuple[str, Settings, FormatName, ModelSpec, tuple[Request, ...]]] = {
     "far splits": (
         "h200",
@@ -89,7 +94,7 @@ FURTHER: dict[str, tuple[str, Settings, FormatName, ModelSpec, tuple[Request, ..
         replace(FAST, batch=2, kv_block=16, workers=4),
         "bf16",
         tiny(layers=1, heads=2, kv_heads=1, head_dim=128, qkv_bias=True),
-        (REPELLED,),
+        (REPELLED, FAR_APART),
     ),
     "many splits": (
         "h200",
@@ -206,6 +211,13 @@ FURTHER: dict[str, tuple[str, Settings, FormatName, ModelSpec, tuple[Request, ..
         tiny(layers=1, heads=2, kv_heads=1, head_dim=128),
         (ONE_STEP, MANY_SPLITS),
     ),
+    "shared weights": (
+        "h200",
+        replace(FAST, rows=4, warps=2, kv_block=16, handoff="tagged", workers=8),
+        "bf16",
+        tiny(layers=1, hidden=64, heads=2, kv_heads=1, head_dim=128, ffn=64, vocab=128),
+        (MANY_SPLITS,),
+    ),
     "norms in parts": (
         "h200",
         replace(
@@ -245,6 +257,77 @@ FURTHER: dict[str, tuple[str, Settings, FormatName, ModelSpec, tuple[Request, ..
         tiny(layers=1, heads=2, kv_heads=1, vocab=331),
         (TWO_TOKENS,),
     ),
+    "one worker": (
+        "h200",
+        replace(
+            FAST, rows=4, headless=True, x_parts=2, warps=2, kv_block=16, chunk_bytes=512, handoff="mixed", workers=1
+        ),
+        "bf16",
+        tiny(layers=1, hidden=64, heads=4, kv_heads=1, head_dim=48),
+        (ONE_STEP, FOUR_UP_TO_THE_CONTEXT),
+    ),
+    "heads in turns": (
+        "h200",
+        replace(FAST, batch=5, kv_block=16, warps=2, workers=2),
+        "bf16",
+        tiny(layers=1, hidden=64, heads=2, kv_heads=1, ffn=128, vocab=128),
+        (ONE_STEP,),
+    ),
+    "many shares": (
+        "h200",
+        replace(
+            FAST,
+            rows=2,
+            headless=True,
+            k_splits=16,
+            warps=2,
+            kv_block=16,
+            chunk_bytes=512,
+            handoff="mixed",
+            workers=16,
+        ),
+        "bf16",
+        tiny(layers=1, hidden=64, heads=8, kv_heads=1, ffn=512),
+        (ONE_STEP,),
+    ),
+    "odd shares": (
+        "h200",
+        replace(
+            FAST,
+            rows=3,
+            headless=True,
+            k_splits=2,
+            warps=2,
+            kv_block=16,
+            chunk_bytes=512,
+            handoff="mixed",
+            workers=4,
+        ),
+        "bf16",
+        tiny(layers=1, hidden=160, heads=1, kv_heads=1, ffn=64),
+        (ONE_STEP,),
+    ),
+    "codes of a slice": (
+        "h200",
+        replace(FAST, warps=1, handoff="tagged", workers=2),
+        "int8",
+        tiny(layers=1, hidden=324, slice=LayerSlice(first=1, of=4)),
+        (ONE_STEP,),
+    ),
+    "rows of a head": (
+        "h200",
+        replace(FAST, warps=2, handoff="tagged", workers=4),
+        "bf16",
+        tiny(layers=1, vocab=331, slice=LayerSlice(first=3, of=4, head=True)),
+        (ONE_STEP,),
+    ),
+    "two chains": (
+        "h200",
+        replace(FAST, rows=36, tree=True, kv_block=36, handoff="tagged", warps=2, workers=2),
+        "bf16",
+        tiny(layers=1, hidden=64, heads=1, kv_heads=1, ffn=64, vocab=64),
+        (CHAINS,),
+    ),
 }
 """Splits that are not all active, and heads of 48 elements; splits of whole heads of 128; the same with scores at
 which only their distance from the largest has a finite exponential; more splits than one turn of their reader takes;
@@ -259,7 +342,12 @@ draws, each sequence in its own way and at its own position; LayerNorm of severa
 by tanh; blocks that share a scale, in so many fetches of a lane that they are used in groups; rows of which a lane has
 the scale of one split; norms of rows that are one more than a turn takes, beside sums that a later part adds to;
 far scores of a single sequence; logits that are all negative; keys whose largest are beyond fp8; several rows with a
-cache of fp8; a batch whose last row group of the output head has three rows."""
+cache of fp8; a batch whose last row group of the output head has three rows; a single worker, and heads of 48 elements
+of several rows, whose sums take the place of queries that are a whole tile for every warp; more heads than warps, which
+two workers serve in turns, one of them a head less; sixteen shares of columns; shares of rows that are no whole turn,
+of which residuals lie right behind the partial sums; a slice with codes and a last row group of four rows, and the head
+of one, of both of which a warp has more than 32 rows; a tree of more nodes than a word has bits; splits of whole heads,
+of which a lane has the scale of one and gives its weight to the others."""
 
 FROM_WARP_1 = frozenset(
     {
@@ -325,6 +413,11 @@ _BEST = f"""#include "amk/ops/argmax_rows.cuh"
   int index = threadIdx.x * 5 % 32;
   amk::ops::warp_best(value, index);
   out[threadIdx.x] = index;
+}}
+"""
+_E4M3 = f"""#include "amk/pairs.cuh"
+#include "amk/watchdog.cuh"
+{_HEAD}  for (int i = threadIdx.x; i < 128; i += 32) out[i] = amk::e4m3_pair(out[i], out[i] >> 4);
 }}
 """
 _NOISE = f"""#include "amk/ranking.cuh"
@@ -454,6 +547,11 @@ def noise_of(ptx: str) -> NDArray[np.uint32]:
     return _words(_ran(ptx, ROWS.copy(), 1), "out", 32)
 
 
+def e4m3_of(ptx: str) -> NDArray[np.uint32]:
+    """The numbers whose codes are `CODES`, in pairs of bf16."""
+    return _words(_ran(ptx, CODES << 8, 1), "out", 128)
+
+
 def far_chunk_of(ptx: str) -> NDArray[np.uint32]:
     """The first words of the chunk with number 5,000,000 of 512 bytes: the first of two that the memory has."""
     return _words(_ran(ptx, np.arange(288, dtype=np.uint32), 1), "out", 288)[256:]
@@ -478,6 +576,8 @@ def far_cache_row_of(ptx: str) -> NDArray[np.uint32]:
     return _words(_ran(ptx, np.array(FAR, np.uint32), 1), "out", 3)[:2]
 
 
+CODES = np.arange(0, 256, 2, dtype=np.uint32) | np.arange(1, 256, 2, dtype=np.uint32) << 16
+"""All of them, two a word."""
 VALUES = np.where(np.arange(32) % 3 == 1, 2.0, -1.0).astype(np.float32)
 """Several lanes have the largest one."""
 ROWS = np.array([858_091, 8610, *range(30)], np.uint32)
@@ -493,6 +593,7 @@ ALONE = {
     "full log": Alone("amk/watchdog.cuh", _STALLS, full_log_of_stalls),
     "drains": Alone("amk/watchdog.cuh", _DRAINS, polls_of_drains),
     "best": Alone("amk/ops/argmax_rows.cuh", _BEST, best_of),
+    "e4m3": Alone("amk/pairs.cuh", _E4M3, e4m3_of),
     "noise": Alone("amk/ranking.cuh", _NOISE, noise_of),
     "far bulk copy": Alone("amk/ring.cuh", _FAR_BULK, far_chunk_of),
     "far copy": Alone("amk/ring.cuh", _FAR_COPY, far_chunk_of),
@@ -502,6 +603,6 @@ ALONE = {
     "scales": Alone("amk/vector_layouts.cuh", _SCALES, scales_of),
 }
 """The order of logits; what is recorded of waits that are given up: two, one behind the other, of blocks of which one
-stalls, and more than there is room for; how long one for a copy goes on; which of equal logits counts; the noise of a
-draw; chunks, a row of a table and one of a cache more than 2^31 bytes from their beginning; scales of blocks of any
-size."""
+stalls, and more than there is room for; how long one for a copy goes on; which of equal logits counts; all numbers of
+e4m3; the noise of a draw; chunks, a row of a table and one of a cache more than 2^31 bytes from their beginning; scales
+of blocks of any size."""
