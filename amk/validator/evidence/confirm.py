@@ -29,6 +29,10 @@ from amk.validator.order.two_levels import Edges, NotComposable
 from amk.validator.program.system import I64, READ, WRITE, Bools, System
 from amk.validator.program.trace import TooLarge, Trace
 
+SMALL: Final = 100_000
+"""Nodes up to which every finding is looked at, at every start: a composite step may race where no single warp of it
+does."""
+
 FORMAT: Final = "amk.evidence/1"
 Place = tuple[Trace, int, int]
 """(trace, worker, item) of a step as run."""
@@ -77,9 +81,14 @@ class Clash:
         return (race.first, one, race.first_kind), (race.second, two, race.second_kind)
 
 
+def nodes(result: Composition) -> int:
+    """Of the composed system, all workers' together."""
+    return sum(group.count * group.nodes for group in result.groups)
+
+
 def starts(result: Composition, workers: frozenset[int] = frozenset()) -> list[Start]:
     """Of launches worth trying: late, where every split works, and where a worker's split appends. Where steps accept
-    guesses, they accept all, or none, or so many as lie between."""
+    guesses, they accept all, or none, or, in systems that are SMALL, so many as lie between."""
     kv, tokens = result.schedule.kv, result.tokens * result.schedule.rows
     if result.at is not None:
         return [result.at]
@@ -88,6 +97,7 @@ def starts(result: Composition, workers: frozenset[int] = frozenset()) -> list[S
     places = [p for p in dict.fromkeys(found) if 0 <= p <= kv.context - tokens] or [0]
     all_, *fewer = reversed(result.schedule.advances)
     advances = [all_, *reversed(fewer)] if result.tokens > 1 else [all_]
+    advances = advances if nodes(result) <= SMALL else advances[:2]
     return [*itertools.product(places, advances)]
 
 

@@ -24,7 +24,7 @@ import numpy as np
 from amk.report.diagnostic import Diagnostic, Fact, because, shown
 from amk.report.schema import finding, json_pointer
 from amk.schedule_ir.schedule import Signal, Wait
-from amk.validator.evidence.confirm import Clash, Confirmer, Evidence, Place, confirmed_fault, starts
+from amk.validator.evidence.confirm import SMALL, Clash, Confirmer, Evidence, Place, confirmed_fault, nodes, starts
 from amk.validator.evidence.flat_system import Flat, expand
 from amk.validator.evidence.witness import deadlock_witness
 from amk.validator.memory.composition import Composition
@@ -38,8 +38,6 @@ from amk.validator.program.trace import Trace
 
 TRIED: Final = 4
 """Findings that are looked at on the flat system; the first confirmed one decides."""
-SMALL: Final = 100_000
-"""Nodes up to which every finding is looked at: a composite step may race where no single warp of it does."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,10 +141,10 @@ def _blocked(flat: Flat, head: BlockedHead) -> str:
 
 def _races(result: Composition, in_time: Callable[[], None]) -> Iterator[Finding]:
     """Those that a run of the flat system shows."""
-    nodes = sum(g.count * g.nodes for g in result.groups)
+    small = nodes(result) <= SMALL
     for edges, races in _racing(result):
         confirmer = Confirmer(result, edges, in_time)
-        for race in _varied(result, races)[: None if nodes <= SMALL else TRIED]:
+        for race in _varied(result, races)[: None if small else TRIED]:
             a, b = _node(result, race.first), _node(result, race.second)
             if (confirmed := confirmer.race(a, b)) is None:
                 continue
