@@ -119,13 +119,13 @@ def test_what_the_last_finish_stores_is_what_the_launch_leaves() -> None:
     outcomes = [(change, Survey(base(name)).outcome(change, Care(other=0))) for change in again]
     accepted = [change for change, outcome in outcomes if outcome.certificate.startswith("accepted")]
     assert 0 < len(accepted) < len(again)
+    said: list[str] = []
     for change in accepted:
         outcome = Survey(base(name)).outcome(change, Care(other=99))
         assert set(outcome.codes) <= {"AMK104", "AMK106"} and outcome.judge == "not refuted"
-        assert a_finish_again(name, change)
         found = verify(Schedule.model_validate_json(json.dumps(documents(name, change)[1]))).diagnostics
-        said = [d.message for d in found if d.code == "AMK104"]
-        assert all("in the token loop, before it has chosen a token" in message for message in said)
+        said += [d.message for d in found if d.code == "AMK104"]
+    assert said and all("in the token loop, before it has chosen a token" in message for message in said)
 
 
 def test_zeros_behind_a_part_are_no_elements() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from contextlib import suppress
+from dataclasses import replace
 from itertools import combinations, product
 from random import Random
 from typing import Any
@@ -19,6 +20,7 @@ from amk.judges.replay import replay
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.references import check_references
 from amk.schedule_ir.schedule import Schedule
+from amk.validator.evidence import confirm
 from amk.validator.evidence.compact import GONE
 from amk.validator.evidence.confirm import Confirmer, Place, _both_enabled, _conflict, _local, clashes, confirmed_fault
 from amk.validator.evidence.explanation import _node, explain
@@ -233,3 +235,12 @@ def test_a_race_is_of_two_events_whose_waits_hold() -> None:
     build.signal(one, counter)
     build.wait(other, counter, 1)
     assert not _both_enabled(build.build(), race)
+
+
+def test_a_large_system_is_tried_where_all_guesses_are_accepted_and_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = compose(small_plan(replace(SMALL["fast"], rows=4, accepts=True)), 2)
+    every = confirm.starts(result)
+    monkeypatch.setattr(confirm, "SMALL", confirm.nodes(result) - 1)
+    few = confirm.starts(result)
+    assert {advance for _, advance in every} == {1, 2, 3, 4} and {advance for _, advance in few} == {1, 4}
+    assert {place for place, _ in few} == {place for place, _ in every} and few[0] == every[0]
