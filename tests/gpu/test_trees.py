@@ -16,7 +16,9 @@ import pytest
 import amk
 from amk.lowering.launch import Device
 from amk.models.model import load_model
+from amk.planner.formats import BF16, layered
 from amk.planner.settings import FAST
+from amk.planner.tuned import tuned
 from amk.targets.target import Target
 from tests.engine import tiny_chat
 from tests.engine.guesses import check_same_answers
@@ -34,13 +36,14 @@ POSITIONS = (0, 61, 126, 2008)
 
 @pytest.fixture(scope="module", params=CASES, ids=lambda case: f"{case[0].name}-{case[1]}")
 def subjects(request: pytest.FixtureRequest, torch_gpu: Device, gpu: Target) -> Iterator[tuple[Any, Any]]:
-    """Of a tree, and of rows without one; same weights."""
+    """Of a tree, and of rows without one; same weights, and same settings: others would add in another order."""
     from tests.gpu.subjects import loaded, planned
 
     model, rows = request.param
+    found = tuned(replace(FAST, rows=rows, tree=True), model, gpu, layered(model, BF16), gpu.sms, CONTEXT)
     with ExitStack() as stack:
         tree, plain = (
-            stack.enter_context(loaded(planned(model, gpu, CONTEXT, replace(FAST, rows=rows, tree=tree))))
+            stack.enter_context(loaded(planned(model, gpu, CONTEXT, replace(found, plan="search", tree=tree))))
             for tree in (True, False)
         )
         yield tree, plain
