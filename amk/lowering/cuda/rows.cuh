@@ -156,11 +156,11 @@ __device__ __forceinline__ void norm_rows(const C& c, From from, const float* no
         for (int t0 = 0; t0 < Share::kTogether; t0 += kGroup) {
           const int at_row = (turn + t0) * Share::kRows + row;
           bf16* to = S::x(c) + at_row * S::kXRow + first + at;
-          // Of many rows, each lane has sums of its own; what they are added to is read beside the arithmetic.
+          // Of many rows, each lane has sums of its own. What they are added to is read beside the arithmetic by the lane that writes.
           constexpr int kSharers = kMany ? sharers_of(kLanes, kGroup) : 1, kOwn = kGroup / kSharers, kSame = kLanes / kSharers;
           float* sums = S::ssq(c) + (at_row + lane / kSame * kOwn * Share::kRows) * S::kSsqRow + agent;
           float before[kOwn] = {};
-          if (kMany && adds) {
+          if (kMany && adds && lane % kSame == 0) {
 #pragma unroll
             for (int t = 0; t < kOwn; ++t) before[t] = sums[t * Share::kRows * S::kSsqRow];
           }

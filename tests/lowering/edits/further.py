@@ -227,6 +227,22 @@ FURTHER: dict[str, tuple[str, Settings, FormatName, ModelSpec, tuple[Request, ..
         tiny(layers=1, hidden=64, heads=1, kv_heads=1),
         (ONE_STEP,),
     ),
+    "sums of lanes": (
+        "h200",
+        replace(
+            FAST, rows=16, headless=True, x_parts=2, warps=1, kv_block=16, chunk_bytes=512, handoff="mixed", workers=1
+        ),
+        "bf16",
+        tiny(layers=1, hidden=128, heads=1, kv_heads=1, ffn=128),
+        (ONE_STEP,),
+    ),
+    "splits of halves": (
+        "h200",
+        replace(FAST, kv_block=8, workers=9, warps=1),
+        "bf16",
+        tiny(layers=1, hidden=64, heads=9, kv_heads=1, ffn=64, vocab=128),
+        (MANY_SPLITS,),
+    ),
     "far scores of one": (
         "h200",
         replace(FAST, kv_block=16, workers=4, reduce_from=None, handoff="tagged"),
@@ -358,6 +374,7 @@ FROM_WARP_1 = frozenset(
         "scales of layers",
         "live draws",
         "norms of a batch",
+        "one worker",
     }
 )
 """Kernels whose agents are not numbered as their warps: those of all plans are."""
