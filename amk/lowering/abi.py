@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +39,7 @@ class Abi:
     counter_base: Mapping[str, int]
     counter_count: int
 
-    @property
+    @cached_property
     def dtype(self) -> np.dtype[np.void]:
         names = [name for name, _ in self.buffers] + [name for name, _, _ in _TAIL]
         return np.dtype([(name, "<u8") for name in names])

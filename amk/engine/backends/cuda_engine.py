@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -138,13 +139,16 @@ class CudaEngine(TextEngine):
 
         An address that the device can write, with room for a word a token. lent: addresses of the buffers in `lent`.
         """
-        addresses = {name: buffer.address for name, buffer in self.buffers.items()} | dict(lent or {})
-        values = {member(name): address for name, address in addresses.items()}
-        values |= {
-            "counters": self.counters.address, "watchdog_log": self.log.address, "abort_word": self.abort.address,
-            "stall_ns": self.stall_ns, "tokens": tokens, "trace": self.trace.address if self.trace else 0,
-        }  # fmt: skip
+        values = self._addresses | {member(name): address for name, address in (lent or {}).items()}
+        values |= {"stall_ns": self.stall_ns, "tokens": tokens}
         return self.abi.pack(values if output is None else values | {"b_output": output})
+
+    @cached_property
+    def _addresses(self) -> dict[str, int]:
+        """Of everything that is allocated once, by the names of the kernel's parameter."""
+        found = {member(name): buffer.address for name, buffer in self.buffers.items()}
+        found |= {"counters": self.counters.address, "watchdog_log": self.log.address}
+        return found | {"abort_word": self.abort.address, "trace": self.trace.address if self.trace else 0}
 
     def enqueue(self, tokens: int, stream: Any = None, output: int | None = None) -> None:
         """Launch a decode of `tokens` tokens; asynchronous, but for a wait before tags would repeat. output: as in

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from amk.lowering import refusal
 from amk.report.diagnostic import AmkError, Diagnostic, because
 from amk.schedule_ir.ops.begin import done_registers, pos_register, token_register
 from amk.schedule_ir.ops.select import REQUEST, request_words
-from amk.schedule_ir.sampling import GREEDY, Sampling, require
+from amk.schedule_ir.sampling import GREEDY, Mode, Sampling, require
 from amk.schedule_ir.schedule import Schedule, mode_of
 from amk.schedule_ir.tree import tree_words
 
@@ -57,11 +58,17 @@ class TextEngine(ABC):
 
         sampling: of all, or of each its own. start: of each its own, for sequences that are live.
         """
-        buffers = request_buffers(self.schedule, prompts, eos, prompt_length, parents)
-        buffers |= sampling_buffer(self.schedule, sampling)
+        starts = [start] * len(prompts) if isinstance(start, int) else start
+        buffers = request_buffers(self.schedule, prompts, eos, prompt_length, parents, starts)
+        buffers |= sampling_buffer(self.schedule, sampling, self._mode)
         state = first_state(prompts, starts_of(self.schedule, start))
         self._begin(buffers, state)
         self.stands_at(state)
+
+    @cached_property
+    def _mode(self) -> Mode:
+        """How the schedule chooses tokens."""
+        return mode_of(self.schedule)
 
     def stands_at(self, state: Mapping[str, int]) -> None:
         """Words of the launch state that were written, all positions among them."""
@@ -104,10 +111,13 @@ def first_buffers(schedule: Schedule) -> dict[str, NDArray[np.int32]]:
     return sampling_buffer(schedule, GREEDY) | tree
 
 
-def sampling_buffer(schedule: Schedule, sampling: Sampling | Sequence[Sampling]) -> dict[str, NDArray[np.int32]]:
-    """Content of `sampling`, where the schedule has it; AMK015 if it cannot choose tokens so."""
+def sampling_buffer(
+    schedule: Schedule, sampling: Sampling | Sequence[Sampling], mode: Mode | None = None
+) -> dict[str, NDArray[np.int32]]:
+    """Content of `sampling`, where the schedule has it; AMK015 if it cannot choose tokens so. mode: how the schedule
+    chooses tokens, where that is known."""
     each = [sampling] * schedule.batch if isinstance(sampling, Sampling) else list(sampling)
-    mode = mode_of(schedule)
+    mode = mode or mode_of(schedule)
     for wanted in each:
         require(mode, wanted)
     return {} if mode == "greedy" else {"sampling": np.concatenate([wanted.words() for wanted in each])}
@@ -119,13 +129,14 @@ def request_buffers(
     eos: Sequence[int],
     prompt_length: int | None = None,
     parents: Sequence[int] = (),
+    starts: Sequence[int] = (),
 ) -> dict[str, NDArray[np.int32]]:
     """Content of `request` and `prompt`, and of `tree` where rows are one: a prompt per sequence, of any lengths that
     the context holds.
 
     prompt_length: tokens of the first prompt behind which the model chooses, for a step whose rows are read from the
     prompt and may be wrong; default: all. parents: of the rows behind a step's first, see `tree_words`; a chain without
-    them.
+    them. starts: where each text begins; no step reads a token before.
     AMK016 unless there are as many prompts as sequences.
     """
     if len(prompts) != schedule.batch:
@@ -136,8 +147,8 @@ def request_buffers(
     words[1 : 1 + len(eos[:MOST_EOS])] = eos[:MOST_EOS]
     words[len(REQUEST) :] = [len(prompt) for prompt in prompts[1:]]
     padded = np.zeros((schedule.batch, schedule.kv.context), np.int32)
-    for row, prompt in zip(padded, prompts, strict=True):
-        row[: len(prompt)] = prompt
+    for row, prompt, start in zip(padded, prompts, starts or [0] * len(prompts), strict=True):
+        row[start : len(prompt)] = prompt[start:]
     found = {"request": words, "prompt": padded.reshape(-1)}
     return found | {"tree": tree_words(parents, schedule.rows)} if schedule.tree else found
 

@@ -27,16 +27,18 @@ class OfOneText(int):
     __hash__ = int.__hash__
 
 
-def check_room(prompt: Sequence[Token], vocab: int, context: int, hidden: int | None = None) -> None:
+def check_room(prompt: Sequence[Token], vocab: int, context: int, hidden: int | None = None, before: int = 0) -> None:
     """AMK014 for a text without tokens, with one that is not in the vocabulary, or longer than the context.
 
-    hidden: length of an embedding; None where there may be none. AMK015 for one that is not so.
+    hidden: length of an embedding; None where there may be none. AMK015 for one that is not so. before: tokens at
+    the beginning that were looked at earlier.
     """
-    if any(isinstance(token, bytes) and len(token) != 4 * (hidden or 0) for token in prompt):
+    new = prompt[before:] if before else prompt
+    if any(isinstance(token, bytes) and len(token) != 4 * (hidden or 0) for token in new):
         message = "the prompt has embeddings, which models take that are loaded with states=True or for the cpu"
         message = message if hidden is None else f"the embeddings of the prompt do not have {hidden:,} numbers each"
         raise AmkError(Diagnostic("AMK015", message))
-    wrong = next((token for token in prompt if isinstance(token, int) and not 0 <= token < vocab), None)
+    wrong = next((token for token in new if isinstance(token, int) and not 0 <= token < vocab), None)
     if not prompt:
         raise AmkError(Diagnostic("AMK014", "the prompt has no tokens"))
     if wrong is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -120,10 +121,8 @@ class RowsBackend(ScheduleBackend):
     ) -> list[list[int]]:
         """One launch behind the first `prefix` tokens, what follows them are guesses: what each step adds to the text,
         at most `most` tokens in all, none behind one of `eos`."""
-        check_room(tokens[:prefix], self.engine.schedule.model.vocab, self.context)
-        text, first = token_numbers(tokens), prefix - 1
-        self.cached = min(common(self._read, tokens), first)
-        self._read = self._read[: self.cached]
+        first = prefix - 1
+        text = [*self._keep_before(tokens[:prefix], first), *token_numbers(tokens[prefix:])]
         at = min(self._read_before(text[:prefix], first), self.context - self.rows)
         room = (self.context - at) // self.rows, self.engine.schedule.launch.max_tokens
         self.engine.request(text[: self.context], tuple(eos)[: len(REQUEST) - 1], sampling, at, prefix)
@@ -144,10 +143,7 @@ class RowsBackend(ScheduleBackend):
 
         For each step with such tokens: their rows, from and to, and the token with the largest logit behind every row.
         """
-        check_room(tokens, self.engine.schedule.model.vocab, self.context)
-        text = token_numbers(tokens)
-        self.cached = min(common(self._read, tokens), first)
-        self._read = self._read[: self.cached]
+        text = self._keep_before(tokens, first)
         at = self._read_before(text, first)
         while at < len(text):
             start = min(at, self.context - self.rows)  # a step that begins earlier reads some tokens again
@@ -158,6 +154,15 @@ class RowsBackend(ScheduleBackend):
             if end > first:
                 yield max(first, at) - start, end - start, largest
             at = end
+
+    def _keep_before(self, tokens: Sequence[Token], first: int) -> list[int]:
+        """The text; kept is what the cache holds of it before token `first`. What was read was looked at then."""
+        known = common(self._read, tokens)
+        check_room(tokens, self.engine.schedule.model.vocab, self.context, before=known)
+        same = cast("list[int]", self._read[:known])
+        self.cached = min(known, first)
+        self._read = self._read[: self.cached]
+        return [*same, *token_numbers(tokens[known:])]
 
     def _read_before(self, text: list[int], first: int) -> int:
         """Read tokens before `first` of which nothing is asked, as far as they are whole steps: how many are read."""

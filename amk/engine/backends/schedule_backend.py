@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Protocol, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -198,11 +198,13 @@ class ScheduleBackend(ScheduleTexts):
         cannot make."""
         self._stop()
         schedule = self.engine.schedule
-        check_room(tokens, schedule.model.vocab, self.context)
+        known = common(self._read, tokens)
+        check_room(tokens, schedule.model.vocab, self.context, before=known)
         require(mode_of(schedule), sampling)
-        self.cached = min(common(self._read, tokens), len(tokens) - 1)
+        same = cast("list[int]", self._read[:known])
+        self.cached = min(known, len(tokens) - 1)
         self._read = self._read[: self.cached]
-        return token_numbers(tokens)
+        return [*same, *token_numbers(tokens[known:])]
 
     def _behind(self, numbers: list[int]) -> LogitsBehind | None:
         """All that the cache does not hold is read, by a reader that tells what follows."""

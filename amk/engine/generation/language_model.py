@@ -62,6 +62,7 @@ class LanguageModel:
         self.spec, self.tokenizer, self.notes, self.suggested = spec, tokenizer, tuple(notes), dict(suggested or {})
         self.grammars = Grammars(tokenizer, spec)
         self._backend, self._speculating = backend, speculating
+        self._verifier = backend if isinstance(backend, Verifier) else None
         several = getattr(backend, "concurrent", False)
         self._lock: AbstractContextManager[Any] = nullcontext() if several else threading.Lock()
         self._seats, self._thread = threading.BoundedSemaphore(self.sequences), threading.local()
@@ -282,8 +283,8 @@ class LanguageModel:
     ) -> Iterator[Chosen]:
         """What is chosen behind token `first` and behind each that follows it, as parts of the answer."""
         if not options.needs_logits:
-            assert isinstance(self._backend, Verifier)
-            yield from ((token, None) for token in self._backend.choices(tokens, first, options.sampling))
+            assert self._verifier is not None, "nothing else is asked to verify guesses"
+            yield from ((token, None) for token in self._verifier.choices(tokens, first, options.sampling))
             return
         last = first == len(tokens) - 1
         rows = self._backend.logits(tokens)[None] if last else self._backend.every(tokens, first)

@@ -103,6 +103,7 @@ class Speculation:
 
     def __init__(self, backend: Verifier, drafter: Drafter, most: int, branches: int = 1) -> None:
         self._backend, self._drafter, self._branches = backend, drafter, branches
+        self._accepting = backend if isinstance(backend, Accepting) else None
         self._most = self._next = most if backend.rows is None else min(most, backend.rows - 1)
         self._again = 0
 
@@ -161,8 +162,8 @@ class Speculation:
         The guesses are made at once, and stay at their places: behind a wrong one, the next step tries those that
         follow it.
         """
-        backend = self._backend
-        if not isinstance(backend, Accepting) or not backend.accepts(sampling):
+        backend = self._accepting
+        if backend is None or not backend.accepts(sampling):
             return None
         assert backend.rows is not None
         known = len(tokens)
