@@ -18,6 +18,7 @@ STYLE = (
     ".own{stroke:#3fb950}.lookup{fill:#3fb950}.draft{fill:#ff7b72}}"
 )
 LOOKUP, DRAFT = "speed/cpu-smollm2.json", "speed/cpu-smollm2-drafts.json"
+MEASURED = "speed/h200-guesses.json"
 LOOKUPS = ("chat, planets", "code, continued", "prose, continued")
 DRAFTS = ("chat, planets", "code, continued")
 
@@ -55,6 +56,24 @@ def measured() -> list[tuple[str, str, int, float]]:
 def _numbers(record: str, test: str) -> dict[str, Any]:
     numbers: dict[str, Any] = quoted.record(record)["files"][f"tests/engine/{test}.py"]["numbers"]
     return numbers
+
+
+def table() -> str:
+    """What steps of 8 rows measured on a GPU, against steps of one row, by the share of guesses that is right."""
+    runs = [run for run in quoted.record(MEASURED)["runs"] if any(row["rows"] == MOST_ROWS for row in run["rows"])]
+    cells: dict[float, dict[str, dict[str, Any]]] = {}
+    for run in sorted(runs, key=lambda run: run["model"], reverse=True):
+        for row in run["rows"]:
+            if row["rows"] == MOST_ROWS:
+                name = f"{run['model']}, {'launch' if row['steps'] else 'host'}"
+                cells.setdefault(row["right"], {})[name] = row
+    names = list(next(iter(cells.values())))
+    lines = [f"| guesses right | tokens a step | {' | '.join(names)} |", "|---" * (2 + len(names)) + "|"]
+    for right, found in sorted(cells.items()):
+        steps = f"{found[names[0]]['a_step']:.2f}"
+        times = (f"{row['each_ms']:.3f} ({row['faster']:.2f}x)" for row in (found[name] for name in names))
+        lines.append(f"| {right:.0%} | {steps} | {' | '.join(times)} |")
+    return "\n".join(lines) + "\n"
 
 
 def svg() -> str:

@@ -19,6 +19,7 @@ INDEX = records.RECORDS / "README.md"
 SIMULATOR = records.ROOT / "amk" / "simulator" / "README.md"
 LOWERING = records.ROOT / "amk" / "lowering" / "README.md"
 ADVERSARIAL = records.ROOT / "adversarial" / "README.md"
+SPECULATION = records.ROOT / "amk" / "api" / "speculation.md"
 PREFILL = records.ROOT / "amk" / "prefill" / "README.md"
 PARTS: dict[Path, Callable[[], str]] = {
     PICTURES / "architecture.svg": architecture.svg,
@@ -29,6 +30,7 @@ PARTS: dict[Path, Callable[[], str]] = {
     SIMULATOR: lambda: _filled(SIMULATOR, {"gpus": gpus.index()}),
     LOWERING: lambda: _filled(LOWERING, quoted.lowering()),
     ADVERSARIAL: lambda: _filled(ADVERSARIAL, quoted.adversarial()),
+    SPECULATION: lambda: _filled(SPECULATION, {"measured": guesses.table()}),
     PREFILL: lambda: _filled(PREFILL, quoted.prefill()),
     **{path: partial(gpus.page, name) for path, name in gpus.pages().items()},
 }
