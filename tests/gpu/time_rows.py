@@ -244,7 +244,8 @@ def ablate(name: str, names: Sequence[str]) -> None:
 def measure(name: str, names: Sequence[str]) -> None:
     by_plan = subjects(load_model(name), load_target(target_here()), names)
     for pos in POSITIONS if any(subject.schedule.rows > 1 for subject in by_plan.values()) else ():
-        lines = agreement({n: s for n, s in by_plan.items() if s.schedule.batch == 1 and not s.schedule.headless}, pos)
+        texts = {n: s for n, s in by_plan.items() if s.schedule.batch == 1 and not s.schedule.headless}
+        lines = agreement(texts, pos) if texts else []
         for line in (*lines, *cache_agreement(by_plan, pos)):
             print(json.dumps({"model": name, **line}), flush=True)
     for pos in POSITIONS:
