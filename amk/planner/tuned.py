@@ -208,7 +208,7 @@ def tuned(
         if rings < LONG_RINGS and not parted:
             alone = (settings.rows == 1 or settings.accepts or settings.tree) and not model.parallel
             divided = settings.vectors == WIDE_BATCH and alone and plain and divisible(model, workers)
-            early = {} if settings.rows == 1 else {"hint_slack": ROWS_SLACK}
+            early: Changes = {} if settings.rows == 1 else {"hint_slack": ROWS_SLACK}
             return replace(settings, **SHARES, **early) if divided else settings
         found = batched(settings.vectors, model, workers, plain, settings.rows)
         paired = LONG_PAIRS if settings.vectors >= MOST_COLUMNS else PAIRS
