@@ -120,7 +120,7 @@ def run(arguments: argparse.Namespace) -> int:
         result = emulated_slice(schedule, source, ptx, arguments, cache, order, limits, compared)
         again = partial(interpreted_slice, schedule, source, arguments, cache)
     else:
-        prompts = [[1 + s] for s in range(schedule.batch)]
+        prompts = [[(1 + s) % schedule.model.vocab] for s in range(schedule.batch)]
         result = emulated(
             schedule, source, ptx, prompts=prompts, position=arguments.position, cache=(cache[0][1], cache[1][1]),
             tokens=arguments.tokens, order=order, limits=limits, races=arguments.races, text=compared,

@@ -6,6 +6,7 @@ import json
 import re
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,11 @@ from amk.cli import main
 from amk.commands.emulate import compiled
 from amk.models.model import load_model
 from amk.planner.decode import plan
+from amk.planner.settings import FAST
 from amk.report.diagnostic import Exit
 from amk.schedule_ir.schedule import Schedule
 from amk.targets.target import load_target
+from tests.tiny import tiny
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +39,15 @@ def test_tokens_do_not_depend_on_the_order(small: Path, capsys: pytest.CaptureFi
         assert main([*asked, "--format", "json"]) == Exit.SAFE
         shown.append(json.loads(capsys.readouterr().out))
     assert shown[0]["tokens"] == shown[1]["tokens"] and not shown[0]["faults"]
+
+
+def test_more_sequences_than_tokens_of_the_vocabulary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, settings = tiny(layers=1, hidden=64, ffn=64, heads=2, kv_heads=1, vocab=4), replace(FAST, batch=5)
+    schedule = plan(model, load_target("h200"), settings=replace(settings, kv_block=16, warps=2), workers=2)
+    (file := tmp_path / "many.json").write_text(schedule.model_dump_json())
+    assert main(["emulate", str(file), "--tokens", "1", "--format", "json"]) == Exit.SAFE
+    (step,) = json.loads(capsys.readouterr().out)["tokens"]
+    assert len(step) == 5
 
 
 @pytest.mark.parametrize(
