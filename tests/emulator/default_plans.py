@@ -48,6 +48,7 @@ WIDE = 10
 OF_SIZE = {
     "kHRow", "kAttnRow", "kQkvRow", "kOutRow", "kActRow", "kLogitsRow", "kPromptRow", "kBestIndexRow", "kBestValueRow",
     "kCandidates", "kKPart", "kDeferred", "kFirst", "kMost", "kSumsRow", "kKSumsRow", "kXRow", "kCut",
+    "kCountedRow", "kTallyRow", "kGatheredRow", "kRound", "kNorm", "kNorms", "kHiddenRow", "kResidualRow",
 }  # fmt: skip
 """Constants that only say how large a model or a grid is, or which part a step is of."""
 

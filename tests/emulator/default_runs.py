@@ -34,7 +34,7 @@ ROUNDING = 2.0**-7
 QUICK = 3_000_000
 """Warp instructions of a step up to which it is run in all ways."""
 THOROUGH = ("turns", "late and drawn")
-UNREAD = BY_DATA | OF_ROWS | {("begin", "prompt"), ("begin", "state"), ("embed_hidden", "embedding")}
+UNREAD = BY_DATA | {("begin", "prompt"), ("begin", "state"), ("embed_hidden", "embedding")}
 """Declared reads that a run may leave out."""
 
 
@@ -91,7 +91,8 @@ def faults_of(schedule: Schedule, way: Way, limits: Limits = LIMITS) -> tuple[li
         return found, counts
     if not way.races:
         steps = Steps(schedule, text, engine.machine, 1, start)
-        found += [str(m) for m in mismatches(steps) if m.kind != "unread" or (m.op, m.buffer) not in UNREAD]
+        seen = (m for m in mismatches(steps) if (m.op, m.buffer) not in OF_ROWS)
+        found += [str(m) for m in seen if m.kind != "unread" or (m.op, m.buffer) not in UNREAD]
         found += [str(difference) for difference in differences(steps, True)]
     elif not way.late:
         found += _wrong_values(schedule, source, engine, prompts, length)
@@ -163,7 +164,12 @@ def defaults_slice(number: int) -> dict[str, Any]:
     for way in WAYS:
         if first > QUICK and way.name not in THOROUGH:
             continue
-        faults, counts = faults_of(schedule, way)
+        try:
+            faults, counts = faults_of(schedule, way)
+        except AmkError as error:  # an instruction that the emulator does not know, or a log that is full
+            refused = f"{words}, {way.name}: {error.diagnostics[0].message}"[:300]
+            found["refused"] = found.get("refused", {}) | {refused: 1}
+            continue
         first = first or counts.get("instructions", 0)
         found["differences"] += [f"{words}, {way.name}: {fault}"[:600] for fault in faults[:3]]
         found["ways"][way.name] = 1
