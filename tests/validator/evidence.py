@@ -22,7 +22,7 @@ from tests.validator import compiled_explorer, spin
 from tests.validator.long_checks import WHAT
 
 COMPILED = frozenset({"random", "exhaustive"})
-COMPILED_KERNELS = frozenset({"lowering", "ptx", "lanes", "sizes", "neighbourhood", "values", "pairs"})
+COMPILED_KERNELS = frozenset({"lowering", "ptx", "lanes", "sizes", "defaults", "neighbourhood", "values", "pairs"})
 
 
 def missing(what: str) -> str | None:

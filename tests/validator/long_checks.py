@@ -31,6 +31,8 @@ from tests.adversarial.whole_neighbourhood import (
     splits_slice,
     values_slice,
 )
+from tests.emulator.default_runs import SLICES as DEFAULTS
+from tests.emulator.default_runs import defaults_slice
 from tests.long_run import Run
 from tests.lowering.edits.lane_barriers import SLICES as LANES
 from tests.lowering.edits.lane_barriers import lanes_slice
@@ -173,6 +175,7 @@ WHAT: dict[str, Check] = {
     "ptx": Check(ptx_slice, "ptx-edits.json", PTX, 40.0),
     "lanes": Check(lanes_slice, "lane-barriers.json", LANES, 20.0),
     "sizes": Check(sizes_slice, "sizes.json", SIZES, 15.0),
+    "defaults": Check(defaults_slice, "default-plans.json", DEFAULTS, 40.0),
     "neighbourhood": Check(neighbourhood_slice, "neighbourhood.json", SLICES, 30.0),
     "abstractions": Check(abstract_slice, "neighbourhood-abstractions.json", ABSTRACT_SLICES, 20.0),
     "values": Check(values_slice, "neighbourhood-further.json", VALUE_SLICES, 40.0),
