@@ -102,6 +102,8 @@ def _shown(engine: EmulatedEngine, request: Request, order: str) -> Shown:
         if outcome.faults or not outcome.ended:
             kind = outcome.faults[0].kind if outcome.faults else "hang"
             raise Broken(kind, f"launch {number}: {outcome.faults[0] if outcome.faults else 'did not end'}")
+        if not outcome.races_checked:
+            raise Refused("races were not looked for to the end: too wide for the memory of the emulator")
         shown.state.append(state_of(np.array(list(engine.state().values())), schedule.batch))
         if request.calls:
             model = schedule.model

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from fractions import Fraction
+from itertools import product
 
 import ml_dtypes
 import numpy as np
@@ -85,6 +86,26 @@ def test_shifts_clamp_and_fields_are_those_of_the_isa() -> None:
     assert executed("lop3.b32", 0b1100, 0b1010, 0b0110, 0x96) == 0b1100 ^ 0b1010 ^ 0b0110
     assert executed("popc.b32", 0xF0F0) == 8 and executed("clz.b32", 1) == 31 and executed("brev.b32", 1) == 0x80000000
     assert executed("cvt.s64.s32", 0xFFFFFFFF) == (1 << 64) - 1 and executed("cvt.u64.u32", 0xFFFFFFFF) == 0xFFFFFFFF
+
+
+def test_dot_products_of_halves_and_bytes() -> None:
+    """Beside numpy's views of the same memory."""
+    draw = np.random.default_rng(3)
+    for kinds in product("us", repeat=2):
+        first, second = (np.dtype(f"<{'u' if kind == 'u' else 'i'}1") for kind in kinds)
+        names = ".".join(f"{kind}32" for kind in kinds)
+        for _ in range(20):
+            a, b, c = draw.integers(0, 256, (3, 4)).astype(np.uint8)
+            words = [int(each.view(np.uint32)[0]) for each in (a, b, c)]
+            of_bytes = a.view(first).astype(int), b.view(second).astype(int)
+            halves = a.view(np.dtype(f"<{'u' if kinds[0] == 'u' else 'i'}2")).astype(int)
+            wanted = {
+                "dp4a": of_bytes[0] @ of_bytes[1],
+                "dp2a.lo": halves @ of_bytes[1][:2],
+                "dp2a.hi": halves @ of_bytes[1][2:],
+            }
+            for name, value in wanted.items():
+                assert executed(f"{name}.{names}", *words) == (words[2] + int(value)) & 0xFFFFFFFF, (name, names)
 
 
 def rounded_exactly(value: Fraction, mode: str) -> float:

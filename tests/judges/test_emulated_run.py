@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -11,6 +12,8 @@ import pytest
 
 from amk.adversary.cases import repaired
 from amk.adversary.neighbourhood.bases import base
+from amk.emulator.decode import EmulatedEngine
+from amk.emulator.machine.machine import Order, Outcome
 from amk.judges import sliced
 from amk.judges.emulated_run import EmulatedKernel
 from amk.judges.judge import DEVICE_TOLERANCE, judged, requests
@@ -94,6 +97,17 @@ def test_a_kernel_that_reads_a_constant_in_place_of_an_activation_is_refuted() -
 
 
 @pytest.mark.turns(4)
+def test_a_run_whose_races_were_not_looked_for_to_the_end_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    launch = EmulatedEngine.launch
+
+    def unchecked(engine: EmulatedEngine, count: int, order: Order) -> Outcome:
+        return replace(launch(engine, count, order), races_checked=False)
+
+    monkeypatch.setattr(EmulatedEngine, "launch", unchecked)
+    ruling = judged(edited("fenced"), SHORT, "round-robin", EmulatedKernel(printed), DEVICE_TOLERANCE)
+    assert ruling.status == "unrun" and "races" in ruling.why
+
+
 def test_a_kernel_whose_wait_never_holds_hangs() -> None:
     document = json.loads(json.dumps(base("fenced, heads apart")))
     waits = [w for w in _waits(document["programs"][0]["body"]) if w["counter"] == "best"]

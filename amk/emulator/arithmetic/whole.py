@@ -14,6 +14,7 @@ SHL, SHR, SELP, BFE, BFI, POPC, CLZ, BREV = isa.SHL, isa.SHR, isa.SELP, isa.BFE,
 BFIND, PRMT, LOP3, SHF_L, SHF_R, SETP, CVT_II = (
     isa.BFIND, isa.PRMT, isa.LOP3, isa.SHF_L, isa.SHF_R, isa.SETP, isa.CVT_II,
 )  # fmt: skip
+DP2A, DP4A, SIGNED_BYTES, HIGH_HALF = isa.DP2A, isa.DP4A, isa.SIGNED_BYTES, isa.HIGH_HALF
 
 
 @compiled
@@ -185,6 +186,18 @@ def bits_of(operation: int, bits: int, signed: bool, a: int, b: int, c: int, e: 
     return (bits - 1 - leading_zeros(word, bits)) & M32
 
 
+@compiled
+def dotted(operation: int, mode: int, a: int, b: int, c: int) -> int:
+    """dp2a, dp4a: c and the products of the halves or bytes of a with bytes of b."""
+    count, width = (2, 16) if operation == DP2A else (4, 8)
+    first = 2 if mode & HIGH_HALF else 0
+    for place in range(count):
+        part, byte = a >> width * place, b >> 8 * (first + place)
+        part = sign_extended(part, width) if mode & SIGNED else zero_extended(part, width)
+        c += part * (sign_extended(byte, 8) if mode & SIGNED_BYTES else zero_extended(byte, 8))
+    return zero_extended(c, 32)
+
+
 @separate
 def whole(operation: int, mode: int, a: int, b: int, c: int, e: int) -> int:  # noqa: C901
     """One lane of an integer or logical instruction; the result has zeros above its width."""
@@ -215,6 +228,8 @@ def whole(operation: int, mode: int, a: int, b: int, c: int, e: int) -> int:  # 
             found = 0 if by >= bits else shifted_right(zero_extended(a, bits), by)
     elif operation == CVT_II:
         return converted(mode, a)
+    elif operation in (DP2A, DP4A):
+        return dotted(operation, mode, a, b, c)
     elif operation in (MUL_WIDE, MAD_WIDE):
         a = sign_extended(a, bits) if signed else zero_extended(a, bits)
         b = sign_extended(b, bits) if signed else zero_extended(b, bits)

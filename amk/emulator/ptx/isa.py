@@ -14,7 +14,8 @@ from itertools import product
 (
     MOV, ADD, SUB, MUL_LO, MUL_HI, MUL_WIDE, MAD_LO, MAD_HI, MAD_WIDE, DIV, REM, MIN, MAX, ABS, NEG, AND, OR, XOR, NOT,
     SHL, SHR, SELP, BFE, BFI, POPC, CLZ, BREV, BFIND, PRMT, LOP3, SHF_L, SHF_R, SETP, CVT_II,
-) = range(1, 35)  # fmt: skip
+    DP2A, DP4A,
+) = range(1, 37)  # fmt: skip
 (
     FADD, FSUB, FMUL, FMA, FDIV, FMIN, FMAX, FABS, FNEG, FSETP, EX2, LG2, RSQRT, RCP, SQRT, SIN, COS, TANH, CVT_IF,
     CVT_FI, CVT_FF, CVT_H2, CVT_F8X2, CVT_X2F8, HMIN2, HMAX2, HADD2, HMUL2, HFMA2, HNEG2, HABS2, COPYSIGN, HSUB2,
@@ -27,7 +28,8 @@ LAST_LANE_WISE = 79
     CP_WAIT, CLOCK, PACK, UNPACK, TRAP, BAR_RED, NOTED,
 ) = range(80, 113)  # fmt: skip
 
-SIGNED = 1 << 8
+SIGNED, SIGNED_BYTES, HIGH_HALF = 1 << 8, 1 << 9, 1 << 10
+"""The latter two of dot products: of the bytes in b, and which two of them."""
 RN, RZ, RM, RP = 0, 1, 2, 3
 FTZ, SAT, RELU, NAN = 1 << 2, 1 << 3, 1 << 4, 1 << 5
 ROUNDINGS = {"": RN, ".rn": RN, ".rz": RZ, ".rm": RM, ".rp": RP}
@@ -89,6 +91,17 @@ def _integers() -> dict[str, Form]:
         if _bits(name) > 16:
             found[f"bfe.{name}"] = Form(BFE, mode, "dabc")
             found[f"bfind.{name}"] = Form(BFIND, mode, "da")
+    return found
+
+
+def _dot_products() -> dict[str, Form]:
+    """d = c + the products of the parts of a, two or four, and bytes of b."""
+    found: dict[str, Form] = {}
+    for first, second in product(("u32", "s32"), repeat=2):
+        mode = _width(first) | (SIGNED_BYTES if second == "s32" else 0)
+        found[f"dp4a.{first}.{second}"] = Form(DP4A, mode, "dabc")
+        found[f"dp2a.lo.{first}.{second}"] = Form(DP2A, mode, "dabc")
+        found[f"dp2a.hi.{first}.{second}"] = Form(DP2A, mode | HIGH_HALF, "dabc")
     return found
 
 
@@ -295,5 +308,6 @@ def _asynchronous() -> dict[str, Form]:
 def forms() -> dict[str, Form]:
     """Every mnemonic that is executed, except loads, stores, atomics and conversions of addresses: see `program`."""
     return (
-        _integers() | _logic() | _floats() | _halves() | _conversions() | _warp() | _memory_order() | _asynchronous()
+        _integers() | _dot_products() | _logic() | _floats() | _halves() | _conversions() | _warp() | _memory_order()
+        | _asynchronous()
     )  # fmt: skip
