@@ -299,6 +299,14 @@ def measured(arguments: argparse.Namespace) -> list[Timed]:
     return found
 
 
+def record(path: Path, found: dict[str, Any], module: str, argv: Sequence[str], device: Device) -> None:
+    """Write what a bench found, with the command and the machine."""
+    from amk.bench.tools.hardware import provenance
+
+    run = provenance(f"python -m {module} {shlex.join(argv)}", device)
+    path.write_text(json.dumps(found | {"run": run}, indent=1) + "\n", encoding="utf-8")
+
+
 def seal(schedules: Sequence[Schedule]) -> None:
     """Prove and compile them at once, each in a process: a start finds what they sealed."""
     with process_pool(len(schedules)) as pool:
@@ -328,8 +336,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str]) -> int:
-    from amk.bench.tools.hardware import provenance
-
     arguments = parse(argv)
     try:
         device = Device.open()
@@ -349,10 +355,8 @@ def main(argv: Sequence[str]) -> int:
             + ("" if row.kernel_ms is None else f" {row.kernel_ms:9.4f}")
         )
     if arguments.record:
-        records = [asdict(row) | {"each_ms": row.each_ms, "tokens_per_second": row.tokens_per_second} for row in rows]
-        run = provenance(f"python -m amk.bench.end_to_end {shlex.join(argv)}", device)
-        text = json.dumps({"new": arguments.new, "rows": records, "run": run}, indent=1)
-        arguments.record.write_text(text + "\n", encoding="utf-8")
+        found = [asdict(row) | {"each_ms": row.each_ms, "tokens_per_second": row.tokens_per_second} for row in rows]
+        record(arguments.record, {"new": arguments.new, "rows": found}, "amk.bench.end_to_end", argv, device)
     return 0
 
 

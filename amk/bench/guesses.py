@@ -11,9 +11,7 @@ weights; the time to the first token does not count either.
 from __future__ import annotations
 
 import argparse
-import json
 import random
-import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -21,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from amk.bench.end_to_end import Text, amk_text, in_turn, seal
+from amk.bench.end_to_end import Text, amk_text, in_turn, record, seal
 from amk.engine.admission.admission import AdmittedKernel, started
 from amk.engine.backends.room import Token
 from amk.engine.backends.rows_backend import RowsBackend
@@ -202,8 +200,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str]) -> int:
-    from amk.bench.tools.hardware import provenance
-
     arguments = parse(argv)
     try:
         device = Device.open()
@@ -220,9 +216,8 @@ def main(argv: Sequence[str]) -> int:
             f"{row.same} of {row.tokens}"
         )
     if arguments.record:
-        run = provenance(f"python -m amk.bench.guesses {shlex.join(argv)}", device)
-        record = {"model": arguments.model, "dtype": arguments.dtype, "rows": [asdict(row) for row in rows], "run": run}
-        arguments.record.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        found = {"model": arguments.model, "dtype": arguments.dtype, "rows": [asdict(row) for row in rows]}
+        record(arguments.record, found, "amk.bench.guesses", argv, device)
     return 0
 
 

@@ -1,6 +1,6 @@
 """Kernels with the geometry of default plans run without a fault, and show one that no tiny kernel does.
 
-All default plans by hand: `tests.validator.long_checks defaults`.
+All default plans: `python -m tests.validator.evidence --only defaults`.
 """
 
 from __future__ import annotations

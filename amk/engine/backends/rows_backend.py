@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -154,15 +153,6 @@ class RowsBackend(ScheduleBackend):
             if end > first:
                 yield max(first, at) - start, end - start, largest
             at = end
-
-    def _keep_before(self, tokens: Sequence[Token], first: int) -> list[int]:
-        """The text; kept is what the cache holds of it before token `first`. What was read was looked at then."""
-        known = common(self._read, tokens)
-        check_room(tokens, self.engine.schedule.model.vocab, self.context, before=known)
-        same = cast("list[int]", self._read[:known])
-        self.cached = min(known, first)
-        self._read = self._read[: self.cached]
-        return [*same, *token_numbers(tokens[known:])]
 
     def _read_before(self, text: list[int], first: int) -> int:
         """Read tokens before `first` of which nothing is asked, as far as they are whole steps: how many are read."""

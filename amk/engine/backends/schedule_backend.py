@@ -197,12 +197,16 @@ class ScheduleBackend(ScheduleTexts):
         """The text; kept is what the cache holds of it before its last token. AMK015 for a choice that the schedule
         cannot make."""
         self._stop()
-        schedule = self.engine.schedule
+        numbers = self._keep_before(tokens, len(tokens) - 1)
+        require(mode_of(self.engine.schedule), sampling)
+        return numbers
+
+    def _keep_before(self, tokens: Sequence[Token], first: int) -> list[int]:
+        """The text; kept is what the cache holds of it before token `first`. What was read was looked at then."""
         known = common(self._read, tokens)
-        check_room(tokens, schedule.model.vocab, self.context, before=known)
-        require(mode_of(schedule), sampling)
+        check_room(tokens, self.engine.schedule.model.vocab, self.context, before=known)
         same = cast("list[int]", self._read[:known])
-        self.cached = min(known, len(tokens) - 1)
+        self.cached = min(known, first)
         self._read = self._read[: self.cached]
         return [*same, *token_numbers(tokens[known:])]
 
