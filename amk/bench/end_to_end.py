@@ -299,12 +299,12 @@ def measured(arguments: argparse.Namespace) -> list[Timed]:
     return found
 
 
-def record(path: Path, found: dict[str, Any], module: str, argv: Sequence[str], device: Device) -> None:
+def record(path: Path, content: dict[str, Any], module: str, argv: Sequence[str], device: Device) -> None:
     """Write what a bench found, with the command and the machine."""
     from amk.bench.tools.hardware import provenance
 
     run = provenance(f"python -m {module} {shlex.join(argv)}", device)
-    path.write_text(json.dumps(found | {"run": run}, indent=1) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(content | {"run": run}, indent=1) + "\n", encoding="utf-8")
 
 
 def seal(schedules: Sequence[Schedule]) -> None:
