@@ -6,7 +6,7 @@ Cost: some million instructions a second, so a token of a tiny model takes a sec
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +37,9 @@ class EmulatorEngine(TextEngine):
         self.schedule = schedule
         self._engine = EmulatedEngine(schedule, source, build(schedule).compiled.ptx, limits=limits, quantise=quantise)
 
-    def _begin(self, buffers: Mapping[str, NDArray[np.int32]], state: Mapping[str, int]) -> None:
+    def _begin(
+        self, buffers: Mapping[str, NDArray[np.int32]], state: Mapping[str, int], lengths: Sequence[int]
+    ) -> None:
         self._engine.write(buffers)
         self._engine.set_state(**state)
 

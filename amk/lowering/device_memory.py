@@ -1,4 +1,4 @@
-"""Memory that a kernel reads and writes: device memory, and host memory mapped into the device."""
+"""Memory that a kernel reads and writes: device memory, host memory mapped into the device, and copies between them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from amk.lowering import refusal
 from amk.lowering.launch import Device
+from amk.lowering.stream import Stream
 
 _DEFAULT_STREAM = 0
 
@@ -51,6 +52,16 @@ class DeviceBuffer:
             self.device.driver.call("cuMemcpyDtoH", data.ctypes.data, self.address + offset, data.nbytes)
         return data
 
+    def upload_from(self, host: int, nbytes: int, offset: int, stream: Any) -> None:
+        """Copy page-locked memory at address `host` to `offset` bytes into the buffer, in the order of `stream`."""
+        self._check(offset, nbytes)
+        self.device.driver.call("cuMemcpyHtoDAsync", self.address + offset, host, nbytes, stream)
+
+    def download_to(self, host: int, nbytes: int, stream: Any) -> None:
+        """Copy the first bytes to page-locked memory at address `host`, in the order of `stream`."""
+        self._check(0, nbytes)
+        self.device.driver.call("cuMemcpyDtoHAsync", host, self.address, nbytes, stream)
+
     def fill(self, byte: int, stream: Any) -> None:
         """Set every byte, in the order of `stream` (its handle)."""
         self.device.driver.call("cuMemsetD8Async", self.address, byte, self.nbytes, stream)
@@ -75,7 +86,7 @@ class DeviceBuffer:
 
 
 class MappedBuffer:
-    """Page-locked host memory that a running kernel sees: `words` on the host, `address` on the device.
+    """Page-locked host memory that a running kernel sees: `words` at `host_address`, `address` on the device.
 
     This is how the host asks a kernel to stop, and reads what it says, while it runs.
     """
@@ -88,6 +99,7 @@ class MappedBuffer:
         driver = device.driver
         flags = driver.api.CU_MEMHOSTALLOC_DEVICEMAP
         self._host: int | None = int(driver.call("cuMemHostAlloc", 4 * words, flags))
+        self.host_address = self._host
         self.address = int(driver.call("cuMemHostGetDevicePointer", self._host, 0))
         memory = (ctypes.c_uint32 * words).from_address(self._host)
         self.words: NDArray[np.uint32] = np.ctypeslib.as_array(memory)
@@ -105,3 +117,47 @@ class MappedBuffer:
 
     def __exit__(self, *_: object) -> None:
         self.free()
+
+
+class StreamCopies:
+    """Copies of 32-bit words in the order of a stream; the host waits for all of them at once, with `wait`.
+
+    words: of page-locked memory, in which the words lie until then. Not thread safe.
+    """
+
+    def __init__(self, stream: Stream, words: int) -> None:
+        self._stream, self._memory, self._used = stream, MappedBuffer(stream.device, words), 0
+
+    def upload(self, buffer: DeviceBuffer, data: NDArray[Any], offset: int = 0) -> None:
+        """Copy an array of 32-bit words to `offset` bytes into a buffer, as it is now."""
+        words = data.reshape(-1).view(np.uint32)
+        if (first := self._place(len(words))) is None:
+            self.wait()
+            buffer.upload(words, offset)
+        else:
+            self._memory.words[first : self._used] = words
+            buffer.upload_from(self._memory.host_address + 4 * first, words.nbytes, offset, self._stream.handle)
+
+    def download(self, buffer: DeviceBuffer, count: int) -> NDArray[np.uint32]:
+        """The first words of a buffer as they are at this point of the stream: there after the next `wait`, and until
+        the next copy. AMK901 for more than there is room for."""
+        if (first := self._place(count)) is None:
+            raise refusal.internal(f"a copy of {count} words, there is room for {len(self._memory.words) - self._used}")
+        buffer.download_to(self._memory.host_address + 4 * first, 4 * count, self._stream.handle)
+        return self._memory.words[first : self._used]
+
+    def wait(self) -> None:
+        """Wait for everything on the stream."""
+        self._stream.synchronise()
+        self._used = 0
+
+    def free(self) -> None:
+        self._memory.free()
+
+    def _place(self, words: int) -> int | None:
+        """Where there is room for so many words."""
+        first, end = self._used, self._used + words
+        if end > len(self._memory.words):
+            return None
+        self._used = end
+        return first

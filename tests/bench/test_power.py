@@ -94,7 +94,7 @@ class LaunchesOnly(TextEngine):
     def copy(self, *words: object) -> None:
         self.written += 1
 
-    def _begin(self, buffers: Any, state: Any) -> None:
+    def _begin(self, buffers: Any, state: Any, lengths: Any) -> None:
         pass
 
     def set_state(self, **words: int) -> None:

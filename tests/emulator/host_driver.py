@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from amk.lowering.device_memory import DeviceBuffer
 from amk.lowering.launch import Device, Driver
 
+STREAM = 1
+"""The one that engines make."""
 FRESH = 0xA5
 """What memory holds that nobody has written."""
 
@@ -22,18 +24,20 @@ class _Status(IntEnum):
 
 
 class HostDriver(Driver):
-    """Memory and streams alone: `api` has the calls that `DeviceBuffer`, `MappedBuffer` and `Stream` make.
+    """Memory and streams alone: `api` has the calls that `DeviceBuffer`, `MappedBuffer`, `StreamCopies` and `Stream`
+    make.
 
-    An access outside what was allocated is an AssertionError. written: by address of the allocation, True where the
-    host wrote.
+    Copies on a stream are made as late as its order allows, by what waits for it or by `make_copies`. An access outside
+    what was allocated is an AssertionError. written: by address of the allocation, True where the host wrote.
     """
 
     def __init__(self) -> None:
+        self._later: list[tuple[Any, tuple[int, ...]]] = []
         self.held: dict[int, NDArray[np.uint8]] = {}
         self.written: dict[int, NDArray[np.bool_]] = {}
         names = (
             "cuMemAlloc", "cuMemcpyHtoD", "cuMemcpyDtoH", "cuMemsetD8Async", "cuStreamSynchronize", "cuStreamCreate",
-            "cuCtxSetCurrent", "cuMemFreeHost",
+            "cuCtxSetCurrent", "cuMemFreeHost", "cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync",
         )  # fmt: skip
         functions: dict[str, Any] = {name: self._checked(getattr(self, f"_{name[2:].lower()}")) for name in names}
         flags = {"CUstream_flags": SimpleNamespace(CU_STREAM_NON_BLOCKING=1), "CU_MEMHOSTALLOC_DEVICEMAP": 2}
@@ -73,8 +77,21 @@ class HostDriver(Driver):
         base, part = self._part(address, nbytes)
         self.held[base][part], self.written[base][part] = byte, True
 
-    def _streamsynchronize(self, *_: Any) -> None:
-        return None
+    def _memcpyhtodasync(self, address: int, source: int, nbytes: int, _: Any) -> None:
+        self._later.append((self._memcpyhtod, (address, source, nbytes)))
+
+    def _memcpydtohasync(self, destination: int, address: int, nbytes: int, _: Any) -> None:
+        self._later.append((self._memcpydtoh, (destination, address, nbytes)))
+
+    def make_copies(self) -> None:
+        """Those that were enqueued until now."""
+        later, self._later = self._later, []
+        for copy, arguments in later:
+            copy(*arguments)
+
+    def _streamsynchronize(self, stream: Any) -> None:
+        if stream == STREAM:
+            self.make_copies()
 
     def _ctxsetcurrent(self, _: Any) -> None:
         return None
@@ -83,10 +100,11 @@ class HostDriver(Driver):
         del self.held[address], self.written[address]
 
     def _streamcreate(self, _: Any) -> int:
-        return 1
+        return STREAM
 
     def content(self, buffer: DeviceBuffer) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
-        """The bytes of a buffer, and which of them the host wrote."""
+        """The bytes of a buffer as a launch finds them, and which of them the host wrote."""
+        self.make_copies()
         return self.held[buffer.address], self.written[buffer.address]
 
 

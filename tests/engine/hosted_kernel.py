@@ -103,6 +103,7 @@ class Grid:
         self.epochs: list[int] = []
 
     def __call__(self, argument: NDArray[Any], _stream: Any) -> None:
+        self._driver.make_copies()
         machine, places = self._emulated.machine, self._places()
         for name, (address, size) in places.items():
             there = self._driver.held[address][:size]

@@ -8,7 +8,8 @@ the record ends (see `tests.long_run`).
 
 files          adversarial/ with twins, 10 files a slice
 matrix         a plan of every model on every target, formats and the naive plan in turn
-neighbourhood  50 edits of a base
+neighbourhood  50 edits of a base, 500 of each
+whole          some 250 edits of a base that e3c703bd calls SAFE, their whole neighbourhoods
 full-size      a mutant of llama3-8b
 mutants        100 mutants of small plans
 """
@@ -53,6 +54,13 @@ from tests.validator.frozen_verdicts import answer
 ROOT = Path(__file__).parents[2]
 FILES, EDITS, MUTANTS = 10, 50, 100
 """Cases of a slice."""
+EARLIER = (
+    "slice of layers", "sm_80", "refills held back", "fenced, heads apart", "int8, fp8 cache", "int4 with zeros",
+    "LayerNorm, parallel", "batch, parts of down", "live batch, fenced, head norms", "two programs", "drawing, fenced",
+)  # fmt: skip
+"""Bases that are SAFE for the validator of e3c703bd, too; it does not know what the others have."""
+STRIDE = 144
+"""Slices of a whole neighbourhood, each every so many-th edit."""
 Case = tuple[str, Json]
 """What it is called, and the document."""
 
@@ -89,9 +97,17 @@ def _matrix(number: int) -> Iterator[Case]:
 
 
 def _neighbourhood(number: int) -> Iterator[Case]:
-    name = sorted(SMALL_BASES)[number % len(SMALL_BASES)]
-    at, survey = number // len(SMALL_BASES) * EDITS, Survey(base(name))
-    for change in ordered(name)[at : at + EDITS]:
+    at = number // len(SMALL_BASES) * EDITS
+    return _edits(sorted(SMALL_BASES)[number % len(SMALL_BASES)], slice(at, at + EDITS))
+
+
+def _whole(number: int) -> Iterator[Case]:
+    return _edits(EARLIER[number // STRIDE], slice(number % STRIDE, None, STRIDE))
+
+
+def _edits(name: str, some: slice) -> Iterator[Case]:
+    survey = Survey(base(name))
+    for change in ordered(name)[some]:
         if (document := survey.edited(change)) is not None:
             yield f"{name} {change.key}", document
 
@@ -111,6 +127,7 @@ PARTS: dict[str, tuple[Callable[[int], Iterator[Case]], int]] = {
     "files": (_files, 20),
     "matrix": (_matrix, len(_cells())),
     "neighbourhood": (_neighbourhood, 10 * len(SMALL_BASES)),
+    "whole": (_whole, STRIDE * len(EARLIER)),
     "full-size": (_full_size, 500),
     "mutants": (_mutants, 2002),
 }

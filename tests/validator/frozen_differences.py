@@ -80,7 +80,7 @@ def _named(part: str) -> dict[str, Json]:
 
 def document(part: str, name: str) -> Json:
     """The schedule that a slice calls so."""
-    if part == "neighbourhood":
+    if part in ("neighbourhood", "whole"):
         of = max((known for known in SMALL_BASES if name.startswith(f"{known} ")), key=len)
         edits = [Edit(do, tuple(path), value) for do, path, value in json.loads(name[len(of) + 1 :])]
         return apply(base(of), edits)[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,7 +36,9 @@ class CpuEngine(TextEngine):
         self._words = schedule.state_words
         self._set_state(dict.fromkeys(self._words, 0))
 
-    def _begin(self, buffers: Mapping[str, NDArray[np.int32]], state: Mapping[str, int]) -> None:
+    def _begin(
+        self, buffers: Mapping[str, NDArray[np.int32]], state: Mapping[str, int], lengths: Sequence[int]
+    ) -> None:
         for name, data in buffers.items():
             self._machine.set(name, data)
         self._set_state(self.state() | dict(state))

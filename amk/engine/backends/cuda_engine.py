@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -17,15 +17,19 @@ from amk.engine.backends.tag_life import tokens_told_apart
 from amk.lowering import refusal
 from amk.lowering.abi import Abi, abi, counter_names, member
 from amk.lowering.cubin import SYSTEM_SHARED
-from amk.lowering.device_memory import DeviceBuffer, MappedBuffer
+from amk.lowering.device_memory import DeviceBuffer, MappedBuffer, StreamCopies
 from amk.lowering.emit import KERNEL
 from amk.lowering.launch import CooperativeLaunch, Device, Kernel, Module
 from amk.lowering.stream import Stream
-from amk.lowering.watchdog import BlockedWait, check_log, empty_log, plain_words
+from amk.lowering.watchdog import HEADER, BlockedWait, check_log, empty_log, plain_words
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.static.resources import CompiledResources
 
 LOG_RECORDS = 64
+LOG_WORDS = HEADER.itemsize // 4
+"""Of the watchdog's log, whether it has records."""
+REQUEST_WORDS = 16 * 1024
+"""Page-locked words for what a text begins with."""
 STALL_NS = 2_000_000_000
 """A wait that makes no progress for this long stops the kernel."""
 
@@ -63,6 +67,9 @@ class CudaEngine(TextEngine):
         self.abort, self.heard = MappedBuffer(self.device, 1), MappedBuffer(self.device, AHEAD)
         self.trace = DeviceBuffer(self.device, 4 * self.trace_words) if self.trace_words else None
         self.stream = Stream(self.device)
+        self._sent, self._under_way = StreamCopies(self.stream, REQUEST_WORDS), False
+        self._shown = StreamCopies(self.stream, launch.max_tokens * self.schedule.vectors + LOG_WORDS)
+        self._prompt_end: int | None = None  # behind it are zeros alone
         code = self.admitted.loadable()
         self.module = Module(self.device, code)
         kernel = self.module.kernel(KERNEL, dynamic_smem=launch.shared_bytes)
@@ -72,6 +79,9 @@ class CudaEngine(TextEngine):
 
     def upload(self, name: str, data: NDArray[Any], offset: int = 0) -> None:
         """Write part of a global buffer."""
+        self._arrived()
+        if name == "prompt":
+            self._prompt_end = None
         self.buffers[name].upload(np.ascontiguousarray(data), offset)
 
     def upload_constants(self, arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -127,10 +137,28 @@ class CudaEngine(TextEngine):
         names = self.schedule.state_words
         return dict(zip(names, self.read("state", np.int32, len(names)).tolist(), strict=True))
 
-    def _begin(self, buffers: Mapping[str, NDArray[np.int32]], state: Mapping[str, int]) -> None:
+    def _begin(
+        self, buffers: Mapping[str, NDArray[np.int32]], state: Mapping[str, int], lengths: Sequence[int]
+    ) -> None:
         self.device.make_current()  # texts may be continued in any thread
-        self.upload_constants(buffers)
-        self.set_state(**state)
+        self._sent.wait()
+        self._under_way = True
+        for name, data in buffers.items():
+            first, end = 0, len(data)
+            if name == "prompt" and len(lengths) == 1:
+                first, last, self._prompt_end = state["pos"], self._prompt_end, lengths[0]
+                end = end if last is None else max(last, lengths[0])
+            self._sent.upload(self.buffers[name], data[first:end], 4 * first)
+        names = self.schedule.state_words
+        epoch = names.index("epoch")  # is the device's
+        for at, some in ((0, names[:epoch]), (epoch + 1, names[epoch + 1 :])):
+            self._sent.upload(self.buffers["state"], np.array([state[name] for name in some], np.int32), 4 * at)
+
+    def _arrived(self) -> None:
+        """What a request wrote is there, for what is not in the order of the stream."""
+        if self._under_way:
+            self._sent.wait()
+            self._under_way = False
 
     def argument(
         self, tokens: int, output: int | None = None, lent: Mapping[str, int] | None = None
@@ -159,6 +187,8 @@ class CudaEngine(TextEngine):
         """
         if self._stopped:
             self.check()
+        if stream is not None:
+            self._arrived()
         handle = stream if stream is not None else self.stream.handle
         if self.epoch + tokens > self.most_epochs:
             self._start_epochs(handle)
@@ -175,23 +205,28 @@ class CudaEngine(TextEngine):
 
         Raises AMK604 naming the blocked agents if the watchdog fired.
         """
-        self._run(tokens)
-        return tokens_of(self.schedule, self.read("output", np.int32, tokens * self.schedule.vectors))
+        self.device.make_current()
+        self.enqueue(tokens)
+        output = self._shown.download(self.buffers["output"], tokens * self.schedule.vectors)
+        self._ended()
+        return tokens_of(self.schedule, output.view(np.int32).copy())
 
     def through(self, hidden: NDArray[np.float32], position: int) -> NDArray[np.float32]:
         """A slice for one token: the hidden state or the logits that it makes of a hidden state. AMK604 as `step`."""
         self.device.make_current()
         self.upload_constants(slice_buffers(self.schedule, hidden, position))
-        self._run(1)
+        self.enqueue(1)
+        self._ended()
         name, count = slice_result(self.schedule)
         return self.read(name, np.float32, count)
 
-    def _run(self, tokens: int) -> None:
-        """Launch, and wait for the end of it."""
-        self.device.make_current()
-        self.enqueue(tokens)
-        self.stream.synchronise()
-        self.check()
+    def _ended(self) -> None:
+        """Wait for the end of what runs. AMK604 as `check`."""
+        records = self._shown.download(self.log, LOG_WORDS)
+        self._shown.wait()
+        self._under_way = False
+        if records[0]:
+            self.check()
 
     def check(self) -> None:
         """Raise AMK604 if a wait was abandoned in any launch since reset."""
@@ -208,6 +243,7 @@ class CudaEngine(TextEngine):
 
     def read(self, name: str, dtype: Any, count: int) -> NDArray[Any]:
         """The first `count` elements of a global buffer."""
+        self._arrived()
         return self.buffers[name].download(dtype, count)
 
     def logits(self, row: int | None = None) -> NDArray[np.float32]:
@@ -225,7 +261,8 @@ class CudaEngine(TextEngine):
         for buffer in (*own, self.counters, self.log):
             buffer.free()
         self.abort.free()
-        self.heard.free()
+        for memory in (self.heard, self._sent, self._shown):
+            memory.free()
         self.module.close()
         self.stream.close()
 

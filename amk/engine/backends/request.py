@@ -62,7 +62,7 @@ class TextEngine(ABC):
         buffers = request_buffers(self.schedule, prompts, eos, prompt_length, parents, starts)
         buffers |= sampling_buffer(self.schedule, sampling, self._mode)
         state = first_state(prompts, starts_of(self.schedule, start))
-        self._begin(buffers, state)
+        self._begin(buffers, state, [len(prompt) for prompt in prompts])
         self.stands_at(state)
 
     @cached_property
@@ -89,8 +89,10 @@ class TextEngine(ABC):
         self._reached = end
 
     @abstractmethod
-    def _begin(self, buffers: Mapping[str, NDArray[np.int32]], state: Mapping[str, int]) -> None:
-        """Write the buffers and these words of the launch state."""
+    def _begin(
+        self, buffers: Mapping[str, NDArray[np.int32]], state: Mapping[str, int], lengths: Sequence[int]
+    ) -> None:
+        """Write the buffers and these words of the launch state. lengths: of the prompts, behind which are zeros."""
 
 
 def slice_buffers(schedule: Schedule, hidden: NDArray[np.float32], position: int) -> dict[str, NDArray[Any]]:
