@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from amk.models.matrices import bias_buffer, vectors
 from amk.models.model_spec import ModelSpec
 from amk.models.rope import rope_frequencies
-from amk.models.row_groups import TensorSource
+from amk.models.row_groups import BitsSource, TensorSource
 from amk.schedule_ir.schedule import Schedule
 from amk.weights.bfloat import F32, Bits, to_bf16_bits
 
@@ -32,7 +32,9 @@ def constants(schedule: Schedule, source: TensorSource) -> dict[str, NDArray[Any
 
 
 def embedding(model: ModelSpec, source: TensorSource) -> Bits:
-    """bf16 bits [vocab, hidden]."""
+    """bf16 bits [vocab, hidden]; those of the file itself, if it stores them."""
+    if isinstance(source, BitsSource) and (stored := source.bits("embed", slice(None))) is not None:
+        return stored
     out = np.empty((model.vocab, model.hidden), np.uint16)
     step = max(1, (1 << 22) // model.hidden)
     for row in range(0, model.vocab, step):

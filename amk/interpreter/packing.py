@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
@@ -27,7 +28,7 @@ from amk.models.matrices import (
     scale_buffer,
     scale_shape,
 )
-from amk.models.row_groups import TensorSource, group_rows, quantised_groups
+from amk.models.row_groups import TensorSource, group_bits, quantised_groups
 from amk.schedule_ir.layout import StreamLayout, stream_layout
 from amk.schedule_ir.memory import Stream
 from amk.schedule_ir.schedule import Schedule
@@ -84,14 +85,19 @@ class Packer:
             chunks = self._chunks(name, layer, groups)
             own = chunks.reshape(len(groups), splits, self.layout.parts[name], -1, chunks.shape[1])[:, index, part]
             pieces = own.reshape(len(groups) // each, each, -1, chunks.shape[1]).swapaxes(1, 2)
-            filled_up = filled(pieces.reshape(-1, chunks.shape[1]), self.stream.piece_bytes)
-            yield filled_up.reshape(-1, self.stream.chunk_bytes // 2)
+            filled_up = filled(pieces.reshape(-1, chunks.shape[1]), self.piece_bytes)
+            yield filled_up.reshape(-1, self.piece_bytes * each // 2)
+
+    @cached_property
+    def piece_bytes(self) -> int:
+        """Of a row group of a chunk."""
+        return self.stream.piece_bytes
 
     def _chunks(self, name: MatrixName, layer: int, groups: range) -> Bits:
         """16-bit words [chunks, chunk.bytes / 2] of some row groups of a matrix, group-major."""
         model, chunk = self.schedule.model, self.stream.chunk(name, layer)
         if chunk.format == "bf16":
-            return pack_bf16(group_rows(self.source, model, name, layer, groups.start, groups.stop), chunk.columns)
+            return pack_bf16(group_bits(self.source, model, name, layer, groups.start, groups.stop), chunk.columns)
         codes = quantised_groups(self.source, model, name, layer, groups, chunk.weights, self.quantise)
         if chunk.apart:
             rows = slice(groups.start * ROWS_PER_GROUP, groups.stop * ROWS_PER_GROUP)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from amk.models.matrices import ROWS_PER_GROUP, MatrixName, matrix, row_runs
 from amk.models.model_spec import ModelSpec
-from amk.weights.bfloat import F32
+from amk.weights.bfloat import F32, Bits, to_bf16_bits
 from amk.weights.quantised import Bytes, Quantised, Quantiser
 from amk.weights.weight_format import WeightFormat
 
@@ -30,6 +30,13 @@ class CodedSource(Protocol):
     def codes(self, name: str, rows: slice) -> Quantised: ...
 
 
+@runtime_checkable
+class BitsSource(Protocol):
+    """A source that may store rows in bf16: their bits, or None."""
+
+    def bits(self, name: str, rows: slice) -> Bits | None: ...
+
+
 Fetch = Callable[[str, slice], NDArray[Any]]
 """Rows of a named tensor, [rows, width of the tensor]."""
 
@@ -37,6 +44,17 @@ Fetch = Callable[[str, slice], NDArray[Any]]
 def group_rows(source: TensorSource, model: ModelSpec, name: MatrixName, layer: int, first: int, last: int) -> F32:
     """Row groups [first, last) of a matrix, f32 [last - first, 8, k]; rows past the matrix's end are zero."""
     return _groups(source.tensor, model, name, layer, first, last)
+
+
+def group_bits(source: TensorSource, model: ModelSpec, name: MatrixName, layer: int, first: int, last: int) -> Bits:
+    """As `group_rows`, rounded to bf16, its bits: as they are stored, where that is bf16."""
+    stored = source.bits if isinstance(source, BitsSource) else None
+
+    def fetch(tensor: str, rows: slice) -> Bits:
+        found = stored(tensor, rows) if stored else None
+        return to_bf16_bits(source.tensor(tensor, rows)) if found is None else found
+
+    return _groups(fetch, model, name, layer, first, last)
 
 
 def quantised_groups(

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from amk.weights.bfloat import F32, Bits, from_bf16_bits, to_bf16_bits
+from amk.weights.bfloat import F32, Bits, from_bf16_bits
 from amk.weights.quantised import Bytes, Quantised, dequantised
 from amk.weights.weight_format import ALIGNMENT, ROWS, Chunk
 
@@ -31,11 +31,10 @@ NIBBLE_ORDER = np.array([0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15])
 """Columns, of a lane's 16, in the order of its bytes and nibbles."""
 
 
-def pack_bf16(rows: NDArray[Any], columns: int) -> Bits:
-    """f32 [groups, 8, k] -> bf16 bits [groups * k_chunks, 8 * columns], group-major, columns padded with zeros."""
-    groups, _, k = rows.shape
+def pack_bf16(bits: Bits, columns: int) -> Bits:
+    """bf16 bits [groups, 8, k] -> [groups * k_chunks, 8 * columns], group-major, columns padded with zeros."""
+    groups, _, k = bits.shape
     padded = -(-k // columns) * columns
-    bits = to_bf16_bits(rows)
     if padded > k:
         bits = np.concatenate([bits, np.zeros((groups, ROWS, padded - k), np.uint16)], axis=2)
     # Runs of 32 columns move as one 64-byte item: eight times faster than moving elements.

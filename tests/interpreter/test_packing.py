@@ -82,7 +82,7 @@ def test_scales_that_stand_apart_are_those_of_the_rows() -> None:
 def test_a_lane_reads_sixteen_consecutive_bytes() -> None:
     """Lane 4 n + q reads row n, columns 32 i + 8 q .. + 8 of the tile from bytes 512 i + 16 * (4 n + q)."""
     rows = np.arange(8 * 96, dtype=np.float32).reshape(1, 8, 96) % 128
-    (chunk,) = pack_bf16(rows, 96)
+    (chunk,) = pack_bf16(to_bf16_bits(rows), 96)
     for i in range(3):
         for lane in range(32):
             n, q = divmod(lane, 4)

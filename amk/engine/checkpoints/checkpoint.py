@@ -16,11 +16,14 @@ import numpy.typing as npt
 from amk.engine.refusal import bad_weights
 from amk.models.model import ModelSpec
 from amk.report.diagnostic import Diagnostic, Severity, Where, shown
+from amk.weights.bfloat import Bits
 
 Floats = npt.NDArray[np.float32]
 Shape = tuple[int, ...]
 
 MOST_NAMED = 4
+NO_SIGN, INFINITE = np.uint16(0x7FFF), 0x7F80
+"""Of bf16 bits."""
 CHUNK = 1 << 20  # elements converted at a time, so that converting needs little more memory than the result
 
 
@@ -77,6 +80,23 @@ class Checkpoint(ABC):
             block = out[first : first + at_once]
             self._read(name, start + first, start + first + len(block), block)
             self._check_finite(name, start + first, block)
+
+    def bits(self, name: str, rows: slice) -> Bits | None:
+        """The asked rows of a tensor as bf16 bits, a view of the file where rows stand there in this order; None where
+        the file stores another type. Rows are taken in order. AMK013 for a value that is NaN or infinite."""
+        name = self._canonical(name)
+        start, stop, _ = rows.indices(self.shapes[name][0])
+        found = self._bits(name, start, stop)
+        if found is not None:
+            flat = found.reshape(-1)
+            for first in range(0, flat.size, CHUNK):
+                if int((flat[first : first + CHUNK] & NO_SIGN).max()) >= INFINITE:
+                    self.tensor(name, rows)  # says which one it is
+        return found
+
+    def _bits(self, name: str, start: int, stop: int) -> Bits | None:
+        """Rows [start, stop) of the tensor, contiguous, where the file stores bf16."""
+        return None
 
     @abstractmethod
     def _read(self, name: str, start: int, stop: int, out: Floats) -> None:

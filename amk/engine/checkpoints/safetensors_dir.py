@@ -19,6 +19,7 @@ from amk.engine.refusal import bad_weights, unsupported
 from amk.models.graph import Tensor
 from amk.models.model import ModelSpec, load_model
 from amk.report.json_file import read_json
+from amk.weights.bfloat import Bits
 
 INDEX = "model.safetensors.index.json"
 MAX_INDEX_BYTES = 64 << 20
@@ -100,12 +101,21 @@ class SafetensorsCheckpoint(Checkpoint):
         data = self._maps[tensor.file][tensor.offset : tensor.offset + prod(tensor.shape) * dtype.itemsize]
         return data.view(dtype).reshape(tensor.shape)
 
-    def _read(self, name: str, start: int, stop: int, out: Floats) -> None:
+    def _stored(self, name: str, start: int, stop: int) -> npt.NDArray[Any]:
+        """Rows [start, stop) of a tensor, as the file stores them."""
         described = self.spec.graph.tensor(name)[0]
         rows: slice | npt.NDArray[np.intp] = slice(start, stop)
         if described.part[1] > 1 or described.partly:
             rows = stored_rows(self.spec, described, start, stop)
-        values = self._values[name][rows]
+        return self._values[name][rows]
+
+    def _bits(self, name: str, start: int, stop: int) -> Bits | None:
+        if name not in self._values or self._values[name].dtype != _DTYPES["BF16"]:
+            return None
+        return self._stored(name, start, stop)
+
+    def _read(self, name: str, start: int, stop: int, out: Floats) -> None:
+        values = self._stored(name, start, stop)
         if values.dtype == _DTYPES["BF16"]:
             np.left_shift(values, 16, out=out.view(np.uint32), dtype=np.uint32)
         else:

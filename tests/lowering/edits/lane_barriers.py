@@ -20,8 +20,9 @@ what they access behind it. Each one of each subject's PTX is either
               sides of it give_hidden and take_hidden use the residual, row r in lane r mod 32 of a warp's share in
               both; give_hidden uses nothing else that take_hidden does, and a barrier of the block stands before it;
               what `begin` reads take_hidden does not write;
-* *needed: words*, which no run shows: it stands between a step with flag words and one that uses other memory, and the
-  emulator takes a warp's lanes for as far as its barriers let them be, not for as far as words do (memory_model.py);
+* *needed: words*, which no run shows: it stands between a use of memory and a step with flag words, and nothing but
+  flag words is used on both sides. The emulator takes a warp's lanes for as far as its barriers let them be, not for as
+  far as words do (memory_model.py);
 * or *undecided*, which is a difference of the recorded run.
 
 What may stand between: loads of parameters and constants, which nothing writes; the watchdog's own words, by which no
@@ -98,10 +99,11 @@ def cases(name: str) -> tuple[Case, ...]:
 
 
 def _for_words(schedule: Schedule) -> list[bool]:
-    """Of each barrier that the lowering adds between steps: would there be none here if nothing was flag words?"""
-    buffers = tuple(b.model_copy(update={"tagged": False, "tag": None}) for b in schedule.buffers)
-    plain = lane_barriers(schedule.model_copy(update={"buffers": buffers}))
-    return [not other for one, other in zip(lane_barriers(schedule), plain, strict=True) if one]
+    """Of each barrier that the lowering adds between steps: is there none here but for flag words, which lanes hand to
+    each other without it?"""
+    buffers = tuple(b for b in schedule.buffers if not b.tagged)
+    other = lane_barriers(schedule.model_copy(update={"buffers": buffers}))
+    return [not plain for one, plain in zip(lane_barriers(schedule), other, strict=True) if one]
 
 
 def _what(part: Part) -> str:
