@@ -50,7 +50,7 @@ COMMANDS: dict[str, Check] = {
 """What is run, in the order of the page, and whether what it says is right. Of the server: what it answers."""
 LEFT_OUT = {
     'amk generate --model model.gguf --schedule tuned.json --prompt "Hello"': "in numpy it takes minutes",
-    "amk serve --model model.gguf --schedule tuned.json": "needs a GPU",
+    "amk serve --model model.gguf --schedule tuned.json --temperature 0": "needs a GPU",
 }
 PROGRAMS_LEFT_OUT = {
     'model = amk.load("model.gguf", schedule="tuned.json")': "needs a GPU",

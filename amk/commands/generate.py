@@ -32,7 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--json",
         action="store_true",
-        help="print one JSON object for each answer instead of text, as --format json does",
+        help="print one JSON object a line for each answer instead of text; with --format json diagnostics are JSON on "
+        "stdout, too, here they stay text on stderr",
     )
     parser.add_argument("--max-tokens", type=positive, default=128, help="stop after so many tokens (default: 128)")
 

@@ -35,6 +35,8 @@ CPU_WARPS = 2
 """Of a worker of a plan for the interpreter."""
 EMULATED_WARPS = 4
 """For the emulator, which runs compiled code: with fewer warps a thread has too few registers."""
+STAGED = 1024
+"""Elements of a hidden state that a warp stages at most."""
 CPU_ROWS = 16_384
 """Vocabulary rows a worker of a plan for the interpreter: few agents are few events, shared memory bounds them."""
 GPU_SLICE = 8
@@ -102,13 +104,21 @@ def plan_for_cpu(
     accepts: bool = False,
     tree: bool = False,
 ) -> Schedule:
-    """A plan with few workers and a cache of `positions`, for the interpreter or the emulator.
+    """A plan with few workers and a cache of `positions`, for the interpreter or the emulator. warps: at least.
 
     AMK011 if the model has fewer positions.
     """
-    workers = max(2, -(-model.vocab // CPU_ROWS), batch * model.kv_heads if batch > 1 else 0)
+    workers = max(2, -(-model.vocab // CPU_ROWS), batch * model.kv_heads)
+    staging = 1 << (-(-model.hidden // STAGED) - 1).bit_length()  # a power of two, which shares every width
     settings = Settings(
-        warps=warps, sampling=sampling, kv_dtype=kv_dtype, batch=batch, rows=rows, live=live, accepts=accepts, tree=tree
+        warps=max(warps, staging),
+        sampling=sampling,
+        kv_dtype=kv_dtype,
+        batch=batch,
+        rows=rows,
+        live=live,
+        accepts=accepts,
+        tree=tree,
     )
     return plan(model, load_target("h200"), settings=settings, formats=formats, max_context=positions, workers=workers)
 

@@ -5,16 +5,22 @@ Equal logits, seed and position give the token that a schedule gives. Cost: one 
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
+from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.ranking import float_of, goal_of, gumbel, scores, weights
 from amk.schedule_ir.sampling import ROUNDS, Sampling
 from amk.weights.bfloat import F32
 
 
 def choose(logits: F32, sampling: Sampling, pos: int) -> int:
-    """The token behind position `pos`, whose logits [vocab] are given; -inf excludes a token."""
+    """The token behind position `pos`, whose logits [vocab] are given; -inf excludes a token. AMK013 for what is no
+    number: the weights, or embeddings that were given, leave the range of float32."""
+    if math.isnan(logits.max()):
+        raise AmkError(Diagnostic("AMK013", "logits are not numbers: the model leaves the range of float32"))
     if sampling.temperature == 0:
         return int(np.argmax(logits))
     inverse, top_k, top_p, low, high = sampling.words().tolist()

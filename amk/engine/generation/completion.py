@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from itertools import chain
 from numbers import Integral, Real
 from typing import Any, Literal, Self
 
@@ -24,12 +25,15 @@ Mask = Callable[[Sequence[int]], NDArray[np.bool_] | None]
 MOST_LOGPROBS = 20
 
 
-_KINDS = (
+_KINDS: tuple[tuple[str, Any, str], ...] = (
     *((name, Integral, "a whole number") for name in ("max_tokens", "top_k", "seed", "logprobs")),
     *((name, Real, "a number") for name in ("temperature", "top_p")),
     ("stop", Sequence, "a text, or several"), ("logit_bias", Mapping, "a number for each of some tokens"),
+    ("json_schema", (str, Mapping), "an object, or its JSON"), ("regex", str, "a text"), ("grammar", str, "a text"),
+    ("choices", Sequence, "a sequence of texts"),
 )  # fmt: skip
 """Fields of `Options`, what their values are, and that in words."""
+_MAY_BE_NONE = frozenset({"temperature", "logprobs", "json_schema", "regex", "grammar"})
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,8 @@ class Options:
     """How a request decodes. Without any option the most probable token is taken, up to 128 of them.
 
     max_tokens: of the answer.
-    temperature, top_k, top_p, seed: see `amk generate --help`. Equal seeds give equal texts.
+    temperature, top_k, top_p, seed: see `amk generate --help`. Equal seeds give equal texts. Without a temperature, a
+        filter draws at temperature 1; temperature 0 takes the most probable token whatever the filters are.
     stop: strings that end the answer and are not part of it.
     logprobs: number of alternatives told for each token, 0 to 20. None tells nothing.
     logit_bias: added to the logits of tokens; -100 and less excludes one.
@@ -51,7 +56,7 @@ class Options:
     """
 
     max_tokens: int = 128
-    temperature: float = 0.0
+    temperature: float | None = None
     top_k: int = 0
     top_p: float = 1.0
     seed: int = 0
@@ -66,27 +71,42 @@ class Options:
     choices: Sequence[str] = ()
 
     def __post_init__(self) -> None:
+        for message in chain(self._other_kinds(), self._other_values()):
+            raise AmkError(Diagnostic("AMK015", message))
+        _ = self.sampling
+
+    def _other_kinds(self) -> Iterator[str]:
+        """What is not of its kind, in words."""
         for name, kind, description in _KINDS:
             value = getattr(self, name)
-            if isinstance(value, bool) or not (isinstance(value, kind) or (name == "logprobs" and value is None)):
-                raise AmkError(Diagnostic("AMK015", f"{name} is {value!r}, it must be {description}"))
+            absent = value is None and name in _MAY_BE_NONE
+            if isinstance(value, bool) or not (isinstance(value, kind) or absent):
+                yield f"{name} is {value!r}, it must be {description}"
+        if not (self.mask is None or callable(self.mask)):
+            yield f"mask is {self.mask!r}, it must be a function"
+        if not isinstance(self.ignore_eos, bool):
+            yield f"ignore_eos is {self.ignore_eos!r}, it must be True or False"
+        if isinstance(self.choices, str):
+            yield "choices is one text, it must be a sequence of them"
+        if not all(isinstance(choice, str) for choice in self.choices):
+            yield f"choices is {self.choices!r}, it must be a sequence of texts"
         if not all(isinstance(stop, str) for stop in self.stops):
-            raise AmkError(Diagnostic("AMK015", f"stop is {self.stop!r}, it must be a text, or several"))
+            yield f"stop is {self.stop!r}, it must be a text, or several"
+
+    def _other_values(self) -> Iterator[str]:
+        """What is outside its range, in words."""
         for token, bias in self.logit_bias.items():
             if not isinstance(token, Integral) or not isinstance(bias, Real) or not bias < math.inf:
-                raise AmkError(
-                    Diagnostic("AMK015", f"logit_bias of {token!r} is {bias!r}, it must add a number to a token")
-                )
+                yield f"logit_bias of {token!r} is {bias!r}, it must add a number to a token"
         if self.max_tokens < 1:
-            raise AmkError(Diagnostic("AMK015", f"max_tokens is {self.max_tokens}, it must be at least 1"))
+            yield f"max_tokens is {self.max_tokens}, it must be at least 1"
         if self.logprobs is not None and not 0 <= self.logprobs <= MOST_LOGPROBS:
-            raise AmkError(Diagnostic("AMK015", f"logprobs is {self.logprobs}, it must be 0 to {MOST_LOGPROBS}"))
+            yield f"logprobs is {self.logprobs}, it must be 0 to {MOST_LOGPROBS}"
         if "" in self.stops:
-            raise AmkError(Diagnostic("AMK015", "an empty stop string would end every answer before its first token"))
+            yield "an empty stop string would end every answer before its first token"
         if sum(self.restrictions.values()) > 1:
             named = ", ".join(name for name, is_set in self.restrictions.items() if is_set)
-            raise AmkError(Diagnostic("AMK015", f"{named} together say two things about an answer"))
-        _ = self.sampling
+            yield f"{named} together say two things about an answer"
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Self:
@@ -109,7 +129,8 @@ class Options:
 
     @property
     def sampling(self) -> Sampling:
-        temperature = self.temperature or (1.0 if self.top_k or self.top_p < 1 else 0.0)
+        filters = self.top_k > 0 or self.top_p < 1
+        temperature = self.temperature if self.temperature is not None else 1.0 if filters else 0.0
         return Sampling(temperature, self.top_k, self.top_p, self.seed)
 
     @property
@@ -213,13 +234,21 @@ def biased(logits: F32, options: Options, answer: Sequence[int]) -> F32:
         out[token] = out[token] + bias if bias > -100 else -float("inf")
     allowed = options.mask(answer) if options.mask is not None else None
     if allowed is not None:
-        allowed = np.asarray(allowed)
+        allowed = booleans(allowed)
         if allowed.shape != out.shape:
             raise AmkError(Diagnostic("AMK015", f"the mask has shape {list(allowed.shape)}, not [{len(out)}]"))
-        out[~allowed.astype(bool)] = -float("inf")
+        out[~allowed] = -float("inf")
     if out.max() == -float("inf"):
         raise AmkError(Diagnostic("AMK015", "no token is allowed to come next"))
     return out
+
+
+def booleans(mask: object) -> NDArray[np.bool_]:
+    """What a `Mask` gave; AMK015 for numbers that are no whole ones, which others add to logits."""
+    found = np.asarray(mask)
+    if found.dtype.kind not in "biu":
+        raise AmkError(Diagnostic("AMK015", f"the mask has numbers of type {found.dtype}, it must have booleans"))
+    return found.astype(bool)
 
 
 class StopFilter:

@@ -88,9 +88,11 @@ class LanguageModel:
         if isinstance(prompt, str):
             return [*self.tokenizer.encode(prompt)]
         if isinstance(prompt, np.ndarray) and prompt.ndim == 2:
-            if not np.isfinite(prompt).all():
-                raise AmkError(Diagnostic("AMK015", "the embeddings of the prompt are not all finite"))
-            return [row.tobytes() for row in prompt.astype(np.float32)]
+            with np.errstate(over="ignore"):
+                rows = prompt.astype(np.float32)
+            if not np.isfinite(rows).all():
+                raise AmkError(Diagnostic("AMK015", "the embeddings of the prompt are not all finite in float32"))
+            return [row.tobytes() for row in rows]
         parts: Any = prompt
         if isinstance(prompt, Iterable) and not isinstance(prompt, bytes | Mapping):
             parts = [*prompt]
@@ -112,6 +114,8 @@ class LanguageModel:
 
         Raises what `generate` raises, once no other answer is computed any more.
         """
+        if isinstance(prompts, str):
+            raise AmkError(Diagnostic("AMK015", "prompts is one text, it must be a sequence of them"))
         streams = [self.stream(prompt, **options) for prompt in prompts]
         with ThreadPoolExecutor(self.sequences, "amk-texts") as pool:
             tasks = [pool.submit(stream.run) for stream in streams]
@@ -154,7 +158,7 @@ class LanguageModel:
         `hidden` does."""
         with self._lock:
             self._check_open()
-            return self._backend.embeddings(tokens)
+            return self._backend.embeddings(tokens_of(tokens))
 
     def lend(self, tokens: Sequence[Token], write: Writer) -> bool:
         """As `Backend.lend`: somebody else writes the keys and values of a text's begin. AMK014 for one that the cache
@@ -171,6 +175,8 @@ class LanguageModel:
         What continuations share is computed once, the prompt and their own prefixes. AMK014 for one
         that is empty or too long.
         """
+        if not isinstance(continuations, Iterable):
+            raise AmkError(Diagnostic("AMK015", f"continuations is {continuations!r}, it must be a text, or several"))
         texts = [continuations] if isinstance(continuations, str) else continuations
         begin, before = self._read(prompt)
         behind = partial(self.tokenizer.encode_behind, before)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from amk.engine.generation.completion import Mask, Options
+from amk.engine.generation.completion import Mask, Options, booleans
 from amk.engine.generation.grammar import Grammars
 from amk.engine.generation.prefix_tree import PrefixTree, TreeMask
 from amk.report.diagnostic import AmkError, Diagnostic
@@ -42,8 +42,6 @@ def _mask(options: Options, grammars: Grammars, tokens_of: Callable[[str], list[
 
 
 def _choice(choices: Sequence[str], grammars: Grammars, tokens_of: Callable[[str], list[int]]) -> TreeMask:
-    if isinstance(choices, str):
-        raise AmkError(Diagnostic("AMK015", "choices is one text, it must be a sequence of them"))
     if not grammars.spec.eos:
         raise AmkError(Diagnostic("AMK015", "choices need a model with a token that ends an answer"))
     sequences = [tokens_of(choice) for choice in choices]
@@ -55,6 +53,6 @@ def _choice(choices: Sequence[str], grammars: Grammars, tokens_of: Callable[[str
 def _both(left: Mask, right: Mask) -> Mask:
     def mask(answer: Sequence[int]) -> NDArray[np.bool_] | None:
         one, other = left(answer), right(answer)
-        return other if one is None else one if other is None else one & other.astype(bool)
+        return other if one is None else one if other is None else one & booleans(other)
 
     return mask

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from numbers import Integral
 
 import numpy as np
 
@@ -50,6 +51,9 @@ def perplexity_of(
 ) -> Perplexity:
     """Of a text. window, stride: see `LanguageModel.perplexity`, as for AMK014 and AMK015."""
     check_room(tokens, spec.vocab, max(len(tokens), 1))
+    for name, value in (("window", window), ("stride", stride)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, Integral)):
+            raise AmkError(Diagnostic("AMK015", f"{name} is {value!r}, it must be a whole number"))
     window = min(WINDOW, backend.context) if window is None else window
     stride = max(window // 2, 1) if stride is None else stride
     if len(tokens) < 2:
