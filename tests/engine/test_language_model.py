@@ -218,7 +218,7 @@ def test_bias_and_mask(model: amk.LanguageModel) -> None:
         *({"max_tokens": value} for value in (0, 2.5, None, True)),
         *({"logprobs": value} for value in (21, True, 1.0)),
         *({"stop": value} for value in ("", 5, None, ["a", 5], {"a"})),
-        *({"temperature": value} for value in (-1.0, "hot", None)),
+        *({"temperature": value} for value in (-1.0, "hot", True)),
         *({"top_p": value} for value in (0.0, "most")),
         *({"top_k": value} for value in (-1, 2.5)),
         *({"seed": value} for value in (-1, None, "one")),

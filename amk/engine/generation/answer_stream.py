@@ -133,7 +133,8 @@ class Stream:
         self._accepted += found.accepted
 
     def _end(self, finish: Finish) -> str:
-        """Text that was held back."""
+        """Text that was held back; a stop string may be in it."""
+        text = self._stops.push(self._decoder.finish()) + self._stops.finish()
         if self._finish is None:
-            self._finish = finish
-        return self._stops.push(self._decoder.finish()) + self._stops.finish()
+            self._finish = "stop" if self._stops.stopped else finish
+        return text
