@@ -5,6 +5,7 @@
 """
 
 import argparse
+import errno
 import importlib
 import itertools
 import os
@@ -90,6 +91,13 @@ def main(argv: Sequence[str] | None = None, begin: Callable[[], object] = lambda
     except BrokenPipeError:
         _discard_stdout()
         return PIPE_CLOSED
+    except OSError as error:
+        if not _unwritten(error):
+            raise
+        _discard_stdout()
+        message = f"the output could not be written: {error.strerror}"
+        found = Diagnostic("AMK001", message, help="make room, or send it elsewhere")
+        return _report(Findings("full", sys.stderr, sys.stderr), (found,), Exit.INPUT, False)
 
 
 def _run(words: Sequence[str], findings: Findings, debug: bool, begin: Callable[[], object]) -> int:
@@ -104,19 +112,19 @@ def _run(words: Sequence[str], findings: Findings, debug: bool, begin: Callable[
             return int(command.run(arguments))
     except AmkError as error:
         return _report(findings, error.diagnostics, error.exit_code, debug)
-    except BrokenPipeError:
-        raise
-    except Exception as error:  # noqa: BLE001  the boundary: whatever was not foreseen is an internal error
+    except Exception as error:  # the boundary: whatever was not foreseen is an internal error
+        if isinstance(error, BrokenPipeError) or _unwritten(error):
+            raise
         return _report(findings, (_internal(error),), Exit.INTERNAL, debug)
 
 
 def _report(findings: Findings, diagnostics: Sequence[Diagnostic], code: Exit, debug: bool) -> int:
-    """Tell them; call it while handling the error. The exit code stands even when the reader went away."""
+    """Tell them; call it while handling the error. The exit code stands even when nobody can read them."""
     if debug:
         traceback.print_exc()
     try:
         findings.tell(diagnostics)
-    except BrokenPipeError:
+    except OSError:
         _discard_stdout()
     return int(code)
 
@@ -156,6 +164,12 @@ def _internal(error: Exception) -> Diagnostic:
         facts=(because("this is a defect of the program; no verdict was given"),),
         help="run the same command with --debug for the traceback, and report it with the input",
     )
+
+
+def _unwritten(error: Exception) -> bool:
+    """Whether output found no room. Errors of files that are opened by name have the name."""
+    full = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+    return isinstance(error, OSError) and error.filename is None and error.errno in full
 
 
 def _form(words: Sequence[str]) -> Format:

@@ -46,8 +46,12 @@ def decode(
     with return_dict_in_generate an object with `sequences`.
 
     It raises AMK005 for unknown `prompts`, AMK012 for another model, and AMK014 where the cache is full before
-    transformers ends the text. It raises AMK015 for embeddings in the place of tokens, beam search, assisted or
-    contrastive decoding, DoLa and guidance, and for scores, attentions or hidden states.
+    transformers ends the text. It raises AMK015 for embeddings in the place of tokens, a cache that has tokens already,
+    beam search, lookup or contrastive decoding, DoLa, guidance and constraints (`force_words_ids`), and for scores,
+    attentions or hidden states.
+
+    transformers hands `assistant_model` and `tokenizer` to no function: the first is ignored, and it refuses
+    `stop_strings` itself. Pass stopping_criteria=[StopStringCriteria(tokenizer, texts)] for them.
     """
     if prompts not in get_args(Prompts):
         raise AmkError(Diagnostic("AMK005", f"prompts={prompts!r} is not known", help="transformers or amk"))
@@ -59,6 +63,9 @@ def decode(
         _check(model, theirs, generation_config)
         if more.get("inputs_embeds") is not None:
             raise AmkError(Diagnostic("AMK015", "decoding for transformers does not do inputs_embeds"))
+        cache = more.get("cache") or more.get("past_key_values")  # the first is the newer name
+        if cache is not None and cache.get_seq_length():
+            raise AmkError(Diagnostic("AMK015", "decoding for transformers does not do past_key_values with tokens"))
         mask = more.get("attention_mask")
         seen = [True] * len(input_ids) if mask is None else mask.bool()
         texts = [ids[where].reshape(-1).tolist() for ids, where in zip(input_ids, seen, strict=True)]
@@ -105,8 +112,7 @@ class _Request:
                 ids = self._longer(ids, [piece.token])
                 if bool(self._criteria(ids, None).all()):
                     return ids
-        check_room([*prompt, *ids[0, -room:].tolist()], self._model.spec.vocab, self._model.context)
-        return ids
+        raise self._full(len(prompt), room)
 
     def _chosen_there(self, ids: Any, texts: list[list[int]]) -> Any:
         """All sequences step by step: transformers chooses by its own rules from amk's logits."""
@@ -114,8 +120,12 @@ class _Request:
 
         if len(texts) <= self._model.sequences:
             texts = [self._read_ahead(text, ids.device) for text in texts]
-        going = [True] * len(texts)
+        going, length = [True] * len(texts), ids.shape[1]
         while any(going):
+            longest = max(len(text) for text, on in zip(texts, going, strict=True) if on)
+            more = ids.shape[1] - length
+            if longest > self._model.context and more:
+                raise self._full(longest - more, more)
             rows = [self._model.logits(text, last=True) if on else None for text, on in zip(texts, going, strict=True)]
             some = next(row for row in rows if row is not None)
             logits = torch.from_numpy(np.stack([some if row is None else row for row in rows])).to(ids.device)
@@ -131,6 +141,11 @@ class _Request:
             ended = self._criteria(ids, None).tolist()
             going = [on and not end for on, end in zip(going, ended, strict=True)]
         return ids
+
+    def _full(self, prompt: int, more: int) -> AmkError:
+        message = f"{prompt:,} tokens of the prompt and {more:,} behind it are more than the {self._model.context:,} "
+        help_text = "ask for a larger max_context, or for fewer tokens"
+        return AmkError(Diagnostic("AMK014", f"{message}positions of the KV cache", help=help_text))
 
     def _read_ahead(self, prompt: list[int], device: Any) -> list[int]:
         """The prompt, all but its last token read where transformers can."""
@@ -172,6 +187,7 @@ def _check(model: LanguageModel, theirs: Any, config: Any) -> None:
         "num_beams": (config.num_beams or 1) > 1,
         "prompt_lookup_num_tokens": config.prompt_lookup_num_tokens is not None,
         "penalty_alpha": bool(config.penalty_alpha),
+        **{name: bool(getattr(config, name, None)) for name in ("force_words_ids", "constraints")},
         "dola_layers": config.dola_layers is not None,
         "guidance_scale": config.guidance_scale not in (None, 1, 1.0),
         **{name: bool(getattr(config, name)) for name in _NOT_TOLD},

@@ -26,6 +26,8 @@ __all__ = [
 ]
 
 MAX_CONFIG_BYTES = 1 << 20
+WEIGHTS = (".safetensors", ".bin", ".pt", ".pth")
+"""Ends of the names of files that have weights alone."""
 
 
 @cache
@@ -83,6 +85,9 @@ def _shipped(name: str) -> ModelSpec:
 def _from_path(path: Path) -> ModelSpec:
     if path.is_dir():
         return _from_directory(path)
+    if path.suffix.lower() in WEIGHTS and not _is_gguf(path):
+        message, help_text = "this is a file of weights", "give the directory that has it and config.json"
+        raise AmkError(Diagnostic("AMK001", message, where=Where(file=str(path)), help=help_text))
     content = read_bytes(path, MAX_CONFIG_BYTES) if not _is_gguf(path) else MAGIC
     if content == MAGIC:
         return model_from_gguf(path)

@@ -103,6 +103,8 @@ class Server:
         asked = await self._body(http, ChatRequest)
         messages = [message.for_template() for message in asked.messages]
         tools = asked.tools if asked.tool_choice != "none" else None
+        if (key := self._prompts.unread(messages, tools, asked.chat_template_kwargs)) is not None:
+            raise Refused(400, f"{key}: the chat template of this model does not read it", "invalid_value", key)
         tokens = await asyncio.to_thread(self._prompts.chat, messages, tools, asked.chat_template_kwargs)
         return await self._answered(http, asked, [tokens])
 
@@ -129,6 +131,10 @@ class Server:
             raise Refused(400, f"{param or 'body'}: {message}", "invalid_value", param) from None
         if asked.model != self.name:
             raise Refused(404, f"there is no model {asked.model[:100]!r}, this is {self.name!r}", "model_not_found")
+        for name in ("max_tokens", "max_completion_tokens"):
+            if (getattr(asked, name, None) or 0) > self.limits.tokens:
+                message = f"{name}: this server gives at most {self.limits.tokens:,} tokens"
+                raise Refused(400, message, "invalid_value", name)
         return asked
 
     async def _read(self, http: HttpRequest) -> bytes:

@@ -7,17 +7,22 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from amk.engine.tokenizers.chat import REASONING
 from amk.engine.tokenizers.tokenizer import Tokenizer
 from amk.report.diagnostic import AmkError
 
 AT_ONCE = 2
 """Templates that are rendered at a time, each in a process."""
+HEEDED = {"role", "content", "tool_calls", "tool_call_id"}
+"""Keys of a message that every template may get."""
+_OF_A_MESSAGE = r"\b(?:m|msg|message|messages\[[^\]]{0,40}\])(?:\.(?:get\()?|\[)\s*['\"]?(\w+)"
 
 
 def with_objects(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -37,6 +42,18 @@ def with_objects(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         {**message, "tool_calls": [converted(call) for call in own]} if isinstance(own, list) else dict(message)
         for message, own in zip(messages, calls, strict=True)
     ]
+
+
+def unread(template: str, messages: Sequence[Mapping[str, Any]], more: Mapping[str, Any] | None) -> str | None:
+    """The first key of a message, or of the further values, that the template's text does not read. What is empty says
+    nothing."""
+    words, read = set(re.findall(r"\w+", template)), HEEDED.union(re.findall(_OF_A_MESSAGE, template))
+    if not words.isdisjoint(REASONING):
+        read.update(REASONING)
+    keys = [(f"messages.{index}", key, read) for index, message in enumerate(messages)
+            for key, value in message.items() if value not in (None, [], {})]  # fmt: skip
+    keys += [("chat_template_kwargs", key, words) for key in more or {}]
+    return next((f"{place}.{key}" for place, key, known in keys if key not in known), None)
 
 
 class Prompts:
@@ -60,6 +77,13 @@ class Prompts:
                 with contextlib.suppress(AmkError):
                     return self._encoded(partial(Tokenizer.encode_chat, messages=form, tools=tools, more=more))
             return self._encoded(partial(Tokenizer.encode_chat, messages=forms[-1], tools=tools, more=more))
+
+    def unread(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None, more: Mapping[str, Any] | None
+    ) -> str | None:
+        """What the template would ignore; None without a template."""
+        template = (tools and self._original.tool_template) or self._original.chat_template
+        return None if template is None else unread(template, messages, more)
 
     def text(self, text: str) -> list[int]:
         """Tokens of a plain prompt. AMK012 where the tokenizer refuses it."""

@@ -1,16 +1,19 @@
 """Bodies of requests in OpenAI's interface, checked: what is not done is refused by its name, never ignored.
 
+`Prompts.unread` checks what goes to the chat template.
+
 Fields beyond OpenAI's: `top_k`, `chat_template_kwargs` (values for the template) and the response format `grammar`.
 """
 
 from __future__ import annotations
 
+import json
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from amk.engine.generation.completion import MOST_LOGPROBS, Options
 
@@ -33,6 +36,29 @@ class Part(_Strict):
     text: _Text
 
 
+class Function(_Strict):
+    name: str
+    arguments: str | dict[str, Any]
+
+    @field_validator("arguments")
+    @classmethod
+    def _object(cls, arguments: str | dict[str, Any]) -> str | dict[str, Any]:
+        try:
+            value = json.loads(arguments) if isinstance(arguments, str) else arguments
+        except (ValueError, RecursionError):
+            value = None
+        if not isinstance(value, dict):
+            raise ValueError("the text is not a JSON object")
+        return arguments
+
+
+class Call(_Strict):
+    id: str | None = None
+    type: Literal["function"] = "function"
+    function: Function
+    index: int | None = None
+
+
 class Message(BaseModel):
     """What else a message has is for the template. A message of the developer is one of the system, as templates of the
     models here call it."""
@@ -41,10 +67,13 @@ class Message(BaseModel):
 
     role: Annotated[str, Field(max_length=100)]
     content: _Text | list[Part] | None = None
+    tool_calls: list[Call] | None = None
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
-        if self.content is None and not (self.role == "assistant" and (self.model_extra or {}).get("tool_calls")):
+        if self.tool_calls and self.role != "assistant":
+            raise ValueError("tool_calls are the assistant's")
+        if self.content is None and not self.tool_calls:
             raise ValueError("content is missing")
         return self
 
@@ -52,7 +81,7 @@ class Message(BaseModel):
         parts = self.content if isinstance(self.content, list) else []
         text = "".join(part.text for part in parts) if isinstance(self.content, list) else self.content
         role = "system" if self.role == "developer" else self.role
-        return {**(self.model_extra or {}), "role": role, "content": text}
+        return {**self.model_dump(exclude_unset=True), "role": role, "content": text}
 
 
 class JsonSchema(_Strict):
@@ -200,6 +229,8 @@ class ChatRequest(_Request):
             raise ValueError("top_logprobs asks for logprobs, which is not true")
         if taken := sorted(RESERVED & (self.chat_template_kwargs or {}).keys()):
             raise ValueError(f"chat_template_kwargs has {', '.join(taken)}, which the request says elsewhere")
+        if self.max_tokens is not None and self.max_completion_tokens is not None:
+            raise ValueError("max_tokens and max_completion_tokens say the same: give one of them")
         return self
 
     @property
@@ -215,7 +246,7 @@ class CompletionRequest(_Request):
     """POST /v1/completions."""
 
     prompt: _Text | _Tokens | Annotated[list[_Text | _Tokens], Field(min_length=1, max_length=64)]
-    max_tokens: Annotated[int, Field(ge=1)] | None = 16
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: Annotated[int, Field(ge=0, le=MOST_LOGPROBS)] | None = None
     best_of: Literal[1] | None = None
     echo: Literal[False] | None = None

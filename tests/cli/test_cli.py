@@ -14,8 +14,9 @@ from amk import __version__, cli
 from amk.adversary.suite import folder
 from amk.commands import doctor, explain
 from amk.models.model import load_model
+from amk.models.model_hf import ARCHITECTURES
 from amk.planner.decode import plan
-from amk.report.diagnostic import TITLES, AmkError, Diagnostic, Exit
+from amk.report.diagnostic import TITLES, AmkError, Diagnostic, Exit, explanation
 from amk.schedule_ir.codec import save_schedule
 from amk.targets.target import load_target
 
@@ -138,6 +139,26 @@ def test_a_closed_pipe_is_quiet() -> None:
     process.stdout.close()
     assert process.stderr.read() == b""
     assert process.wait() == 141
+
+
+@pytest.mark.parametrize("words", [["explain"], ["verify", "adversarial/missing-wait.json", "--format", "json"]])
+def test_output_without_room_is_no_defect(words: list[str]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([sys.executable, "-m", "amk", *words], stdout=full, stderr=subprocess.PIPE, check=False)
+    assert done.returncode == Exit.INPUT
+    assert done.stderr.startswith(b"error[AMK001]: the output could not be written: No space left on device\n")
+
+
+def test_helps_name_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert all(f"`{kind}`" in explanation("AMK012") for kind in ARCHITECTURES)
+    _, _, err = run(["plan", "--model", "smollm2-135m", "--gpu", "h200", "--rows", "65"], capsys)
+    assert "1 to 64 rows, 65 were asked for" in err and "1 to 64 sequences" not in err
+
+
+def test_a_file_of_weights_is_no_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (path := tmp_path / "model.safetensors").write_bytes(b"[" * 99)
+    status, _, err = run(["plan", "--model", str(path), "--gpu", "h200"], capsys)
+    assert status == 2 and "this is a file of weights" in err and "give the directory" in err
 
 
 def test_a_terminal_without_unicode_gets_escapes() -> None:

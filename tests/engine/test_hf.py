@@ -139,8 +139,30 @@ def test_a_text_longer_than_the_cache_is_not_cut(pair: tuple[Any, amk.LanguageMo
     never = next(token for token in range(ours.spec.vocab) if token not in answer)
     asked = {"max_new_tokens": 200, "pad_token_id": 0, "eos_token_id": never, "do_sample": drawn}
     asked |= {"suppress_tokens": [never]} if drawn else {}
-    with pytest.raises(AmkError, match="AMK014"):
+    with pytest.raises(AmkError, match=r"AMK014: 4 tokens of the prompt and \d+ behind it are more than the"):
         theirs.generate(PROMPTS[:1], **asked, custom_generate=amk.hf.decode(ours))
+
+
+def test_a_cache_with_tokens_and_constraints_are_refused(pair: tuple[Any, amk.LanguageModel]) -> None:
+    theirs, ours = pair
+    read = theirs(PROMPTS[:1, :2]).past_key_values
+    for name, value in {"past_key_values": read, "force_words_ids": [[5]]}.items():
+        with pytest.raises(AmkError, match=f"AMK015.*{name}"):
+            theirs.generate(PROMPTS[:1], max_new_tokens=2, custom_generate=amk.hf.decode(ours), **{name: value})
+
+
+def test_texts_that_stop(pair: tuple[Any, amk.LanguageModel]) -> None:
+    theirs, ours = pair
+
+    def stop(ids: Any, scores: Any, **more: Any) -> Any:
+        return torch.tensor([len(row) >= 7 for row in ids])
+
+    asked: dict[str, Any] = {"max_new_tokens": 9, "do_sample": False, "pad_token_id": 0, "stopping_criteria": [stop]}
+    found = theirs.generate(PROMPTS[:1], **asked, custom_generate=amk.hf.decode(ours))
+    assert torch.equal(found, theirs.generate(PROMPTS[:1], **asked)) and found.shape[1] == 7
+    with pytest.raises(ValueError, match="tokenizer"):
+        asked = {"stop_strings": ["A"], "tokenizer": object()}
+        theirs.generate(PROMPTS[:1], max_new_tokens=2, custom_generate=amk.hf.decode(ours), **asked)
 
 
 def test_embeddings_in_the_place_of_tokens_are_refused(pair: tuple[Any, amk.LanguageModel]) -> None:

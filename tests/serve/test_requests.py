@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from amk.serve.prompts import Prompts
+from amk.serve.prompts import Prompts, unread
 from amk.serve.requests import ChatRequest, CompletionRequest, sampling_defaults
 from amk.serve.settings import Limits
 from tests.serve.serving import NAME, PATIENCE, Running, serving
@@ -113,6 +113,14 @@ def test_a_client_that_goes_inside_its_body_is_no_fault(directory: Path, caplog:
         ({"messages": USER, "parallel_tool_calls": False}, "parallel_tool_calls", "should be True"),
         ({"messages": USER, "top_logprobs": 2}, None, "top_logprobs asks for logprobs"),
         ({"messages": USER, "chat_template_kwargs": {"messages": []}}, None, "chat_template_kwargs has messages"),
+        ({"messages": USER, "chat_template_kwargs": {"think": True}}, "chat_template_kwargs.think", "does not read it"),
+        ({"messages": [USER[0] | {"foo": 1}]}, "messages.0.foo", "does not read it"),
+        ({"messages": [USER[0] | {"name": "BOB"}]}, "messages.0.name", "does not read it"),
+        ({"messages": [*USER, USER[0] | {"audio": {"id": "1"}}]}, "messages.1.audio", "does not read it"),
+        ({"messages": [USER[0] | {"tool_calls": [CALL]}]}, "messages.0", "tool_calls are the assistant's"),
+        ({"messages": USER, "max_tokens": 2, "max_completion_tokens": 2}, None, "max_tokens and max_completion_tokens"),
+        ({"messages": USER, "max_completion_tokens": 5000}, "max_completion_tokens", "at most 4,096 tokens"),
+        ({"messages": USER, "max_tokens": 4097}, "max_tokens", "at most 4,096 tokens"),
         ({"messages": [{"role": "user"}]}, "messages.0", "content is missing"),
         ({"messages": [{"role": "user", "content": None}]}, "messages.0", "content is missing"),
         ({"messages": [{"role": "assistant", "content": None, "tool_calls": []}]}, "messages.0", "content is missing"),
@@ -145,7 +153,6 @@ FOR_TEXTS = "{% for call in messages[1].tool_calls %}{{ 'X' + call.function.argu
     ("template", "arguments", "prompt"),
     [
         (FOR_OBJECTS, '{"A": [1, "B"]}', '{"A": [1, "B"]}'),
-        (FOR_OBJECTS, '{"A', '"{\\"A"'),
         (FOR_TEXTS, '{"A":1}', 'X{"A":1}'),
     ],
 )
@@ -162,6 +169,35 @@ def test_arguments_of_calls_are_told_once(
     body = ChatRequest.model_validate({"model": NAME, "messages": messages})
     for_template = [message.for_template() for message in body.messages]
     assert Prompts(tokenizer).chat(for_template, None, None) == tokenizer.process.encode(prompt, special=False)
+
+
+@pytest.mark.parametrize("arguments", ["", '{"A', "3", "[" * 100_000])
+def test_arguments_of_calls_are_json_objects(running: Running, arguments: str) -> None:
+    function = {"name": "now", "arguments": arguments}
+    messages = [*USER, {"role": "assistant", "tool_calls": [CALL | {"function": function}]}]
+    status, found = running.post(CHAT, messages=messages, max_tokens=1)
+    assert status == 400 and found["error"]["param"] == "messages.1.tool_calls.0.function.arguments"
+    assert "not a JSON object" in found["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("template", "message", "more", "expected"),
+    [
+        ("{{ message.content }}", {"refusal": None, "annotations": []}, {}, None),
+        ("{{ message.content }} {{ call.name }}", {"name": "BOB"}, {}, "messages.0.name"),
+        ("{{ message.name }}", {"name": "BOB"}, {}, None),
+        ("{{ messages[0]['name'] }}", {"name": "BOB"}, {}, None),
+        ("{{ m.get('name') }}", {"name": "BOB"}, {}, None),
+        ("{% set t = message.reasoning_content %}", {"reasoning": "A"}, {}, None),
+        ("{{ m.content }}", {"reasoning": "A"}, {}, "messages.0.reasoning"),
+        ("{% if enable_thinking %}", {}, {"enable_thinking": False}, None),
+        ("{% if enable_thinking %}", {}, {"thinking": False}, "chat_template_kwargs.thinking"),
+    ],
+)
+def test_what_a_template_does_not_read(
+    template: str, message: dict[str, Any], more: dict[str, Any], expected: str | None
+) -> None:
+    assert unread(template, [USER[0] | message], more) == expected
 
 
 def test_what_a_developer_says_is_what_the_system_says(running: Running) -> None:
