@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
     elif verdict.accepted:
         print(f"ACCEPTED  the certificate proves {schedule.name} SAFE ({digest[:16]})")
     if not verdict.accepted:
-        raise AmkError(refusal(verdict, str(arguments.certificate)), Exit.INPUT)
+        raise AmkError(refusal(verdict, str(arguments.certificate)), Exit.UNKNOWN)
     return 0
 
 
@@ -51,7 +51,7 @@ def _run_system(arguments: argparse.Namespace) -> int:
     elif verdict.accepted:
         print(f"ACCEPTED  the certificate proves {system.name} SAFE ({system.block.digest[:16]})")
     if not verdict.accepted:
-        raise AmkError(refusal(Verdict(False, verdict.reason), str(arguments.certificate)), Exit.INPUT)
+        raise AmkError(refusal(Verdict(False, verdict.reason), str(arguments.certificate)), Exit.UNKNOWN)
     return 0
 
 
@@ -67,7 +67,7 @@ def _run_loops(arguments: argparse.Namespace) -> int:
     elif verdict.accepted:
         print(f"ACCEPTED  the certificate proves {read.document.name} SAFE for all its parameters ({digest[:16]})")
     if not verdict.accepted:
-        raise AmkError(refusal(Verdict(False, verdict.reason), str(arguments.certificate)), Exit.INPUT)
+        raise AmkError(refusal(Verdict(False, verdict.reason), str(arguments.certificate)), Exit.UNKNOWN)
     return 0
 
 

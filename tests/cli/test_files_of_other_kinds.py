@@ -66,7 +66,7 @@ def test_a_certificate_that_says_nothing_is_refused(
     others: list[object] = [{"format": "amk.certificate/4"}, {}, [], {"format": 5}]
     for content in others:
         (file := tmp_path / "c.json").write_text(json.dumps(content))
-        assert main(["check-certificate", files["schedule"], str(file)]) == Exit.INPUT
+        assert main(["check-certificate", files["schedule"], str(file)]) == Exit.UNKNOWN
         assert "AMK206" in capsys.readouterr().err
 
 

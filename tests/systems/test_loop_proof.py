@@ -201,5 +201,5 @@ def test_it_works_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFi
     tma(1, free=1).save(bad)
     assert main(["verify", str(good), "--certificate", str(proof)]) == 0
     assert main(["check-certificate", str(good), str(proof)]) == 0
-    assert main(["check-certificate", str(bad), str(proof)]) == 2
+    assert main(["check-certificate", str(bad), str(proof)]) == 3
     assert "ACCEPTED" in capsys.readouterr().out

@@ -74,16 +74,16 @@ def test_certificates_are_for_their_system_alone(tmp_path: Path, capsys: pytest.
     ring(Mistake(short=1)).save(other)
     assert main(["verify", str(good), "--certificate", str(proof)]) == 0
     assert main(["check-certificate", str(good), str(proof)]) == 0
-    assert main(["check-certificate", str(other), str(proof)]) == 2
+    assert main(["check-certificate", str(other), str(proof)]) == 3
     # evidence for `block` alone says nothing about what relaxed operations leave open
     relaxed = json.loads(good.read_text())
     relaxed["orders"]["wait"][0] = 0
     other.write_text(json.dumps(relaxed))
-    assert main(["check-certificate", str(other), str(proof)]) == 2
+    assert main(["check-certificate", str(other), str(proof)]) == 3
     narrow = json.loads(good.read_text())
     narrow["orders"]["cta"][1] = 1
     other.write_text(json.dumps(narrow))
-    assert main(["check-certificate", str(other), str(proof)]) == 2
+    assert main(["check-certificate", str(other), str(proof)]) == 3
     assert main(["verify", str(other)]) == 1
     assert "AMK505" in capsys.readouterr().err
 

@@ -193,6 +193,6 @@ def test_it_works_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFi
     tma_ring(fence=False).save(bad)
     assert main(["verify", str(good), "--certificate", str(proof)]) == 0
     assert main(["check-certificate", str(good), str(proof)]) == 0
-    assert main(["check-certificate", str(bad), str(proof)]) == 2
+    assert main(["check-certificate", str(bad), str(proof)]) == 3
     assert "ACCEPTED" in capsys.readouterr().out
     assert ran(tma_ring().flat())[1] is None
