@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from amk.engine.backends.cpu_engine import CpuEngine
@@ -15,6 +16,7 @@ from amk.models.matrices import MATRICES
 from amk.models.model_spec import ModelSpec
 from amk.models.row_groups import TensorSource
 from amk.planner.decode import plan
+from amk.planner.fetches import fewest_warps
 from amk.planner.formats import BF16, Formats, Layered
 from amk.planner.settings import Settings
 from amk.quantize.search import searched
@@ -35,8 +37,6 @@ CPU_WARPS = 2
 """Of a worker of a plan for the interpreter."""
 EMULATED_WARPS = 4
 """For the emulator, which runs compiled code: with fewer warps a thread has too few registers."""
-STAGED = 1024
-"""Elements of a hidden state that a warp stages at most."""
 CPU_ROWS = 16_384
 """Vocabulary rows a worker of a plan for the interpreter: few agents are few events, shared memory bounds them."""
 GPU_SLICE = 8
@@ -109,17 +109,10 @@ def plan_for_cpu(
     AMK011 if the model has fewer positions.
     """
     workers = max(2, -(-model.vocab // CPU_ROWS), batch * model.kv_heads)
-    staging = 1 << (-(-model.hidden // STAGED) - 1).bit_length()  # a power of two, which shares every width
     settings = Settings(
-        warps=max(warps, staging),
-        sampling=sampling,
-        kv_dtype=kv_dtype,
-        batch=batch,
-        rows=rows,
-        live=live,
-        accepts=accepts,
-        tree=tree,
+        warps=warps, sampling=sampling, kv_dtype=kv_dtype, batch=batch, rows=rows, live=live, accepts=accepts, tree=tree
     )
+    settings = replace(settings, warps=fewest_warps(settings, model))
     return plan(model, load_target("h200"), settings=settings, formats=formats, max_context=positions, workers=workers)
 
 

@@ -23,6 +23,7 @@ AT_ONCE = 2
 HEEDED = {"role", "content", "tool_calls", "tool_call_id"}
 """Keys of a message that every template may get."""
 _OF_A_MESSAGE = r"\b(?:m|msg|message|messages\[[^\]]{0,40}\])(?:\.(?:get\()?|\[)\s*['\"]?(\w+)"
+"""A key that the text of a template reads of a message, which templates call by one of these names."""
 
 
 def with_objects(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

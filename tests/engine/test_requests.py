@@ -102,9 +102,8 @@ def test_what_is_written_at_once_comes_behind_a_request(monkeypatch: pytest.Monk
 
 
 def test_a_launch_on_another_stream_finds_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine, driver, launched = engine_of(monkeypatch, tiny_plan(MODEL, workers=4))
+    engine, driver, _ = engine_of(monkeypatch, tiny_plan(MODEL, workers=4))
     seen = []
-    monkeypatch.setattr(launched, "engine", engine)
     engine.launch = lambda *_: seen.append(driver.held[engine.buffers["prompt"].address].view(np.int32)[1])  # type: ignore
     engine.request([1, 2, 3])
     engine.enqueue(1, stream=99)
