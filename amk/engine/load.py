@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from amk.engine.backends.cpu_engine import CpuEngine
 from amk.engine.backends.session import Session
 from amk.engine.checkpoints.checkpoint import Checkpoint
-from amk.engine.packed_weights import packed_weights
 from amk.engine.refusal import bad_weights
 from amk.interpreter.constants import constants
 from amk.models.matrices import MATRICES
@@ -24,7 +24,6 @@ from amk.report.diagnostic import AmkError, Diagnostic, Severity, Where
 from amk.schedule_ir.sampling import Mode
 from amk.schedule_ir.schedule import CacheDtype, Schedule
 from amk.targets.target import load_target
-from amk.weights.bfloat import Bits
 from amk.weights.quantised import Quantiser
 
 if TYPE_CHECKING:
@@ -131,15 +130,13 @@ def gpu_engine(
     # Imported here: the interpreter works where the driver's Python package does not.
     from amk.engine.admission.admission import started
     from amk.engine.backends.cuda_engine import CudaEngine
+    from amk.engine.device_packing import pack_into, packing_kernel
     from amk.lowering.launch import Device
 
-    engine = CudaEngine(started(schedule), **{"device": Device.open()} | options)
-    engine.upload_constants(constants(schedule, checkpoint))
-    (stream,) = schedule.streams
-
-    def upload(first: int, packed: Bits) -> None:
-        engine.upload(stream.source, packed, first * stream.chunk_bytes)
-
-    engine.upload_constants(packed_weights(schedule, checkpoint, upload, progress, quantise))
+    with ThreadPoolExecutor(1) as pool:
+        kernel = pool.submit(packing_kernel, schedule, checkpoint)  # while the schedule is proved
+        engine = CudaEngine(started(schedule), **{"device": Device.open()} | options)
+        engine.upload_constants(constants(schedule, checkpoint))
+        engine.upload_constants(pack_into(engine, checkpoint, quantise, progress, kernel.result()))
     engine.reset()
     return engine

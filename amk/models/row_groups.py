@@ -37,6 +37,13 @@ class BitsSource(Protocol):
     def bits(self, name: str, rows: slice) -> Bits | None: ...
 
 
+@runtime_checkable
+class StoredSource(Protocol):
+    """A source whose rows can be taken as they are stored, in bf16, whatever their values: their bits, or None."""
+
+    def stored_bits(self, name: str, rows: slice) -> Bits | None: ...
+
+
 Fetch = Callable[[str, slice], NDArray[Any]]
 """Rows of a named tensor, [rows, width of the tensor]."""
 
@@ -84,29 +91,36 @@ def quantised_groups(
     return Quantised(joined[:, :k], np.ascontiguousarray(joined[:, k : k + 2 * scales]).view(np.float16), zeros)
 
 
+def rows_of_groups(model: ModelSpec, name: MatrixName, layer: int, first: int, last: int) -> list[tuple[str, int, int]]:
+    """(tensor, first row, end row) of row groups [first, last) of a matrix: tensors whose rows take turns have equally
+    many in every group, the rows of others follow each other."""
+    product = model.graph.products[name]
+    if not product.in_turn:
+        end = min(last * ROWS_PER_GROUP, matrix(model, name).rows)
+        return row_runs(model, name, layer, first * ROWS_PER_GROUP, end)
+    each = ROWS_PER_GROUP // len(product.rows)
+    end = min(last * each, model.shape_of(product.rows[0])[0])
+    return [(f"l{layer}.{tensor.name}", first * each, end) for tensor in product.rows]
+
+
 def _groups(fetch: Fetch, model: ModelSpec, name: MatrixName, layer: int, first: int, last: int) -> NDArray[Any]:
     """[last - first, 8, width]; rows past the matrix's end are zero."""
+    pieces = [fetch(tensor, slice(a, b)) for tensor, a, b in rows_of_groups(model, name, layer, first, last)]
     if model.graph.products[name].in_turn:
-        return _rows_in_turn(fetch, model, name, layer, first, last)
-    lo, hi = first * ROWS_PER_GROUP, min(last * ROWS_PER_GROUP, matrix(model, name).rows)
-    pieces = [fetch(tensor, slice(a, b)) for tensor, a, b in row_runs(model, name, layer, lo, hi)]
-    padding = last * ROWS_PER_GROUP - hi
-    if padding:
+        return _in_turn(pieces, last - first)
+    if padding := (last - first) * ROWS_PER_GROUP - sum(map(len, pieces)):
         pieces.append(np.zeros((padding, pieces[0].shape[1]), pieces[0].dtype))
     rows = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
     return rows.reshape(last - first, ROWS_PER_GROUP, rows.shape[1])
 
 
-def _rows_in_turn(fetch: Fetch, model: ModelSpec, name: MatrixName, layer: int, first: int, last: int) -> NDArray[Any]:
+def _in_turn(parts: list[NDArray[Any]], groups: int) -> NDArray[Any]:
     """Equal numbers of rows of every tensor in every group."""
-    tensors = model.graph.products[name].rows
-    each = ROWS_PER_GROUP // len(tensors)
-    lo, hi = first * each, min(last * each, model.shape_of(tensors[0])[0])
-    parts = [fetch(f"l{layer}.{tensor.name}", slice(lo, hi)) for tensor in tensors]
-    width, whole = parts[0].shape[1], (hi - lo) // each
-    out = np.zeros((last - first, len(tensors), each, width), parts[0].dtype)
-    for place, rows in enumerate(parts):
-        out[:whole, place] = rows[: whole * each].reshape(whole, each, width)
-        if whole < last - first:
-            out[whole, place, : hi - lo - whole * each] = rows[whole * each :]
-    return out.reshape(last - first, ROWS_PER_GROUP, width)
+    each, (rows, width) = ROWS_PER_GROUP // len(parts), parts[0].shape
+    whole = rows // each
+    out = np.zeros((groups, len(parts), each, width), parts[0].dtype)
+    for place, part in enumerate(parts):
+        out[:whole, place] = part[: whole * each].reshape(whole, each, width)
+        if whole < groups:
+            out[whole, place, : rows - whole * each] = part[whole * each :]
+    return out.reshape(groups, ROWS_PER_GROUP, width)

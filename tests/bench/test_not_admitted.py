@@ -10,6 +10,7 @@ NOT_ADMITTED = {
     "amk/bench/tools/ceiling.py",
     "amk/bench/calibration/micro.py",
     "amk/bench/baselines/phase_graph.py",
+    "amk/engine/device_packing.py",
     "amk/prefill/device_matrices.py",
 }
 

@@ -38,6 +38,7 @@ class HostDriver(Driver):
         names = (
             "cuMemAlloc", "cuMemcpyHtoD", "cuMemcpyDtoH", "cuMemsetD8Async", "cuStreamSynchronize", "cuStreamCreate",
             "cuCtxSetCurrent", "cuMemFreeHost", "cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync",
+            "cuMemFree",
         )  # fmt: skip
         functions: dict[str, Any] = {name: self._checked(getattr(self, f"_{name[2:].lower()}")) for name in names}
         flags = {"CUstream_flags": SimpleNamespace(CU_STREAM_NON_BLOCKING=1), "CU_MEMHOSTALLOC_DEVICEMAP": 2}
@@ -98,6 +99,9 @@ class HostDriver(Driver):
 
     def _memfreehost(self, address: int) -> None:
         del self.held[address], self.written[address]
+
+    def _memfree(self, address: int) -> None:
+        self._memfreehost(address)
 
     def _streamcreate(self, _: Any) -> int:
         return STREAM

@@ -179,6 +179,7 @@ LOADERS = {
     "bench/table/ablated.py": ["self.cubin"],
     "bench/calibration/micro.py": ["compile_cuda(text, device.arch).cubin"] * 2,
     "bench/tools/ceiling.py": ["compile_cuda(SOURCE, device.arch).cubin"],
+    "engine/device_packing.py": ["code"],
     "prefill/device_matrices.py": ["compiled.cubin"],
 }
 """Who gives code to the driver, and which. All but the first load code of their own, compiled on the spot."""

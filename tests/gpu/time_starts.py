@@ -72,6 +72,7 @@ def write(model: str, folder: Path) -> int:
 def start(kind: str, folder: Path, dtype: str, cache: Path) -> float:
     """Seconds."""
     environment = os.environ | {"AMK_CACHE": str(cache), "XDG_CACHE_HOME": str(cache)}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # as users' Pythons, which compile a module once
     command, begin = [sys.executable, "-c", KINDS[kind], str(folder), dtype], time.time()
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from amk.engine.backends.schedule_backend import ScheduleEngine
-from amk.engine.packed_weights import packed_weights
 from amk.models.row_groups import TensorSource
 from amk.planner.decode import plan
 from amk.planner.replan import formats_of
@@ -22,7 +21,7 @@ from amk.planner.settings import FAST
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.together import OWN, apart, crowded, one_packing
-from amk.weights.bfloat import F32, Bits
+from amk.weights.bfloat import F32
 from amk.weights.quantised import Quantiser
 
 if TYPE_CHECKING:
@@ -159,12 +158,10 @@ def step_prompts(engine: CudaEngine, source: TensorSource, quantise: Quantiser) 
     """A reader for an engine on a GPU, proved, compiled and packed; it uses the engine's caches and constants."""
 
     def pack(step_engine: CudaEngine) -> None:
-        (stream,) = step_engine.schedule.streams
+        from amk.engine.device_packing import pack_into, packing_kernel
 
-        def upload(first: int, weights: Bits) -> None:
-            step_engine.upload(stream.source, weights, first * stream.chunk_bytes)
-
-        scales = packed_weights(step_engine.schedule, source, upload, None, quantise)
+        kernel = packing_kernel(step_engine.schedule, source)
+        scales = pack_into(step_engine, source, quantise, kernel=kernel)
         step_engine.upload_constants({name: values for name, values in scales.items() if name not in engine.buffers})
 
     return steps_beside(engine, pack)

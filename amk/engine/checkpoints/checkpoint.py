@@ -84,15 +84,19 @@ class Checkpoint(ABC):
     def bits(self, name: str, rows: slice) -> Bits | None:
         """The asked rows of a tensor as bf16 bits, a view of the file where rows stand there in this order; None where
         the file stores another type. Rows are taken in order. AMK013 for a value that is NaN or infinite."""
-        name = self._canonical(name)
-        start, stop, _ = rows.indices(self.shapes[name][0])
-        found = self._bits(name, start, stop)
+        found = self.stored_bits(name, rows)
         if found is not None:
             flat = found.reshape(-1)
             for first in range(0, flat.size, CHUNK):
                 if int((flat[first : first + CHUNK] & NO_SIGN).max()) >= INFINITE:
                     self.tensor(name, rows)  # says which one it is
         return found
+
+    def stored_bits(self, name: str, rows: slice) -> Bits | None:
+        """As `bits`, whatever the values are."""
+        name = self._canonical(name)
+        start, stop, _ = rows.indices(self.shapes[name][0])
+        return self._bits(name, start, stop)
 
     def _bits(self, name: str, start: int, stop: int) -> Bits | None:
         """Rows [start, stop) of the tensor, contiguous, where the file stores bf16."""

@@ -51,6 +51,12 @@ class TokenizerProcess:
             "path": path_of_child, "memory_bytes": memory, "tokenizer": whole(backend, normalizer),
             "split_special": backend.encode_special_tokens,  # a setting that is not part of its text
         }  # fmt: skip
+        threading.Thread(target=self._load, daemon=True).start()
+
+    def _load(self) -> None:
+        """Let the process load its vocabulary while nobody waits for it; a request says what goes wrong."""
+        with contextlib.suppress(AmkError):
+            self.decode(())
 
     @property
     def usable(self) -> bool:
