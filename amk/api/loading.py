@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from functools import partial
 from numbers import Integral
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, get_args
 
+from amk.api.card import usable_card
 from amk.api.devices import WITHOUT_GPU, Device, Planned, chosen, planned, without_gpu
 from amk.engine.backends.backend import Backend
 from amk.engine.backends.forward import ForwardPass
@@ -22,7 +24,7 @@ from amk.engine.generation.language_model import LanguageModel
 from amk.engine.generation.speculation import GUESSES, Method, Speculating, speculating
 from amk.engine.tokenizers.open_tokenizer import open_tokenizer
 from amk.engine.tokenizers.tokenizer import Tokenizer
-from amk.prefill.reader import Prefill, prompts_of
+from amk.prefill.reader import Prefill, import_ahead, prompts_of
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.sampling import MODES, Mode
 from amk.weights.weight_format import FORMATS, FormatName
@@ -122,7 +124,10 @@ def load(
     _check_words(**words, dtype=dtype, lm_head_dtype=lm_head_dtype)
     numbers = {"draft_tokens": draft_tokens, "draft_steps": draft_steps, "draft_branches": draft_branches}
     _check_whole(max_context=max_context, batch=batch, **numbers)
+    if device in (None, "cuda"):
+        Thread(target=usable_card, daemon=True).start()  # its context, while the files are opened
     files = model if isinstance(model, Files) else open_files(model)
+    files.tokenizer.begin()
     notes = [*unheeded(files.path), *unread(files.checkpoint)]
     if device is None:
         device, gpu, about_device = chosen(gpu, schedule is not None)
@@ -289,7 +294,7 @@ def schedule_backend(
         admit(schedule)
         engine, prompts = without_gpu(schedule, checkpoint, device, quantise), None
     else:
-        engine = gpu_engine(schedule, checkpoint, quantise, progress)
+        engine = gpu_engine(schedule, checkpoint, quantise, progress, partial(import_ahead, schedule, prefill))
         prompts = prompts_of(engine, prefill) if prefill != "rows" else step_prompts(engine, checkpoint, quantise)
     if schedule.live:
         return LiveBackend(engine, prompts=prompts)

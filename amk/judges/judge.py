@@ -100,7 +100,6 @@ class Text:
         known = next(n for n in range(len(tokens), -1, -1) if tokens[:n] in self._known)
         for n in range(known, len(tokens)):
             before, found = self._known[tokens[:n]], list[tuple[Floats, Rows]]()
-            self._rounded.draw(*tokens[: n + 1])
             for one, (_, rows) in zip(self._rounded.passes, before, strict=True):
                 one.resume(rows)
                 found.append((one.feed(tokens[n]), one.cache()))

@@ -1,8 +1,9 @@
 """How far the model's own answers move where a machine rounds numbers: what a right kernel may be off by.
 
 Property: `Rounded` holds the forward pass and `PASSES` others in which every number of a vector that a matrix is
-    multiplied with, and every key and value, is off by up to `unit` of itself, each by itself and drawn anew for every
-    token. Errors grow through layers, caches and the formats of caches as they do in a kernel that rounds there.
+    multiplied with, and every key and value, is off by up to `unit` of itself. By how much is drawn for each number of
+    float32, so equal numbers are off by the same amount, as in a kernel that rounds: errors of a token that is repeated
+    add up. They grow through layers, caches and the formats of caches as they do there.
 Why that bounds a right kernel: it keeps these numbers in bf16. What is rounded to the nearest is off by at most half
     of 2^-8, one that is rounded twice (hidden states and partial sums that cross SMs) by at most all of it. So with a
     `unit` of 2^-8 what it does is one of the draws, and a mild one: `allowed` is twice the largest that was seen.
@@ -24,16 +25,18 @@ PASSES = 8
 
 
 class _Noise:
-    """Factors near 1, a function of what was named last and of how often they were asked for since."""
+    """Factors near 1, a function of the number that they are for."""
 
-    def __init__(self, unit: float) -> None:
-        self._unit = unit
-
-    def of(self, *names: int) -> None:
-        self._draw = np.random.default_rng(names)
+    def __init__(self, unit: float, number: int) -> None:
+        """number: of this function among others."""
+        self._unit, self._salt = unit, np.uint64((number + 1) * 0x9E3779B97F4A7C15 % (1 << 64))
 
     def __call__(self, values: Floats) -> Floats:
-        return np.asarray(values * (1 + self._unit * self._draw.uniform(-1, 1, values.shape)))
+        words = np.asarray(values, np.float32).view(np.uint32).astype(np.uint64) + self._salt
+        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):  # mixes as splitmix64 does
+            words = (words ^ words >> np.uint64(shift)) * np.uint64(factor)
+        drawn = (words >> np.uint64(11)).astype(np.float64) * 2.0**-52 - 1
+        return np.asarray(values * (1 + self._unit * drawn))
 
 
 class Rounded:
@@ -43,14 +46,9 @@ class Rounded:
         self, model: ModelSpec, tensors: Mapping[str, NDArray[Any]], keep: Callable[[Floats], Floats], unit: float
     ) -> None:
         self.passes = [ForwardPass(model, tensors, keep)]
-        self._noise = [_Noise(unit) for _ in range(PASSES if unit else 0)]
-        self.passes += [ForwardPass(model, tensors, _both(noise, keep), noise) for noise in self._noise]
-        self.draw()
-
-    def draw(self, *names: int) -> None:
-        """Let what follows be off by amounts that are a function of these numbers."""
-        for number, noise in enumerate(self._noise):
-            noise.of(number, *names)
+        for number in range(PASSES if unit else 0):
+            noise = _Noise(unit, number)
+            self.passes.append(ForwardPass(model, tensors, _both(noise, keep), noise))
 
 
 def allowed(answers: list[Floats], least: float) -> float:

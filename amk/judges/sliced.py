@@ -67,7 +67,6 @@ class Expected:
         """(the hidden state behind the layers, or its logits; what it may be off by). The row at the position is the
         call's."""
         at, found = min(max(position, 0), self._context - 1), list[Floats]()
-        self._rounded.draw(at, number % (1 << 32))
         for one, rows in zip(self._rounded.passes, self._rows, strict=True):
             one.resume([_both(layer[:at]) for layer in rows])
             stream = one.through(hidden_state(self._hidden, number).astype(np.float64))

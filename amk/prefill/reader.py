@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import warnings
 from collections.abc import Callable, Sequence
@@ -148,6 +149,17 @@ class TorchPrompts:
 
 def _is_read(name: str) -> bool:
     return name in (*BUFFERS, "norm_shift", "q_norm", "k_norm") or name.endswith("_bias")
+
+
+def import_ahead(schedule: Schedule, choice: Prefill) -> None:
+    """Begin to import torch if it will read prompts: it takes as long as weights on their way to a GPU."""
+    if choice in ("auto", "torch") and why_not(schedule) is None:
+        Thread(target=_imported, daemon=True).start()
+
+
+def _imported() -> None:
+    with contextlib.suppress(Exception):  # told where the first prompt is read
+        importlib.import_module("torch")
 
 
 def prompts_of(engine: CudaEngine, choice: Prefill) -> TorchPrompts | None:

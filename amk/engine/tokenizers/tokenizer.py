@@ -24,7 +24,7 @@ LONGEST_CHARACTER = 4
 class Tokenizer:
     """`prefix` is put before a plain prompt (the BOS of a GGUF file; a tokenizer.json does it by itself).
 
-    Text and tokens are turned into each other in a process with limits, which starts when it is first needed.
+    A process with limits turns text into tokens and back. It starts when it is first needed, or by `begin`.
     """
 
     backend: Backend
@@ -40,6 +40,10 @@ class Tokenizer:
     @cached_property
     def process(self) -> TokenizerProcess:
         return TokenizerProcess(self.backend, self.path, normalizer=self.normalizer)
+
+    def begin(self) -> None:
+        """Start that process, if it is not there: it loads the vocabulary while nobody waits for it."""
+        _ = self.process
 
     def encode(self, text: str) -> list[int]:
         """Tokens of a plain prompt, with the BOS token if the model wants one."""

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,7 @@ class TokenizerProcess:
         """normalizer: as a tokenizer.json has it, if `backend` is without."""
         self._path, self._seconds, self._failed, self._one = path, seconds, "", threading.Lock()
         self._number = 0
+        self._first: Callable[[], dict[str, Any]] | None = lambda: _described(backend, memory, normalizer)
         # -I and -S: neither the user's environment nor site packages decide what the child imports.
         command = [sys.executable, "-I", "-S", str(Path(tokenizer_child.__file__))]
         self._popen = subprocess.Popen(
@@ -46,11 +47,6 @@ class TokenizerProcess:
             env={"TOKENIZERS_PARALLELISM": "false"}, process_group=0,  # Ctrl-C is for this process alone
         )  # fmt: skip
         weakref.finalize(self, _end, self._popen)
-        path_of_child = [*standard_library(), *package_directories("tokenizers")]
-        self._first: dict[str, Any] | None = {
-            "path": path_of_child, "memory_bytes": memory, "tokenizer": whole(backend, normalizer),
-            "split_special": backend.encode_special_tokens,  # a setting that is not part of its text
-        }  # fmt: skip
         threading.Thread(target=self._load, daemon=True).start()
 
     def _load(self) -> None:
@@ -115,7 +111,7 @@ class TokenizerProcess:
         mine = b"%d " % self._number
         try:
             if self._first is not None:
-                self._popen.stdin.write(json.dumps(self._first).encode() + b"\n")
+                self._popen.stdin.write(json.dumps(self._first()).encode() + b"\n")
             self._first = None
             self._popen.stdin.write(mine + json.dumps(request).encode() + b"\n")
             self._popen.stdin.flush()
@@ -128,6 +124,15 @@ class TokenizerProcess:
 
     def _refused(self, reason: str) -> AmkError:
         return unsupported(self._path, f"the tokenizer of this model cannot be used: {reason}")
+
+
+def _described(backend: Backend, memory: int, normalizer: Any) -> dict[str, Any]:
+    """What the process is told first."""
+    return {
+        "path": [*standard_library(), *package_directories("tokenizers")], "memory_bytes": memory,
+        "tokenizer": whole(backend, normalizer),
+        "split_special": backend.encode_special_tokens,  # a setting that is not part of its text
+    }  # fmt: skip
 
 
 def whole(backend: Backend, normalizer: Any) -> str:
