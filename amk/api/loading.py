@@ -24,7 +24,7 @@ from amk.engine.generation.language_model import LanguageModel
 from amk.engine.generation.speculation import GUESSES, Method, Speculating, speculating
 from amk.engine.tokenizers.open_tokenizer import open_tokenizer
 from amk.engine.tokenizers.tokenizer import Tokenizer
-from amk.prefill.reader import Prefill, import_ahead, prompts_of
+from amk.prefill.reader import Prefill, prompts_of
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.sampling import MODES, Mode
 from amk.weights.weight_format import FORMATS, FormatName
@@ -294,7 +294,7 @@ def schedule_backend(
         admit(schedule)
         engine, prompts = without_gpu(schedule, checkpoint, device, quantise), None
     else:
-        engine = gpu_engine(schedule, checkpoint, quantise, progress, partial(import_ahead, schedule, prefill))
+        engine = gpu_engine(schedule, checkpoint, quantise, progress)
         prompts = prompts_of(engine, prefill) if prefill != "rows" else step_prompts(engine, checkpoint, quantise)
     if schedule.live:
         return LiveBackend(engine, prompts=prompts)

@@ -120,13 +120,12 @@ def gpu_engine(
     checkpoint: TensorSource,
     quantise: Quantiser,
     progress: Progress | None = None,
-    meanwhile: Callable[[], object] = lambda: None,
     **options: Any,
 ) -> CudaEngine:
     """The schedule on the GPU with the weights of `checkpoint`, at position 0; it is verified here.
 
     quantise: as in `load`; no default, because results can be compared only under one choice of codes.
-    meanwhile: called before the weights go to the GPU. options: those of `CudaEngine`.
+    options: those of `CudaEngine`.
     """
     # Imported here: the interpreter works where the driver's Python package does not.
     from amk.engine.admission.admission import started
@@ -137,7 +136,6 @@ def gpu_engine(
     with ThreadPoolExecutor(1) as pool:
         kernel = pool.submit(packing_kernel, schedule, checkpoint)  # while the schedule is proved
         engine = CudaEngine(started(schedule), **{"device": Device.open()} | options)
-        meanwhile()
         engine.upload_constants(constants(schedule, checkpoint))
         engine.upload_constants(pack_into(engine, checkpoint, quantise, progress, kernel.result()))
     engine.reset()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from threading import Thread
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from amk.report.diagnostic import AmkError, Diagnostic, Exit
@@ -28,6 +27,8 @@ kernel from 4 tokens of llama3-8b in bf16 and from 6 in int4."""
 BUFFERS = ("embedding", "norm", "rope", "k_cache", "v_cache")
 """Buffers that a schedule must have under these names."""
 MOST_HEAD_DIM = 256
+PAUSE = 0.25
+"""Seconds."""
 Result = TypeVar("Result")
 
 
@@ -46,7 +47,8 @@ class Behind:
 
 
 class TorchPrompts:
-    """Reads prompts into the cache of an engine. Torch is imported and prepared in a thread, as that takes seconds.
+    """Reads prompts into the cache of an engine. Torch is imported and prepared in a thread, as that takes seconds:
+    when the first prompt needs it, or PAUSE after the engine is there, so that a short prompt is answered before.
 
     least: tokens from which on it does. forced: an error where torch cannot, instead of leaving it to the kernel.
     """
@@ -56,8 +58,17 @@ class TorchPrompts:
         self._engine = engine
         self._forward: PromptForward | None = None
         self._failed: Exception | None = None
+        self._demand, self._is_freed = Event(), False
         self._preparing = Thread(target=self._prepare, daemon=True)
         self._preparing.start()
+
+    def free(self) -> None:
+        """Let go of the engine, which is freed next: what is being prepared reads its weights."""
+        self._is_freed = True
+        self._demand.set()
+        self._preparing.join()
+        self._forward = None
+        vars(self).pop("_graphs", None)
 
     def read(self, tokens: Sequence[int], start: int, sequence: int = 0) -> bool:
         """Append tokens at `start` to the cache of a sequence; False where the kernel has to, as they are few.
@@ -93,6 +104,7 @@ class TorchPrompts:
 
     def _by_torch(self, work: Callable[[PromptForward], Result]) -> Result | None:
         """What comes of the work on the engine's stream; None where torch cannot do it."""
+        self._demand.set()
         self._preparing.join()
         if self._forward is not None:
             import torch
@@ -120,6 +132,9 @@ class TorchPrompts:
         self._engine.stream.synchronise()
 
     def _prepare(self) -> None:
+        self._demand.wait(PAUSE)
+        if self._is_freed:
+            return
         try:
             self._forward = self._start()
         except Exception as error:  # noqa: BLE001  told where the first prompt is read
@@ -149,17 +164,6 @@ class TorchPrompts:
 
 def _is_read(name: str) -> bool:
     return name in (*BUFFERS, "norm_shift", "q_norm", "k_norm") or name.endswith("_bias")
-
-
-def import_ahead(schedule: Schedule, choice: Prefill) -> None:
-    """Begin to import torch if it will read prompts: it takes as long as weights on their way to a GPU."""
-    if choice in ("auto", "torch") and why_not(schedule) is None:
-        Thread(target=_imported, daemon=True).start()
-
-
-def _imported() -> None:
-    with contextlib.suppress(Exception):  # told where the first prompt is read
-        importlib.import_module("torch")
 
 
 def prompts_of(engine: CudaEngine, choice: Prefill) -> TorchPrompts | None:

@@ -125,22 +125,22 @@ def packed(
     buffer = DeviceBuffer(device, size)
     engine: Any = SimpleNamespace(schedule=schedule, device=device, buffers={stream.source: buffer})
     engine.upload = lambda name, data, offset: engine.buffers[name].upload(np.ascontiguousarray(data), offset)
-    told: list[tuple[int, int]] = []
-    assert not pack_into(engine, source, nearest, lambda *how_far: told.append(how_far), kernel)
+    steps: list[tuple[int, int]] = []
+    assert not pack_into(engine, source, nearest, lambda *how_far: steps.append(how_far), kernel)
     assert len(driver.held) == 1, "what it took beside the weights is given back"
-    return driver.held[buffer.address].view(np.uint16).reshape(-1, stream.chunk_bytes // 2), emulated, told
+    return driver.held[buffer.address].view(np.uint16).reshape(-1, stream.chunk_bytes // 2), emulated, steps
 
 
 @pytest.mark.parametrize("name", PLANS)
 def test_all_bytes_are_those_of_the_cpu(name: str, ptx: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, settings = PLANS[name]
     schedule, source = tiny_plan(model, **settings), Stored(model)
-    found, emulated, told = packed(monkeypatch, schedule, source, ptx)
+    found, emulated, steps = packed(monkeypatch, schedule, source, ptx)
     expected = packed_array(schedule, RandomTensors(model))
     np.testing.assert_array_equal(found[: len(expected)], expected)
     assert np.all(found[len(expected) :].view(np.uint8) == FRESH)
     assert emulated.launches > len({key[:2] for key in source_matrices(schedule)}), "matrices come in several blocks"
-    assert told[-1] == (expected.nbytes, expected.nbytes) and told == sorted(told)
+    assert steps[-1] == (expected.nbytes, expected.nbytes) and steps == sorted(steps)
 
 
 def source_matrices(schedule: Schedule) -> list[tuple[str, int, int]]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import time
 import warnings
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
@@ -111,6 +113,34 @@ def test_an_error_of_torch_is_the_device_s_where_that_answers_no_more(
     if broken:
         assert raised.value.exit_code is Exit.INTERNAL
         assert isinstance(raised.value.__context__, torch.AcceleratorError), "what torch said is told as well"
+
+
+def test_nothing_is_prepared_for_an_engine_that_is_freed(schedule: Schedule, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither behind its end, nor while its memory goes."""
+    begun, ended = Event(), list[str]()
+
+    def start(_: Any) -> Any:
+        begun.set()
+        time.sleep(0.2)
+        ended.append("prepared")
+        return SimpleNamespace()
+
+    monkeypatch.setattr(reader.TorchPrompts, "_start", start)
+    monkeypatch.setattr(reader, "PAUSE", 60)
+    early, late = reader.TorchPrompts(engine(schedule)), reader.TorchPrompts(engine(schedule))
+    early.free()
+    assert not early._preparing.is_alive() and not begun.is_set()
+    late._demand.set()
+    assert begun.wait(10)
+    late.free()
+    assert ended == ["prepared"] and not late.read(LONG, 0)
+
+
+def test_a_pause_is_not_waited_for(schedule: Schedule, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader.TorchPrompts, "_start", lambda _: 1 / 0)
+    monkeypatch.setattr(reader, "PAUSE", 60)
+    with pytest.warns(RuntimeWarning, match="as torch cannot"):
+        assert not reader.TorchPrompts(engine(schedule)).read(LONG, 0)
 
 
 def test_few_tokens_are_left_to_the_kernel(schedule: Schedule, monkeypatch: pytest.MonkeyPatch) -> None:

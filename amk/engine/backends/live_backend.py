@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from amk.engine.backends.backend import Writer
 from amk.engine.backends.choice import choose
 from amk.engine.backends.room import Token, check_room, token_numbers
-from amk.engine.backends.schedule_backend import PromptReader, ScheduleTexts
+from amk.engine.backends.schedule_backend import OwnMemory, PromptReader, ScheduleTexts
 from amk.engine.backends.seats import PATIENCE_S, Ask, Seat, Seats
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.sampling import GREEDY, Sampling, serves
@@ -100,6 +100,8 @@ class LiveBackend(ScheduleTexts, Seats[_Ask]):
     def free(self) -> None:
         with self._turn:
             self._idle()
+            if isinstance(self.prompts, OwnMemory):
+                self.prompts.free()
             self.engine.free()
 
     def _answer_text(
