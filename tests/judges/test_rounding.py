@@ -19,7 +19,7 @@ from amk.judges.emulated_run import EmulatedKernel
 from amk.judges.forward import Floats, ForwardPass, Rows, as_it_is
 from amk.judges.judge import DEVICE_TOLERANCE, Text, _forms, judged, requests
 from amk.judges.request import Request, Shown
-from amk.judges.rounding import PASSES, Rounded, allowed
+from amk.judges.rounding import PASSES, Rounded, _Noise, allowed
 from amk.judges.weights import E4M3, RandomWeights, kept_in_fp8
 from amk.lowering.compile import compile_ptx
 from amk.lowering.emit import emit
@@ -53,6 +53,28 @@ def test_kernels_of_deep_models_are_not_refuted(name: str) -> None:
     for request, order in islice(requests(schedule), cases(2, 5)):
         ruling = judged(schedule, request, order, kernel, DEVICE_TOLERANCE)
         assert ruling.status == "not refuted", (request, ruling)
+
+
+@pytest.mark.turns(16)
+def test_errors_of_a_token_that_is_repeated_add_up() -> None:
+    """Its vectors are rounded in the same way each time, here in sixteen rows that read it again and again."""
+    document = base("sixteen rows") | {"accepts": True}
+    document["model"] = document["model"] | {"tied_embeddings": True}
+    schedule = schedule_of(document)
+    request, order = next((request, order) for request, order in requests(schedule) if len(request.ends) == 4)
+    assert len(set(request.guesses)) == 2, "guesses repeat one token"
+    ruling = judged(schedule, request, order, EmulatedKernel(printed), DEVICE_TOLERANCE)
+    assert ruling.status == "not refuted", ruling
+
+
+def test_equal_numbers_are_off_by_equal_amounts() -> None:
+    noise, other = _Noise(2.0**-8, 0), _Noise(2.0**-8, 1)
+    numbers = np.random.default_rng(1).standard_normal(10_000)
+    off = noise(numbers) / numbers - 1
+    assert (noise(numbers[::-1]) == noise(numbers)[::-1]).all() and (noise(numbers) != other(numbers)).mean() > 0.99
+    assert np.abs(off).max() <= 2.0**-8 * (1 + 1e-9) and abs(off.mean()) < 2.0**-8 / 30
+    assert abs(off.std() - 2.0**-8 / np.sqrt(3)) < 2.0**-8 / 50, "drawn evenly"
+    assert (noise(np.zeros(3)) == 0).all()
 
 
 def _off_by(share: float, text: Text) -> Callable[..., Shown]:
