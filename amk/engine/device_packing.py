@@ -87,10 +87,10 @@ def is_stored(schedule: Schedule, source: StoredSource) -> bool:
     )
 
 
-def blocks_of(schedule: Schedule, name: MatrixName, block_bytes: int = BLOCK_BYTES) -> Iterator[range]:
-    """The row groups of a matrix, in runs whose rows take at most `block_bytes`, or one group."""
+def blocks_of(schedule: Schedule, name: MatrixName) -> Iterator[range]:
+    """The row groups of a matrix, in runs whose rows take at most BLOCK_BYTES, or one group."""
     shape = matrix(schedule.model, name)
-    each = max(1, block_bytes // (2 * ROWS_PER_GROUP * shape.k))
+    each = max(1, BLOCK_BYTES // (2 * ROWS_PER_GROUP * shape.k))
     for first in range(0, shape.groups, each):
         yield range(first, min(first + each, shape.groups))
 

@@ -20,7 +20,7 @@ from amk.emulator.ptx.program import assemble
 from amk.engine import device_packing
 from amk.engine.checkpoints.checkpoint import Checkpoint
 from amk.engine.checkpoints.open_checkpoint import open_checkpoint
-from amk.engine.device_packing import ARGUMENT, KERNEL, SOURCE, WARPS, blocks_of, is_stored, pack_into, packing_kernel
+from amk.engine.device_packing import ARGUMENT, KERNEL, SOURCE, WARPS, is_stored, pack_into, packing_kernel
 from amk.interpreter.packing import packed_array
 from amk.lowering.compile import ARCHITECTURES, compile_ptx
 from amk.lowering.device_memory import DeviceBuffer
@@ -46,6 +46,8 @@ PLANS: dict[str, tuple[ModelSpec, dict[str, Any]]] = {
     "columns divided": (tiny_model(hidden=256, ffn=512), {"workers": 8, "rows": 4, "k_splits": 2}),
     "without output head": (tiny_model(), {"rows": 4, "headless": True}),
 }
+NO_NUMBERS = ((0x7F80, 3), (0xFF80, 2), (0x7FC1, 3), (0xFF81, 2), (0x7FFF, 2), (0xFFFF, 3))
+"""Bits, and the column where they stand: the lower or upper half of a word."""
 
 
 class Stored(RandomTensors):
@@ -119,7 +121,7 @@ def packed(
     patch.setattr(device_packing, "Module", emulated.module)
     patch.setattr(device_packing, "Enqueue", emulated.enqueue)
     kernel = b"" if packing_kernel(schedule, source) is not None else None
-    patch.setattr(device_packing, "blocks_of", lambda schedule, name: blocks_of(schedule, name, block_bytes))
+    patch.setattr(device_packing, "BLOCK_BYTES", block_bytes)
     (stream,) = schedule.streams
     size = next(buffer.bytes for buffer in schedule.buffers if buffer.name == stream.source)
     buffer = DeviceBuffer(device, size)
@@ -175,18 +177,21 @@ def test_a_checkpoint_in_bf16(tmp_path: Path, ptx: str, monkeypatch: pytest.Monk
     assert emulated.launches
 
 
-@pytest.mark.parametrize("bits", [0x7F80, 0xFF80, 0x7FC1, 0xFF81])
-def test_what_is_no_number_is_named(bits: int, tmp_path: Path, ptx: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("value", NO_NUMBERS)
+def test_what_is_no_number_is_named(
+    found: tuple[int, int], tmp_path: Path, ptx: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = checkpoint(tmp_path / "tiny")
     file = tmp_path / "tiny" / "model.safetensors"
     data = bytearray(file.read_bytes())
     row = source.bits("l1.w_up", slice(5, 6))
     assert row is not None
     at = data.index(row.tobytes())
-    data[at + 6 : at + 8] = int(bits).to_bytes(2, "little")
+    bits, column = value
+    data[at + 2 * column : at + 2 * column + 2] = bits.to_bytes(2, "little")
     file.write_bytes(data)
     changed = open_checkpoint(tmp_path / "tiny")
-    with pytest.raises(AmkError, match=r"w_up\[5, 3\]") as raised:
+    with pytest.raises(AmkError, match=rf"w_up\[5, {column}\]") as raised:
         packed(monkeypatch, tiny_plan(changed.spec), changed, ptx)
     assert raised.value.diagnostics[0].code == "AMK013"
 
@@ -199,7 +204,7 @@ def test_others_are_put_in_order_by_the_cpu(tmp_path: Path, ptx: str, monkeypatc
     found, emulated, _ = packed(monkeypatch, plain, floats, ptx)
     np.testing.assert_array_equal(found[: len(found)], packed_array(plain, floats))
     assert not emulated.launches
-    full, emulated, _ = packed(monkeypatch, plain, stored, ptx, free=device_packing.BLOCK_BYTES)
+    full, emulated, _ = packed(monkeypatch, plain, stored, ptx, free=4 * 4096)
     np.testing.assert_array_equal(full, found)
     assert not emulated.launches, "no memory is left for a block"
 

@@ -80,6 +80,7 @@ def test_every_header_and_op_is_edited() -> None:
         "amk/ablation.cuh": "constants that are false in every kernel of the product",
         "amk/ops/refill.cuh": "calls the ring, which is edited, and does nothing else",
         "amk/ops/select_draw.cuh": "calls select and does nothing else",
+        "amk/pack.cuh": "of another kernel: `of_rows`",
         "amk/unpack.cuh": "of another kernel: `of_rows`",
     }
     root = Path(str(resources.files("amk.lowering"))) / "cuda"
@@ -94,11 +95,12 @@ def test_every_header_and_op_is_edited() -> None:
     assert run == set(OPS)
 
 
-def test_the_kernel_that_unpacks_is_edited() -> None:
+def test_the_kernels_that_pack_and_unpack_are_edited() -> None:
     pytest.importorskip("torch")
-    from tests.lowering.edits.of_rows import UNPACK, of_unpack
+    from tests.lowering.edits.of_rows import PACK, UNPACK, of_kernel
 
-    assert {edit.file for _, edit in of_unpack()} == {UNPACK}
+    for name, header in (("pack", PACK), ("unpack", UNPACK)):
+        assert {edit.file for _, edit in of_kernel(name)} == {header}
 
 
 def test_codes_are_edited_with_one_sequence_with_few_and_with_many() -> None:

@@ -1,4 +1,5 @@
-"""The recorded run of edits to device code that only steps of several rows reach, and to the kernel that unpacks.
+"""The recorded run of edits to device code that only steps of several rows reach, and to the kernels that pack and
+unpack.
 
     python -m tests.lowering.edits.of_rows --seconds 1200
 
@@ -13,25 +14,35 @@ import json
 import os
 import platform
 import re
+import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import pytest
+
 from amk.bench.tools.provenance import commit
+from amk.engine import device_packing
 from amk.lowering import headers
 from amk.prefill.device_matrices import source_of
 from amk.weights.codes import CODES
+from tests.engine.test_device_packing import (
+    NO_NUMBERS,
+    PLANS,
+    test_all_bytes_are_those_of_the_cpu,
+    test_what_is_no_number_is_named,
+)
 from tests.lowering.edits import judge, rules
 from tests.lowering.edits.rules import Edit
 from tests.prefill.rows import PACKED
 from tests.prefill.test_unpack import test_chunks_become_the_rows_that_they_stand_for
 
 RECORD = Path("tests/records/proof/lowering-edits-rows.json")
-UNPACK = "amk/unpack.cuh"
-SOURCE = source_of(CODES)
+PACK, UNPACK = "amk/pack.cuh", "amk/unpack.cuh"
 FUNCTIONS = (" rope_append_rows(C& c", " best_slot(const", " select_rows(C& c", " select(C& c")
 """Of headers with more than that, what steps of several rows run."""
 LINES = {
@@ -63,24 +74,46 @@ def of_rows() -> list[Case]:
     return found
 
 
-def of_unpack() -> list[Case]:
-    """Edits of the kernel that unpacks."""
-    return [(("unpack",), edit) for edit in rules.edits({UNPACK: headers.closure(SOURCE)[UNPACK]})]
+def _unpacks(ptx: str) -> None:
+    for name in PACKED:
+        test_chunks_become_the_rows_that_they_stand_for(name, ptx)
 
 
-def unpacked(edit: Edit) -> str:
-    """What becomes of an edit of the kernel that unpacks."""
-    files = headers.closure(SOURCE)
-    original = judge.built(SOURCE, files, "sm_90a")
-    ptx = judge.built(SOURCE, files | {UNPACK: edit.of(files[UNPACK])}, "sm_90a")
+def _packs(ptx: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        for name in PLANS:
+            test_all_bytes_are_those_of_the_cpu(name, ptx, patch)
+        for found in NO_NUMBERS:
+            with tempfile.TemporaryDirectory() as folder:
+                test_what_is_no_number_is_named(found, Path(folder), ptx, patch)
+
+
+KERNELS: dict[str, tuple[str, str, Callable[[str], None]]] = {
+    "pack": (device_packing.SOURCE, PACK, _packs),
+    "unpack": (source_of(CODES), UNPACK, _unpacks),
+}
+"""Source, the header that is edited, and what runs the PTX in the emulator and fails where it is wrong."""
+
+
+def of_kernel(name: str) -> list[Case]:
+    """Edits of the kernel that packs or unpacks."""
+    source, header, _ = KERNELS[name]
+    return [((name,), edit) for edit in rules.edits({header: headers.closure(source)[header]})]
+
+
+def ran(name: str, edit: Edit) -> str:
+    """What becomes of an edit of that kernel."""
+    source, header, run = KERNELS[name]
+    files = headers.closure(source)
+    original = judge.built(source, files, "sm_90a")
+    ptx = judge.built(source, files | {header: edit.of(files[header])}, "sm_90a")
     if ptx is None:
         return "does not compile"
     if ptx == original:
         return "equal PTX"
     try:
-        for name in PACKED:
-            test_chunks_become_the_rows_that_they_stand_for(name, ptx)
-    except Exception as error:  # noqa: BLE001  a fault, other numbers, PTX that cannot be read
+        run(ptx)
+    except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001  a fault, other bytes, PTX that cannot be read
         return f"emulator: {type(error).__name__}"
     return "survived"
 
@@ -90,11 +123,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=600.0)
     limit = time.monotonic() + parser.parse_args().seconds
     known: dict[str, Any] = json.loads(RECORD.read_text())["edits"] if RECORD.exists() else {}
-    chosen = [*of_unpack(), *Random(4).sample(found := of_rows(), len(found))]
+    chosen = [*of_kernel("pack"), *of_kernel("unpack"), *Random(4).sample(found := of_rows(), len(found))]
     for names, edit in chosen:
         if edit.name in known or time.monotonic() > limit:
             continue
-        verdict = unpacked(edit) if names == ("unpack",) else judge.judge(("rows", *names), edit)[1]
+        verdict = ran(names[0], edit) if names[0] in KERNELS else judge.judge(("rows", *names), edit)[1]
         known[edit.name] = {"kind": edit.kind, "new": edit.new, "verdict": verdict}
     counts = Counter(one["verdict"] for one in known.values())
     record = {
