@@ -179,7 +179,7 @@ def test_a_checkpoint_in_bf16(tmp_path: Path, ptx: str, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("value", NO_NUMBERS)
 def test_what_is_no_number_is_named(
-    found: tuple[int, int], tmp_path: Path, ptx: str, monkeypatch: pytest.MonkeyPatch
+    value: tuple[int, int], tmp_path: Path, ptx: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = checkpoint(tmp_path / "tiny")
     file = tmp_path / "tiny" / "model.safetensors"
