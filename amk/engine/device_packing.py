@@ -34,12 +34,10 @@ extern "C" __global__ void __launch_bounds__(256) {KERNEL}(const __grid_constant
 WARPS = 8
 """Of a block: pieces that it makes."""
 ARGUMENT = np.dtype(
-    [(name, np.uint64) for name in ("rows", "places", "chunks", "infinite", "stride")]
+    [(name, np.uint64) for name in ("rows", "places", "chunks", "infinite")]
     + [(name, np.uint32) for name in ("count", "across", "columns", "length", "k", "parts")]
 )
-"""`amk::pack::Rows`, padded to a multiple of its alignment."""
-VALUES = 8
-"""Of a row, that the kernel reads at once."""
+"""`amk::pack::Rows`."""
 BLOCK_BYTES = 64 << 20
 """Of rows that the GPU holds beside the packed weights."""
 _IN_ORDER = 0
@@ -77,7 +75,7 @@ def pack_into(
 
 
 def is_stored(schedule: Schedule, source: StoredSource) -> bool:
-    """Whether all matrices of the only stream stay bf16, and are stored so."""
+    """Whether all matrices of the only stream stay bf16 in chunks without padding, and are stored so."""
     (stream,) = schedule.streams
     matrices = {(name, layer) for name, layer, _ in stream_layout(schedule, stream).packed}
     return all(
@@ -101,7 +99,7 @@ def argument(schedule: Schedule, name: MatrixName, layer: int, length: int, **ad
     (stream,) = schedule.streams
     shape, chunk, product = matrix(schedule.model, name), stream.chunk(name, layer), schedule.model.graph.products[name]
     values = addresses | {
-        "stride": stream.piece_bytes, "across": shape.k_chunks(chunk.columns), "columns": chunk.columns,
+        "across": shape.k_chunks(chunk.columns), "columns": chunk.columns,
         "length": length, "k": shape.k, "parts": len(product.rows) if product.in_turn else 1,
     }  # fmt: skip
     block = np.zeros((), ARGUMENT)

@@ -1,7 +1,7 @@
 // Rows in bf16 as a file stores them -> the pieces of chunks that a stream reads: unpack.cuh the other way round.
 //
-// A piece is eight rows of some columns, in tiles of 512 bytes, of which lane 4 * row + q holds 16; columns and rows
-// that the matrix does not have are zero. A warp makes one piece; nothing is shared and nothing waits.
+// A piece is eight rows of some columns, in tiles of 512 bytes, of which lane 4 * row + q holds 16; rows that the matrix
+// does not have are zero. A warp makes one piece; nothing is shared and nothing waits.
 #pragma once
 
 namespace amk {
@@ -15,15 +15,14 @@ using u64 = unsigned long long;
 // Tiles that a warp loads before it stores the first.
 inline constexpr u32 kTogether = 4;
 
-// Of a run of row groups. rows: [length, k], k a multiple of 8, the rows of one tensor behind those of the other.
+// Of a run of row groups. rows: [length, k], k a multiple of `columns`, the rows of one tensor behind those of the other.
 // places: `count`, of the pieces in `chunks`, row group by row group, -1 for one that no worker has. chunks: pieces of
-// `stride` bytes, a multiple of 16. infinite: becomes 1 where a value is infinite or no number.
+// 16 * columns bytes. infinite: becomes 1 where a value is infinite or no number.
 struct Rows {
   const u16* rows;
   const int* places;
   u8* chunks;
   u32* infinite;
-  u64 stride;
   u32 count, across, columns, length, k, parts;
 };
 
@@ -36,7 +35,7 @@ __device__ __forceinline__ u32 row_of(const Rows& m, u32 packed) {
 
 // Eight values of a row from `column` on.
 __device__ __forceinline__ uint4 load(const Rows& m, u32 row, u32 column) {
-  if (row >= m.length || column >= m.k) return uint4{0, 0, 0, 0};
+  if (row >= m.length) return uint4{0, 0, 0, 0};
   return *reinterpret_cast<const uint4*>(m.rows + static_cast<u64>(row) * m.k + column);
 }
 
@@ -49,7 +48,7 @@ __device__ __forceinline__ void pack(const Rows& m) {
   const u32 warp = (blockIdx.x * blockDim.x + threadIdx.x) / 32, lane = threadIdx.x % 32;
   if (warp >= m.count || m.places[warp] < 0) return;
   const u32 row = row_of(m, warp / m.across * 8 + lane / 4);
-  u8* piece = m.chunks + static_cast<u64>(m.places[warp]) * m.stride;
+  u8* piece = m.chunks + static_cast<u64>(m.places[warp]) * m.columns * 16;
   const u32 tiles = m.columns / 32, base = warp % m.across * m.columns;
   bool bad = false;
   for (u32 first = 0; first < tiles; first += kTogether) {
@@ -65,8 +64,6 @@ __device__ __forceinline__ void pack(const Rows& m) {
       *reinterpret_cast<uint4*>(piece + 512 * (first + i) + 16 * lane) = v;
     }
   }
-  for (u64 at = 512 * tiles + 16 * lane; at < m.stride; at += 512)
-    *reinterpret_cast<uint4*>(piece + at) = uint4{0, 0, 0, 0};
   if (bad) atomicOr(m.infinite, 1u);
 }
 
