@@ -15,7 +15,7 @@ import numpy as np
 from amk.engine.backends.cuda_engine import CudaEngine
 from amk.engine.packed_weights import Progress, packed_weights
 from amk.lowering import refusal
-from amk.lowering.compile import compile_cuda
+from amk.lowering.compile import ARCHITECTURES, compile_cuda
 from amk.lowering.device_memory import DeviceBuffer
 from amk.lowering.launch import Enqueue, Module
 from amk.models.matrices import ROWS_PER_GROUP, MatrixName, matrix
@@ -44,10 +44,11 @@ _IN_ORDER = 0
 """The stream whose work follows copies, and which copies follow."""
 
 
-def packing_kernel(schedule: Schedule, source: TensorSource) -> bytes | None:
-    """The code that puts the weights of a source in order on a GPU; None where the CPU does that."""
-    if isinstance(source, StoredSource) and is_stored(schedule, source):
-        return compile_cuda(SOURCE, schedule.target.arch).cubin
+def packing_kernel(arch: str, schedule: Schedule, source: TensorSource) -> bytes | None:
+    """The code that puts the weights of a source in order on a GPU; None where the CPU does that. arch: of that GPU,
+    which may be another than the target's."""
+    if arch in ARCHITECTURES and isinstance(source, StoredSource) and is_stored(schedule, source):
+        return compile_cuda(SOURCE, arch).cubin
     return None
 
 

@@ -133,9 +133,9 @@ def gpu_engine(
     from amk.engine.device_packing import pack_into, packing_kernel
     from amk.lowering.launch import Device
 
+    engine = CudaEngine(started(schedule), **{"device": Device.open()} | options)
     with ThreadPoolExecutor(1) as pool:
-        kernel = pool.submit(packing_kernel, schedule, checkpoint)  # while the schedule is proved
-        engine = CudaEngine(started(schedule), **{"device": Device.open()} | options)
+        kernel = pool.submit(packing_kernel, engine.device.arch, schedule, checkpoint)  # while constants are copied
         engine.upload_constants(constants(schedule, checkpoint))
         engine.upload_constants(pack_into(engine, checkpoint, quantise, progress, kernel.result()))
     engine.reset()

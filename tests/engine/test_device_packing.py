@@ -120,7 +120,7 @@ def packed(
     patch.setattr(type(device), "free_bytes", lambda _: free)
     patch.setattr(device_packing, "Module", emulated.module)
     patch.setattr(device_packing, "Enqueue", emulated.enqueue)
-    kernel = b"" if packing_kernel(schedule, source) is not None else None
+    kernel = b"" if packing_kernel(device.arch, schedule, source) is not None else None
     patch.setattr(device_packing, "BLOCK_BYTES", block_bytes)
     (stream,) = schedule.streams
     size = next(buffer.bytes for buffer in schedule.buffers if buffer.name == stream.source)
@@ -207,6 +207,8 @@ def test_others_are_put_in_order_by_the_cpu(tmp_path: Path, ptx: str, monkeypatc
     full, emulated, _ = packed(monkeypatch, plain, stored, ptx, free=4 * 4096)
     np.testing.assert_array_equal(full, found)
     assert not emulated.launches, "no memory is left for a block"
+    assert packing_kernel("sm_75", plain, stored) is None, "a GPU that nothing is compiled for"
+    assert packing_kernel("sm_80", plain, stored) != packing_kernel("sm_90a", plain, stored), "the GPU's own"
 
 
 def test_the_argument_is_what_the_kernel_reads() -> None:

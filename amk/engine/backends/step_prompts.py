@@ -160,7 +160,7 @@ def step_prompts(engine: CudaEngine, source: TensorSource, quantise: Quantiser) 
     def pack(step_engine: CudaEngine) -> None:
         from amk.engine.device_packing import pack_into, packing_kernel
 
-        kernel = packing_kernel(step_engine.schedule, source)
+        kernel = packing_kernel(step_engine.device.arch, step_engine.schedule, source)
         scales = pack_into(step_engine, source, quantise, kernel=kernel)
         step_engine.upload_constants({name: values for name, values in scales.items() if name not in engine.buffers})
 
