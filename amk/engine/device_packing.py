@@ -117,7 +117,7 @@ def _pack_stored(engine: CudaEngine, source: StoredSource, code: bytes, progress
     most = max(matrix(schedule.model, name).k for name, _ in places) * 2 * ROWS_PER_GROUP
     rows = DeviceBuffer(device, max(BLOCK_BYTES, most))
     where = DeviceBuffer(device, max(each.nbytes for each in places.values()))
-    infinite = DeviceBuffer.of(device, np.zeros(1, np.uint32))
+    infinite = DeviceBuffer.of(device, np.zeros(where.nbytes // 4, np.uint32))
     with rows, where, infinite, Module(device, code) as module:
         kernel = module.kernel(KERNEL)
         for (name, layer), pieces in places.items():
@@ -134,7 +134,7 @@ def _pack_stored(engine: CudaEngine, source: StoredSource, code: bytes, progress
                 done += len(mine) * stream.piece_bytes
                 if progress:
                     progress(done, total)
-        if infinite.download(np.uint32, 1)[0]:
+        if infinite.download(np.uint32, infinite.nbytes // 4).any():
             raise _named(schedule, source)
 
 

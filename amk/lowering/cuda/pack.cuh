@@ -17,7 +17,7 @@ inline constexpr u32 kTogether = 4;
 
 // Of a run of row groups. rows: [length, k], k a multiple of `columns`, the rows of one tensor behind those of the other.
 // places: `count`, of the pieces in `chunks`, row group by row group, -1 for one that no worker has. chunks: pieces of
-// 16 * columns bytes. infinite: becomes 1 where a value is infinite or no number.
+// 16 * columns bytes. infinite: of each piece, becomes 1 where a value is infinite or no number.
 struct Rows {
   const u16* rows;
   const int* places;
@@ -64,7 +64,7 @@ __device__ __forceinline__ void pack(const Rows& m) {
       *reinterpret_cast<uint4*>(piece + 512 * (first + i) + 16 * lane) = v;
     }
   }
-  if (bad) atomicOr(m.infinite, 1u);
+  if (bad) m.infinite[warp] = 1;
 }
 
 }  // namespace pack
