@@ -1,8 +1,8 @@
 """Packed weights of an engine on a GPU: bf16 of a checkpoint is put in order there, codes are put in order by the CPU.
 
 Rows that a file stores in bf16 go to the GPU as they stand in the file, through a buffer of a few row groups, and a
-kernel writes them to the places of the stream (`pack.cuh`). So a start takes little more than reading the file. The
-kernel is not admitted: it is no kernel of a schedule. It reads the buffer, and writes the packed weights.
+kernel writes them to the places of the stream (`pack.cuh`), in about the time that reading the file takes. The kernel
+is not admitted: it is no kernel of a schedule. It reads the buffer, and writes the packed weights.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from amk.lowering.compile import ARCHITECTURES, compile_cuda
 from amk.lowering.device_memory import DeviceBuffer
 from amk.lowering.launch import Enqueue, Module
 from amk.models.matrices import ROWS_PER_GROUP, MatrixName, matrix
-from amk.models.row_groups import BitsSource, StoredSource, TensorSource, rows_of_groups
+from amk.models.row_groups import StoredSource, TensorSource, rows_of_groups
 from amk.schedule_ir.layout import matrix_places, stream_layout
 from amk.schedule_ir.schedule import Schedule
 from amk.weights.bfloat import F32, Bits
@@ -44,35 +44,28 @@ _IN_ORDER = 0
 """The stream whose work follows copies, and which copies follow."""
 
 
-def packing_kernel(arch: str, schedule: Schedule, source: TensorSource) -> bytes | None:
-    """The code that puts the weights of a source in order on a GPU; None where the CPU does that. arch: of that GPU,
-    which may be another than the target's."""
-    if arch in ARCHITECTURES and isinstance(source, StoredSource) and is_stored(schedule, source):
-        return compile_cuda(SOURCE, arch).cubin
-    return None
-
-
 def pack_into(
-    engine: CudaEngine,
-    source: TensorSource,
-    quantise: Quantiser,
-    progress: Progress | None = None,
-    kernel: bytes | None = None,
+    engine: CudaEngine, source: TensorSource, quantise: Quantiser, progress: Progress | None = None
 ) -> dict[str, F32]:
     """Write the packed weights of an engine. Returned: scales that stand apart from the chunks, by buffer.
 
-    progress: called with (bytes packed, bytes in all). kernel: what `packing_kernel` returns. AMK013 for a weight that
-    is NaN or infinite.
+    progress: called with (bytes packed, bytes in all). AMK013 for a weight that is NaN or infinite.
     """
     (stream,) = engine.schedule.streams
-    if kernel is not None and isinstance(source, StoredSource) and engine.device.free_bytes() > 4 * BLOCK_BYTES:
-        _pack_stored(engine, source, kernel, progress)
+    known = engine.device.arch in ARCHITECTURES  # of the GPU that is there, not of the target
+    if known and isinstance(source, StoredSource) and is_stored(engine.schedule, source) and _has_room(engine):
+        _pack_stored(engine, source, progress)
         return {}
 
     def upload(first: int, packed: Bits) -> None:
         engine.upload(stream.source, packed, first * stream.chunk_bytes)
 
     return packed_weights(engine.schedule, source, upload, progress, quantise)
+
+
+def _has_room(engine: CudaEngine) -> bool:
+    """For a block, the pieces' places and flags, and the kernel."""
+    return engine.device.free_bytes() > 4 * BLOCK_BYTES
 
 
 def is_stored(schedule: Schedule, source: StoredSource) -> bool:
@@ -109,7 +102,7 @@ def argument(schedule: Schedule, name: MatrixName, layer: int, length: int, **ad
     return block
 
 
-def _pack_stored(engine: CudaEngine, source: StoredSource, code: bytes, progress: Progress | None) -> None:
+def _pack_stored(engine: CudaEngine, source: StoredSource, progress: Progress | None) -> None:
     schedule, device = engine.schedule, engine.device
     (stream,) = schedule.streams
     places = matrix_places(schedule, stream)
@@ -118,6 +111,7 @@ def _pack_stored(engine: CudaEngine, source: StoredSource, code: bytes, progress
     rows = DeviceBuffer(device, max(BLOCK_BYTES, most))
     where = DeviceBuffer(device, max(each.nbytes for each in places.values()))
     infinite = DeviceBuffer.of(device, np.zeros(where.nbytes // 4, np.uint32))
+    code = compile_cuda(SOURCE, device.arch).cubin
     with rows, where, infinite, Module(device, code) as module:
         kernel = module.kernel(KERNEL)
         for (name, layer), pieces in places.items():
@@ -153,8 +147,7 @@ def _rows_to(
 
 def _named(schedule: Schedule, source: StoredSource) -> Exception:
     """AMK013, by the source, which says which value it is."""
-    if isinstance(source, BitsSource):
-        for name, layer, _ in stream_layout(schedule, schedule.streams[0]).packed:
-            for tensor, *_ in rows_of_groups(schedule.model, name, layer, 0, matrix(schedule.model, name).groups):
-                source.bits(tensor, slice(None))
+    for name, layer, _ in stream_layout(schedule, schedule.streams[0]).packed:
+        for tensor, *_ in rows_of_groups(schedule.model, name, layer, 0, matrix(schedule.model, name).groups):
+            source.bits(tensor, slice(None))
     return refusal.internal("a weight is infinite or no number, which its file does not show")

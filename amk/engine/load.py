@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -130,13 +129,11 @@ def gpu_engine(
     # Imported here: the interpreter works where the driver's Python package does not.
     from amk.engine.admission.admission import started
     from amk.engine.backends.cuda_engine import CudaEngine
-    from amk.engine.device_packing import pack_into, packing_kernel
+    from amk.engine.device_packing import pack_into
     from amk.lowering.launch import Device
 
     engine = CudaEngine(started(schedule), **{"device": Device.open()} | options)
-    with ThreadPoolExecutor(1) as pool:
-        kernel = pool.submit(packing_kernel, engine.device.arch, schedule, checkpoint)  # while constants are copied
-        engine.upload_constants(constants(schedule, checkpoint))
-        engine.upload_constants(pack_into(engine, checkpoint, quantise, progress, kernel.result()))
+    engine.upload_constants(constants(schedule, checkpoint))
+    engine.upload_constants(pack_into(engine, checkpoint, quantise, progress))
     engine.reset()
     return engine

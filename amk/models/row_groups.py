@@ -38,8 +38,8 @@ class BitsSource(Protocol):
 
 
 @runtime_checkable
-class StoredSource(Protocol):
-    """A source whose rows can be taken as they are stored, in bf16, whatever their values: their bits, or None."""
+class StoredSource(BitsSource, Protocol):
+    """One whose rows can be taken whatever their values are: their bits as they are stored in bf16, or None."""
 
     def stored_bits(self, name: str, rows: slice) -> Bits | None: ...
 

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -38,6 +39,14 @@ def source() -> RandomTensors:
 def live(patience: float = 0.01, slice: int = 4, sampling: Mode = "greedy") -> LiveBackend:
     schedule = tiny_plan(MODEL, batch=3, live=True, sampling=sampling, **SETTINGS)  # type: ignore[arg-type]
     return LiveBackend(CpuEngine(schedule, source()), slice, patience=patience)
+
+
+def test_a_reader_of_prompts_with_memory_of_its_own_is_freed_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend, order = live(), list[str]()
+    backend.prompts = SimpleNamespace(free=lambda: order.append("prompts"), read=lambda *_: False)
+    monkeypatch.setattr(backend.engine, "free", lambda: order.append("engine"), raising=False)
+    backend.free()
+    assert order == ["prompts", "engine"]
 
 
 @cache

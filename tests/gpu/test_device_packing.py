@@ -17,16 +17,18 @@ from amk.models.model import load_model
 from amk.planner.decode import plan
 from amk.planner.settings import FAST, Settings
 from amk.report.diagnostic import AmkError, Diagnostic
+from amk.schedule_ir.layout import stream_layout
 from amk.targets.target import Target
 from amk.weights.bfloat import F32, Bits, to_bf16_bits
 from amk.weights.quantised import nearest
 
 pytestmark = pytest.mark.gpu
 
+TWO = replace(FAST, rows=32, row_groups=2, k_splits=2, x_parts=2, k_parts=2, handoff="mixed")
 PLANS: dict[str, tuple[str, Settings]] = {
     "one row": ("smollm2-135m", FAST),
     "gate and up in turn, blocks of rows": ("qwen2.5-0.5b", FAST),
-    "two row groups a chunk, columns divided": ("qwen3-0.6b", replace(FAST, rows=32)),
+    "two row groups a chunk, columns divided": ("qwen3-0.6b", TWO),
     "rows that others take turns with": ("pythia-160m", FAST),
 }
 
@@ -58,6 +60,8 @@ def test_bytes_are_those_of_the_cpu(name: str, device: Device, gpu: Target) -> N
     model = load_model(known)
     schedule, source = plan(model, gpu, settings=settings, max_context=128), Stored(model)
     (stream,) = schedule.streams
+    divided = max(stream_layout(schedule, stream).splits.values())
+    assert (stream.row_groups, divided) == ((2, 2) if settings is TWO else (1, 1))
     expected = packed_array(schedule, random_checkpoint(model, 3))
     engine = gpu_engine(schedule, source, nearest, device=device)
     try:

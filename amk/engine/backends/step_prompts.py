@@ -158,10 +158,9 @@ def step_prompts(engine: CudaEngine, source: TensorSource, quantise: Quantiser) 
     """A reader for an engine on a GPU, proved, compiled and packed; it uses the engine's caches and constants."""
 
     def pack(step_engine: CudaEngine) -> None:
-        from amk.engine.device_packing import pack_into, packing_kernel
+        from amk.engine.device_packing import pack_into
 
-        kernel = packing_kernel(step_engine.device.arch, step_engine.schedule, source)
-        scales = pack_into(step_engine, source, quantise, kernel=kernel)
+        scales = pack_into(step_engine, source, quantise)
         step_engine.upload_constants({name: values for name, values in scales.items() if name not in engine.buffers})
 
     return steps_beside(engine, pack)
