@@ -3,6 +3,7 @@ and values that are no numbers are named."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +18,7 @@ pytest.importorskip("numba", reason="the emulator is compiled")
 from amk.emulator.machine.machine import Machine
 from amk.emulator.memory.global_memory import Allocation
 from amk.emulator.ptx.parse import parse
-from amk.emulator.ptx.program import assemble
+from amk.emulator.ptx.program import Program, assemble
 from amk.engine import device_packing
 from amk.engine.checkpoints.checkpoint import Checkpoint
 from amk.engine.checkpoints.open_checkpoint import open_checkpoint
@@ -47,6 +48,8 @@ PLANS: dict[str, tuple[ModelSpec, dict[str, Any]]] = {
     "columns divided": (tiny_model(hidden=256, ffn=512), {"workers": 8, "rows": 4, "k_splits": 2}),
     "without output head": (tiny_model(), {"rows": 4, "headless": True}),
 }
+FAR = 10_000_000
+"""A piece of 512 bytes, more than 2^32 bytes behind the first one."""
 NO_NUMBERS = ((0x7F80, 3), (0xFF80, 2), (0x7FC1, 3), (0xFF81, 2), (0x7FFF, 2), (0xFFFF, 3))
 """Bits, and the column where they stand: the lower or upper half of a word."""
 
@@ -88,21 +91,39 @@ class Emulated:
         return launch
 
     def _run(self, argument: NDArray[Any], grid: int) -> None:
-        held, self.launches = self._driver.held, self.launches + 1
-        names = {"rows": "constant", "places": "constant", "chunks": "scratch", "infinite": "scratch"}
-        places = {name: int(argument[name]) for name in names}
-        allocations = [
-            Allocation(name, held[places[name]].nbytes, kind, held[places[name]].copy()) for name, kind in names.items()
-        ]
-        machine = Machine(self._program, grid, WARPS, 0, allocations, races=True)
-        there = argument.copy()
-        for name in names:
-            there[name] = machine.memory.addresses[name]
-        outcome = machine.launch(there.tobytes())
-        assert outcome.ended and not outcome.faults, outcome.faults
+        self.launches += 1
+        there = {name: self._driver.held[int(argument[name])] for name in LIMITS}
+        machine = machine_of(self._program, grid, argument, there)
         for name in ("chunks", "infinite"):
-            memory = held[places[name]]
+            memory = there[name][: LIMITS[name](argument)]
             memory[:] = machine.read(name, np.uint8, memory.nbytes).view(np.uint8)
+
+
+LIMITS: dict[str, Callable[[Any], int | None]] = {
+    "rows": lambda of: 2 * int(of["length"]) * int(of["k"]),
+    "places": lambda of: 4 * int(of["count"]),
+    "chunks": lambda _: None,
+    "infinite": lambda of: 4 * int(of["count"]),
+}
+"""Where what the kernel may read and write of a buffer ends, by its argument: buffers are larger."""
+
+
+def machine_of(
+    program: Program, grid: int, argument: NDArray[Any], memories: dict[str, NDArray[np.uint8]], offset: int = 0
+) -> Machine:
+    """The machine behind a launch on these memories. offset: of the chunks' address from their memory."""
+    allocations = [
+        Allocation(name, len(part), "scratch" if name in ("chunks", "infinite") else "constant", part.copy())
+        for name, memory in memories.items()
+        for part in (memory[: LIMITS[name](argument)],)
+    ]
+    machine = Machine(program, grid, WARPS, 0, allocations, races=True)
+    there = argument.copy()
+    for name in memories:
+        there[name] = machine.memory.addresses[name] + (offset if name == "chunks" else 0)
+    outcome = machine.launch(there.tobytes())
+    assert outcome.ended and not outcome.faults, outcome.faults
+    return machine
 
 
 @pytest.fixture(scope="module")
@@ -189,6 +210,17 @@ def test_what_is_no_number_is_named(
     with pytest.raises(AmkError, match=rf"w_up\[5, {column}\]") as raised:
         packed(monkeypatch, tiny_plan(changed.spec), changed, ptx)
     assert raised.value.diagnostics[0].code == "AMK013"
+
+
+def test_a_piece_is_far_behind_the_first(ptx: str) -> None:
+    argument = np.zeros((), ARGUMENT)
+    for field, value in {"count": 1, "across": 1, "columns": 32, "length": 8, "k": 32, "parts": 1}.items():
+        argument[field] = value
+    rows, places = np.arange(256, dtype=np.uint16), np.array([FAR], np.int32)
+    memories = {"rows": rows.view(np.uint8), "places": places.view(np.uint8)}
+    memories |= {"chunks": np.zeros(512, np.uint8), "infinite": np.zeros(4, np.uint8)}
+    machine = machine_of(assemble(parse(ptx), KERNEL), 1, argument, memories, offset=-512 * FAR)
+    np.testing.assert_array_equal(machine.read("chunks", np.uint16, 256), rows)
 
 
 def test_others_are_put_in_order_by_the_cpu(tmp_path: Path, ptx: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,11 @@ PACKED: dict[str, tuple[ModelSpec, Formats, dict[str, Any]]] = {
         formats("bf16"),
         WIDE | {"chunk_bytes": 4096},
     ),
+    "bf16, sixteen tiles a chunk": (
+        tiny_model(hidden=512, head_dim=128, ffn=512),
+        formats("bf16"),
+        WIDE | {"chunk_bytes": 8192},
+    ),
     "int8": (tiny_model(qkv_bias=True, ffn=160), formats("int8"), WIDE),
     "int8, rows of 360 bytes": (tiny_model(ffn=180), formats("int8"), WIDE),
     "int8 in groups": (tiny_model(ffn=160), formats("int8-g64"), WIDE),

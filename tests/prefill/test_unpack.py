@@ -45,11 +45,12 @@ def test_chunks_become_the_rows_that_they_stand_for(name: str, ptx: str) -> None
     source, schedule = RandomTensors(model), tiny_plan(model, weights=wanted, **settings)
     packed, scales = packed_arrays(schedule, source)
     for (matrix_name, layer), places in matrix_places(schedule, schedule.streams[0]).items():
-        if matrix_name == "lm_head" or layer == 0:
+        if matrix_name != "lm_head" and layer == 0:
             continue  # the last layer is where a place could be off by most
         expected = to_bf16_bits(stored_rows(schedule, source, matrix_name, layer))
         apart = scales.get(scale_buffer(matrix_name))
-        found = unpacked(programs(ptx), schedule, matrix_name, layer, packed, places, apart, expected.shape)
+        up_to = packed[: places.max() + 1]  # a read behind the matrix's last chunk is one behind all memory
+        found = unpacked(programs(ptx), schedule, matrix_name, layer, up_to, places, apart, expected.shape)
         np.testing.assert_array_equal(found, expected, err_msg=f"{matrix_name} of layer {layer}")
 
 

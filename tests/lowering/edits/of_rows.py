@@ -4,13 +4,15 @@ unpack.
     python -m tests.lowering.edits.of_rows --seconds 1200
 
 The rules are those of `rules.RULES` for ops. Edits are taken in a drawn order and judged until the time is over; a run
-goes on where the record ends. Survivors are listed by name.
+goes on where the record ends. A survivor counts as equivalent where `equivalent.json` proves that it computes the same.
+Others are listed by name, and so are edits that are proved and refused.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
 import platform
 import re
@@ -33,16 +35,18 @@ from amk.weights.codes import CODES
 from tests.engine.test_device_packing import (
     NO_NUMBERS,
     PLANS,
+    test_a_piece_is_far_behind_the_first,
     test_all_bytes_are_those_of_the_cpu,
     test_what_is_no_number_is_named,
 )
 from tests.lowering.edits import judge, rules
 from tests.lowering.edits.rules import Edit
+from tests.lowering.edits.run import KEPT, OTHERS, proof_of
 from tests.prefill.rows import PACKED
 from tests.prefill.test_unpack import test_chunks_become_the_rows_that_they_stand_for
 
 RECORD = Path("tests/records/proof/lowering-edits-rows.json")
-PACK, UNPACK = "amk/pack.cuh", "amk/unpack.cuh"
+PACK, UNPACK = OTHERS
 FUNCTIONS = (" rope_append_rows(C& c", " best_slot(const", " select_rows(C& c", " select(C& c")
 """Of headers with more than that, what steps of several rows run."""
 LINES = {
@@ -80,6 +84,7 @@ def _unpacks(ptx: str) -> None:
 
 
 def _packs(ptx: str) -> None:
+    test_a_piece_is_far_behind_the_first(ptx)
     with pytest.MonkeyPatch.context() as patch:
         for name in PLANS:
             test_all_bytes_are_those_of_the_cpu(name, ptx, patch)
@@ -118,24 +123,42 @@ def ran(name: str, edit: Edit) -> str:
     return "survived"
 
 
+def judged(case: Case) -> str:
+    """What becomes of an edit; kernels beside the sample's are asked where those keep it."""
+    names, edit = case
+    if names[0] in KERNELS:
+        verdict = ran(names[0], edit)
+    else:
+        verdict = judge.judge(("rows", *names), edit)[1]
+        if verdict == "survived" and (beside := judge.judge(judge.beside(edit), edit)[1]) not in KEPT:
+            verdict = beside
+    return "equivalent" if verdict == "survived" and proof_of(edit) else verdict
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=600.0)
-    limit = time.monotonic() + parser.parse_args().seconds
+    parser.add_argument("--jobs", type=int, default=1)
+    options = parser.parse_args()
+    limit = time.monotonic() + options.seconds
     known: dict[str, Any] = json.loads(RECORD.read_text())["edits"] if RECORD.exists() else {}
     chosen = [*of_kernel("pack"), *of_kernel("unpack"), *Random(4).sample(found := of_rows(), len(found))]
-    for names, edit in chosen:
-        if edit.name in known or time.monotonic() > limit:
-            continue
-        verdict = ran(names[0], edit) if names[0] in KERNELS else judge.judge(("rows", *names), edit)[1]
-        known[edit.name] = {"kind": edit.kind, "new": edit.new, "verdict": verdict}
+    left = [case for case in chosen if case[1].name not in known]
+    with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
+        for (_, edit), verdict in zip(left, pool.imap(judged, left), strict=True):
+            known[edit.name] = {"kind": edit.kind, "new": edit.new, "verdict": verdict}
+            if time.monotonic() > limit:
+                break
     counts = Counter(one["verdict"] for one in known.values())
+    proved = {edit.name for _, edit in chosen if edit.name in known and proof_of(edit)}
     record = {
         "format": 1, "name": "lowering-edits-rows", "command": "python -m tests.lowering.edits.of_rows",
         "commit": commit(), "date": datetime.now(UTC).date().isoformat(),
         "hardware": f"{os.cpu_count()} cores, {platform.machine()}, no GPU used",
         "edits_there_are": len(chosen), "counts": dict(counts.most_common()),
-        "survivors": sorted(name for name, one in known.items() if one["verdict"] == "survived"), "edits": known,
+        "survivors": sorted(name for name, one in known.items() if one["verdict"] == "survived"),
+        "proved_and_refused": sorted(name for name in proved if known[name]["verdict"] not in ("equivalent", *KEPT)),
+        "edits": known,
     }  # fmt: skip
     RECORD.write_text(json.dumps(record, indent=1) + "\n")
 

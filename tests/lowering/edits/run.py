@@ -14,11 +14,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from amk.lowering.headers import read_header
 from tests.lowering.edits.judge import all_edits, beside, judge
-from tests.lowering.edits.rules import SOURCE, Edit
+from tests.lowering.edits.rules import SOURCE, Edit, edits
 
 Case = tuple[tuple[str, ...], Edit]
 EQUIVALENT = Path(__file__).with_name("equivalent.json")
+OTHERS = ("amk/pack.cuh", "amk/unpack.cuh")
+"""Headers of kernels that are of no schedule: `of_rows` judges their edits."""
 SLICES = 1_190
 """A few more than the sample has edits."""
 KEPT = ("survived", "equal PTX")
@@ -61,10 +64,11 @@ def equivalent() -> tuple[dict[str, str], dict[str, str]]:
 def numbered() -> dict[Edit, str]:
     """The place of every edit, with its number behind the first where several have the same words."""
     alike: dict[str, list[Edit]] = {}
-    for _, edit in all_edits():
+    others = edits({file: read_header(file) for file in OTHERS})
+    for edit in (*(edit for _, edit in all_edits()), *others):
         alike.setdefault(edit.place, []).append(edit)
-    ordered = (sorted(edits, key=lambda edit: edit.at) for edits in alike.values())
-    return {edit: edit.place + f" #{n}" * (n > 1) for edits in ordered for n, edit in enumerate(edits, 1)}
+    ordered = (sorted(same, key=lambda edit: edit.at) for same in alike.values())
+    return {edit: edit.place + f" #{n}" * (n > 1) for same in ordered for n, edit in enumerate(same, 1)}
 
 
 def proof_of(edit: Edit) -> str:
