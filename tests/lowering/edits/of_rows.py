@@ -55,6 +55,8 @@ LINES = {
     "amk/ops/reduce_splits.cuh": r"kRows|kOutputs|kSlice|own|vector",
 }
 WHOLE = ("amk/ops/begin.cuh", "amk/ops/finish.cuh", "amk/token_rows.cuh", "amk/rows.cuh")
+SAME = ("survived", "equivalent")
+"""An edit that nothing refuses, without a proof and with one."""
 Case = tuple[tuple[str, ...], Edit]
 
 
@@ -132,32 +134,35 @@ def judged(case: Case) -> str:
         verdict = judge.judge(("rows", *names), edit)[1]
         if verdict == "survived" and (beside := judge.judge(judge.beside(edit), edit)[1]) not in KEPT:
             verdict = beside
-    return "equivalent" if verdict == "survived" and proof_of(edit) else verdict
+    return verdict
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=600.0)
+    parser.add_argument("--seconds", type=float, default=600.0, help="0: look for proofs of survivors alone")
     parser.add_argument("--jobs", type=int, default=1)
     options = parser.parse_args()
     limit = time.monotonic() + options.seconds
     known: dict[str, Any] = json.loads(RECORD.read_text())["edits"] if RECORD.exists() else {}
     chosen = [*of_kernel("pack"), *of_kernel("unpack"), *Random(4).sample(found := of_rows(), len(found))]
-    left = [case for case in chosen if case[1].name not in known]
+    left = [case for case in chosen if case[1].name not in known] if options.seconds else []
     with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
         for (_, edit), verdict in zip(left, pool.imap(judged, left), strict=True):
             known[edit.name] = {"kind": edit.kind, "new": edit.new, "verdict": verdict}
             if time.monotonic() > limit:
                 break
-    counts = Counter(one["verdict"] for one in known.values())
     proved = {edit.name for _, edit in chosen if edit.name in known and proof_of(edit)}
+    for name, one in known.items():
+        if one["verdict"] in SAME:
+            one["verdict"] = SAME[name in proved]
+    counts = Counter(one["verdict"] for one in known.values())
     record = {
         "format": 1, "name": "lowering-edits-rows", "command": "python -m tests.lowering.edits.of_rows",
         "commit": commit(), "date": datetime.now(UTC).date().isoformat(),
         "hardware": f"{os.cpu_count()} cores, {platform.machine()}, no GPU used",
         "edits_there_are": len(chosen), "counts": dict(counts.most_common()),
         "survivors": sorted(name for name, one in known.items() if one["verdict"] == "survived"),
-        "proved_and_refused": sorted(name for name in proved if known[name]["verdict"] not in ("equivalent", *KEPT)),
+        "proved_and_refused": sorted(name for name in proved if known[name]["verdict"] not in (*SAME, *KEPT)),
         "edits": known,
     }  # fmt: skip
     RECORD.write_text(json.dumps(record, indent=1) + "\n")
