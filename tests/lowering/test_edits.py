@@ -314,6 +314,8 @@ def test_equal_logits_and_noise_are_those_of_the_interpreter() -> None:
         ("equality turned: amk/ops/reduce_splits.cuh:31:34", "splits of halves", "divergence"),
         ("literal one more: amk/ops/layer_norm.cuh:33:38", "norms of a batch", "undefined"),
         ("arms exchanged: amk/ops/add_sums.cuh:16:86", "many shares", "does not compile"),
+        ("literal one more: amk/ops/select.cuh:258:21", "rows of one worker", "tokens"),
+        ("condition negated: amk/ops/select.cuh:268:5", "many sequences", "tokens"),
     ],
 )
 def test_an_edit_is_seen_in_a_kernel_beside_the_sample(which: str, kernel: str, sign: str) -> None:

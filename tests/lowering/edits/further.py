@@ -344,6 +344,20 @@ FURTHER: dict[str, tuple[str, Settings, FormatName, ModelSpec, tuple[Request, ..
         tiny(layers=1, hidden=64, heads=1, kv_heads=1, ffn=64, vocab=64),
         (CHAINS,),
     ),
+    "rows of one worker": (
+        "h200",
+        replace(FAST, rows=3, warps=2, kv_block=16, handoff="tagged", workers=1),
+        "bf16",
+        tiny(layers=1, hidden=64, heads=2, kv_heads=1),
+        (ONE_STEP,),
+    ),
+    "many sequences": (
+        "h200",
+        replace(FAST, batch=34, warps=4, kv_block=16, chunk_bytes=512, workers=34),
+        "bf16",
+        tiny(layers=1, hidden=64, heads=1, kv_heads=1, ffn=64),
+        (ONE_STEP,),
+    ),
 }
 """Splits that are not all active, and heads of 48 elements; splits of whole heads of 128; the same with scores at
 which only their distance from the largest has a finite exponential; more splits than one turn of their reader takes;
@@ -363,7 +377,8 @@ of several rows, whose sums take the place of queries that are a whole tile for 
 two workers serve in turns, one of them a head less; sixteen shares of columns; shares of rows that are no whole turn,
 of which residuals lie right behind the partial sums; a slice with codes and a last row group of four rows, and the head
 of one, of both of which a warp has more than 32 rows; a tree of more nodes than a word has bits; splits of whole heads,
-of which a lane has the scale of one and gives its weight to the others."""
+of which a lane has the scale of one and gives its weight to the others; several rows of a single worker, with output
+head; more sequences than a warp has lanes."""
 
 FROM_WARP_1 = frozenset(
     {

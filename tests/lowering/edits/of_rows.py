@@ -149,8 +149,14 @@ def main() -> None:
     with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
         for (_, edit), verdict in zip(left, pool.imap(judged, left), strict=True):
             known[edit.name] = {"kind": edit.kind, "new": edit.new, "verdict": verdict}
+            write(chosen, known)
             if time.monotonic() > limit:
                 break
+    write(chosen, known)
+
+
+def write(chosen: list[Case], known: dict[str, Any]) -> None:
+    """The record of the edits that are known; whether survivors are proved equivalent is looked up."""
     proved = {edit.name for _, edit in chosen if edit.name in known and proof_of(edit)}
     for name, one in known.items():
         if one["verdict"] in SAME:
@@ -161,7 +167,7 @@ def main() -> None:
         "commit": commit(), "date": datetime.now(UTC).date().isoformat(),
         "hardware": f"{os.cpu_count()} cores, {platform.machine()}, no GPU used",
         "edits_there_are": len(chosen), "counts": dict(counts.most_common()),
-        "survivors": sorted(name for name, one in known.items() if one["verdict"] == "survived"),
+        "survivors": sorted(name for name, one in known.items() if one["verdict"] == SAME[0]),
         "proved_and_refused": sorted(name for name in proved if known[name]["verdict"] not in (*SAME, *KEPT)),
         "edits": known,
     }  # fmt: skip
