@@ -316,6 +316,7 @@ def test_equal_logits_and_noise_are_those_of_the_interpreter() -> None:
         ("arms exchanged: amk/ops/add_sums.cuh:16:86", "many shares", "does not compile"),
         ("literal one more: amk/ops/select.cuh:258:21", "rows of one worker", "tokens"),
         ("condition negated: amk/ops/select.cuh:268:5", "many sequences", "tokens"),
+        ("loop one shorter: amk/ops/rope_append.cuh:205:9", "late head", "tokens"),
     ],
 )
 def test_an_edit_is_seen_in_a_kernel_beside_the_sample(which: str, kernel: str, sign: str) -> None:

@@ -61,6 +61,7 @@ DRAWS = tuple(
     for temperature, top_k, top_p in ((0.8, 40, 0.9), (0.05, 0, 1.0), (2.0, 0, 0.999), (0.0, 0, 1.0))
     for drawn in (Sampling(temperature, top_k, top_p, 11),)
 )
+WORKER_7_LAST = Request("worker 7 comes last", Order(last=frozenset((7, warp) for warp in range(4))), launches=(1,))
 HELD = replace(PHASED, warps=4, run_ahead=True, slots=4, held_refills=1.0, first_refills=0.5, kv_block=16)
 NEOX = tiny(
     "tiny-neox", layers=1, family="gpt_neox", qkv_bias=True, activation="gelu", parallel=True, rotary_dim=8, ffn=1024
@@ -358,6 +359,13 @@ FURTHER: dict[str, tuple[str, Settings, FormatName, ModelSpec, tuple[Request, ..
         tiny(layers=1, hidden=64, heads=1, kv_heads=1, ffn=64),
         (ONE_STEP,),
     ),
+    "late head": (
+        "h200",
+        replace(FAST, rows=2, warps=1, kv_block=16, handoff="tagged", workers=10),
+        "bf16",
+        tiny(layers=1, hidden=64, heads=8, kv_heads=1, ffn=64),
+        (WORKER_7_LAST,),
+    ),
 }
 """Splits that are not all active, and heads of 48 elements; splits of whole heads of 128; the same with scores at
 which only their distance from the largest has a finite exponential; more splits than one turn of their reader takes;
@@ -378,7 +386,7 @@ two workers serve in turns, one of them a head less; sixteen shares of columns; 
 of which residuals lie right behind the partial sums; a slice with codes and a last row group of four rows, and the head
 of one, of both of which a warp has more than 32 rows; a tree of more nodes than a word has bits; splits of whole heads,
 of which a lane has the scale of one and gives its weight to the others; several rows of a single worker, with output
-head; more sequences than a warp has lanes."""
+head; more sequences than a warp has lanes; eight heads that are rotated together, of which the last arrives alone."""
 
 FROM_WARP_1 = frozenset(
     {
