@@ -9,7 +9,7 @@ from amk.report.diagnostic import AmkError, Diagnostic, Severity
 from amk.targets.target import Target, targets
 
 _DRIVER = ("/proc/driver/nvidia", "/dev/nvidiactl", "/dev/dxg")
-"""One of these exists wherever a driver can be used; looking takes no import of the driver's package."""
+"""One of these exists wherever a driver can be used."""
 
 
 class Card(NamedTuple):
@@ -20,9 +20,14 @@ class Card(NamedTuple):
     sms: int
 
 
+def has_driver() -> bool:
+    """Whether a driver can be used; takes no import of the driver's package."""
+    return any(map(os.path.exists, _DRIVER))
+
+
 def usable_card() -> Card | None:
     """The first GPU, if it can run a kernel. Its context stays: whoever asks goes on to use it, and it takes 0.1 s."""
-    if not any(map(os.path.exists, _DRIVER)):
+    if not has_driver():
         return None
     from amk.lowering.launch import Device
 

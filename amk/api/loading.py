@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from numbers import Integral
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, get_args
 
-from amk.api.card import usable_card
+from amk.api.card import has_driver, usable_card
 from amk.api.devices import WITHOUT_GPU, Device, Planned, chosen, planned, without_gpu
 from amk.engine.backends.backend import Backend
 from amk.engine.backends.forward import ForwardPass
@@ -44,6 +45,11 @@ _VALUES: dict[str, Collection[str]] = {
     "dtype": FORMATS, "lm_head_dtype": FORMATS,
 }  # fmt: skip
 """What arguments of `load` may say."""
+_ON_GPU = (
+    "amk.engine.admission.admission", "amk.engine.backends.cuda_engine", "amk.engine.device_packing", "amk.engine.load",
+    "amk.engine.backends.live_backend", "amk.engine.backends.rows_backend",
+)  # fmt: skip
+"""Modules that run a schedule there."""
 
 
 @dataclass(frozen=True)
@@ -124,10 +130,14 @@ def load(
     _check_words(**words, dtype=dtype, lm_head_dtype=lm_head_dtype)
     numbers = {"draft_tokens": draft_tokens, "draft_steps": draft_steps, "draft_branches": draft_branches}
     _check_whole(max_context=max_context, batch=batch, **numbers)
-    if device in (None, "cuda"):
-        Thread(target=usable_card, daemon=True).start()  # its context, while the files are opened
+    on_gpu = device in (None, "cuda") and has_driver()
+    if on_gpu:
+        Thread(target=usable_card, daemon=True).start()  # its context
     files = model if isinstance(model, Files) else open_files(model)
     files.tokenizer.begin()
+    if on_gpu:  # while the driver makes the context
+        for module in _ON_GPU:
+            import_module(module)
     notes = [*unheeded(files.path), *unread(files.checkpoint)]
     if device is None:
         device, gpu, about_device = chosen(gpu, schedule is not None)

@@ -1,23 +1,30 @@
 """Packed weights of an engine on a GPU: bf16 of a checkpoint is put in order there, codes are put in order by the CPU.
 
-Rows that a file stores in bf16 go to the GPU as they stand in the file, through a buffer of a few row groups, and a
-kernel writes them to the places of the stream (`pack.cuh`), in about the time that reading the file takes. The kernel
-is not admitted: it is no kernel of a schedule. It reads the buffer, and writes the packed weights.
+Rows that a file stores in bf16 go to the GPU as they stand in the file, a block of row groups at a time, and a kernel
+writes them to the places of the stream (`pack.cuh`). Threads read the file into page-locked memory while the block
+before is on its way. The kernel is not admitted: it is no kernel of a schedule. It reads blocks, and writes the packed
+weights.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from itertools import cycle
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from amk.engine.backends.cuda_engine import CudaEngine
 from amk.engine.packed_weights import Progress, packed_weights
 from amk.lowering import refusal
 from amk.lowering.compile import ARCHITECTURES, compile_cuda
-from amk.lowering.device_memory import DeviceBuffer
-from amk.lowering.launch import Enqueue, Module
+from amk.lowering.device_memory import DeviceBuffer, MappedBuffer
+from amk.lowering.launch import Device, Enqueue, Module
+from amk.lowering.stream import Stream
 from amk.models.matrices import ROWS_PER_GROUP, MatrixName, matrix
 from amk.models.row_groups import StoredSource, TensorSource, rows_of_groups
 from amk.schedule_ir.layout import matrix_places, stream_layout
@@ -38,10 +45,38 @@ ARGUMENT = np.dtype(
     + [(name, np.uint32) for name in ("count", "across", "columns", "length", "k", "parts")]
 )
 """`amk::pack::Rows`."""
-BLOCK_BYTES = 64 << 20
-"""Of rows that the GPU holds beside the packed weights."""
-_IN_ORDER = 0
-"""The stream whose work follows copies, and which copies follow."""
+BLOCK_BYTES = 32 << 20
+"""Of rows that are on their way together."""
+BLOCKS = 2
+"""One is read while the other is copied."""
+THREADS = 8
+"""At most, that read."""
+_READ_BYTES = 1 << 20
+"""By a thread at a time."""
+
+
+class _Block:
+    """Rows and the places of their pieces, in page-locked memory and on the GPU, and the stream that orders what is
+    done with them."""
+
+    def __init__(self, device: Device, nbytes: int, stack: ExitStack) -> None:
+        self.stream = stack.enter_context(Stream(device))
+        self._host = stack.enter_context(MappedBuffer(device, nbytes // 4))
+        self._there = stack.enter_context(DeviceBuffer(device, nbytes))
+        self.address = self._there.address
+
+    def copy(self, parts: list[NDArray[Any]], pool: ThreadPoolExecutor) -> None:
+        """Copy arrays, one behind the other."""
+        host, at, reads = self._host.words.view(np.uint8), 0, []
+        for part in parts:
+            bytes_ = part.reshape(-1).view(np.uint8)
+            for first in range(0, len(bytes_), _READ_BYTES):
+                read = bytes_[first : first + _READ_BYTES]
+                reads.append((host[at + first : at + first + len(read)], read))
+            at += len(bytes_)
+        for _ in pool.map(np.copyto, *zip(*reads, strict=True)):
+            pass
+        self._there.upload_from(self._host.host_address, at, 0, self.stream.handle)
 
 
 def pack_into(
@@ -64,8 +99,8 @@ def pack_into(
 
 
 def _has_room(engine: CudaEngine) -> bool:
-    """For a block, the pieces' places and flags, and the kernel."""
-    return engine.device.free_bytes() > 4 * BLOCK_BYTES
+    """For blocks, flags, and the kernel."""
+    return engine.device.free_bytes() > 4 * BLOCKS * BLOCK_BYTES
 
 
 def is_stored(schedule: Schedule, source: StoredSource) -> bool:
@@ -87,7 +122,7 @@ def blocks_of(schedule: Schedule, name: MatrixName) -> Iterator[range]:
         yield range(first, min(first + each, shape.groups))
 
 
-def argument(schedule: Schedule, name: MatrixName, layer: int, length: int, **addresses: int) -> np.ndarray[Any, Any]:
+def argument(schedule: Schedule, name: MatrixName, layer: int, length: int, **addresses: int) -> NDArray[Any]:
     """The kernel's parameter for a run of row groups with `length` rows. addresses: fields of `ARGUMENT`, and `count`,
     the pieces of the run."""
     (stream,) = schedule.streams
@@ -106,43 +141,53 @@ def _pack_stored(engine: CudaEngine, source: StoredSource, progress: Progress | 
     schedule, device = engine.schedule, engine.device
     (stream,) = schedule.streams
     places = matrix_places(schedule, stream)
+    runs = [
+        (name, layer, groups, pieces[groups.start * across : groups.stop * across])
+        for (name, layer), pieces in places.items()
+        for across in [matrix(schedule.model, name).k_chunks(stream.chunk(name, layer).columns)]
+        for groups in blocks_of(schedule, name)
+    ]
+    most = max(
+        2 * ROWS_PER_GROUP * matrix(schedule.model, name).k * len(groups) + pieces.nbytes
+        for name, _, groups, pieces in runs
+    )
     done, total = 0, sum(map(len, places.values())) * stream.piece_bytes
-    most = max(matrix(schedule.model, name).k for name, _ in places) * 2 * ROWS_PER_GROUP
-    rows = DeviceBuffer(device, max(BLOCK_BYTES, most))
-    where = DeviceBuffer(device, max(each.nbytes for each in places.values()))
-    infinite = DeviceBuffer.of(device, np.zeros(where.nbytes // 4, np.uint32))
     code = compile_cuda(SOURCE, device.arch).cubin
-    with rows, where, infinite, Module(device, code) as module:
-        kernel = module.kernel(KERNEL)
-        for (name, layer), pieces in places.items():
-            across = matrix(schedule.model, name).k_chunks(stream.chunk(name, layer).columns)
-            for groups in blocks_of(schedule, name):
-                mine = pieces[groups.start * across : groups.stop * across]
-                length = _rows_to(rows, schedule, source, name, layer, groups)
-                where.upload(mine)
-                block = argument(
-                    schedule, name, layer, length, count=len(mine), rows=rows.address, places=where.address,
-                    chunks=engine.buffers[stream.source].address, infinite=infinite.address,
-                )  # fmt: skip
-                Enqueue(kernel, -(-len(mine) // WARPS), 32 * WARPS)(block, _IN_ORDER)
-                done += len(mine) * stream.piece_bytes
-                if progress:
-                    progress(done, total)
-        if infinite.download(np.uint32, infinite.nbytes // 4).any():
+    with ExitStack() as stack:
+        flags = np.zeros(max(len(pieces) for *_, pieces in runs), np.uint32)
+        infinite = stack.enter_context(DeviceBuffer.of(device, flags))
+        kernel = stack.enter_context(Module(device, code)).kernel(KERNEL)
+        blocks = [_Block(device, most, stack) for _ in range(BLOCKS)]
+        pool = stack.enter_context(ThreadPoolExecutor(min(THREADS, len(os.sched_getaffinity(0)))))
+        for block, (name, layer, groups, pieces) in zip(cycle(blocks), runs, strict=False):
+            rows = _rows(schedule, source, name, layer, groups)
+            block.stream.synchronise()  # the GPU has what was in it
+            block.copy([*rows, pieces], pool)
+            parameter = argument(
+                schedule, name, layer, sum(map(len, rows)), count=len(pieces), rows=block.address,
+                places=block.address + sum(part.nbytes for part in rows),
+                chunks=engine.buffers[stream.source].address, infinite=infinite.address,
+            )  # fmt: skip
+            Enqueue(kernel, -(-len(pieces) // WARPS), 32 * WARPS)(parameter, block.stream.handle)
+            done += len(pieces) * stream.piece_bytes
+            if progress:
+                progress(done, total)
+        for block in blocks:
+            block.stream.synchronise()
+        if infinite.download(np.uint32, len(flags)).any():
             raise _named(schedule, source)
 
 
-def _rows_to(
-    buffer: DeviceBuffer, schedule: Schedule, source: StoredSource, name: MatrixName, layer: int, groups: range
-) -> int:
-    """Copy the rows of some groups, a tensor behind the other; how many rows they are."""
-    at = length = 0
+def _rows(
+    schedule: Schedule, source: StoredSource, name: MatrixName, layer: int, groups: range
+) -> list[NDArray[np.uint16]]:
+    """Of some groups, by tensor."""
+    found = []
     for tensor, first, end in rows_of_groups(schedule.model, name, layer, groups.start, groups.stop):
         stored = source.stored_bits(tensor, slice(first, end))
         assert stored is not None
-        buffer.upload(np.ascontiguousarray(stored), at)
-        at, length = at + stored.nbytes, length + len(stored)
-    return length
+        found.append(np.ascontiguousarray(stored))
+    return found
 
 
 def _named(schedule: Schedule, source: StoredSource) -> Exception:

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from amk.lowering.device_memory import DeviceBuffer
 from amk.lowering.launch import Device, Driver
 
-STREAM = 1
-"""The one that engines make."""
 FRESH = 0xA5
 """What memory holds that nobody has written."""
 
@@ -32,12 +30,13 @@ class HostDriver(Driver):
     """
 
     def __init__(self) -> None:
-        self._later: list[tuple[Any, tuple[int, ...]]] = []
+        self._later: list[tuple[int, Any, tuple[int, ...]]] = []
+        self._streams = 0
         self.held: dict[int, NDArray[np.uint8]] = {}
         self.written: dict[int, NDArray[np.bool_]] = {}
         names = (
             "cuMemAlloc", "cuMemcpyHtoD", "cuMemcpyDtoH", "cuMemsetD8Async", "cuStreamSynchronize", "cuStreamCreate",
-            "cuCtxSetCurrent", "cuMemFreeHost", "cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync",
+            "cuStreamDestroy", "cuCtxSetCurrent", "cuMemFreeHost", "cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync",
             "cuMemFree",
         )  # fmt: skip
         functions: dict[str, Any] = {name: self._checked(getattr(self, f"_{name[2:].lower()}")) for name in names}
@@ -78,21 +77,26 @@ class HostDriver(Driver):
         base, part = self._part(address, nbytes)
         self.held[base][part], self.written[base][part] = byte, True
 
-    def _memcpyhtodasync(self, address: int, source: int, nbytes: int, _: Any) -> None:
-        self._later.append((self._memcpyhtod, (address, source, nbytes)))
+    def _memcpyhtodasync(self, address: int, source: int, nbytes: int, stream: int) -> None:
+        self._later.append((stream, self._memcpyhtod, (address, source, nbytes)))
 
-    def _memcpydtohasync(self, destination: int, address: int, nbytes: int, _: Any) -> None:
-        self._later.append((self._memcpydtoh, (destination, address, nbytes)))
+    def _memcpydtohasync(self, destination: int, address: int, nbytes: int, stream: int) -> None:
+        self._later.append((stream, self._memcpydtoh, (destination, address, nbytes)))
 
-    def make_copies(self) -> None:
-        """Those that were enqueued until now."""
+    def make_copies(self, stream: int | None = None) -> None:
+        """Those that were enqueued until now, on a stream or on all."""
         later, self._later = self._later, []
-        for copy, arguments in later:
-            copy(*arguments)
+        for on, copy, arguments in later:
+            if stream in (None, on):
+                copy(*arguments)
+            else:
+                self._later.append((on, copy, arguments))
 
-    def _streamsynchronize(self, stream: Any) -> None:
-        if stream == STREAM:
-            self.make_copies()
+    def _streamsynchronize(self, stream: int) -> None:
+        self.make_copies(stream)
+
+    def _streamdestroy(self, stream: int) -> None:
+        assert all(on != stream for on, *_ in self._later), "a stream is destroyed that still copies"
 
     def _ctxsetcurrent(self, _: Any) -> None:
         return None
@@ -104,7 +108,13 @@ class HostDriver(Driver):
         self._memfreehost(address)
 
     def _streamcreate(self, _: Any) -> int:
-        return STREAM
+        self._streams += 1
+        return self._streams
+
+    def behind(self, address: int) -> NDArray[np.uint8]:
+        """An allocation from an address on, as it is."""
+        base, part = self._part(address, 1)
+        return self.held[base][part.start :]
 
     def content(self, buffer: DeviceBuffer) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
         """The bytes of a buffer as a launch finds them, and which of them the host wrote."""

@@ -85,14 +85,15 @@ class Emulated:
 
     def enqueue(self, _kernel: Any, grid: int, block: int) -> Any:
         def launch(argument: NDArray[Any], stream: int) -> None:
-            assert (stream, block) == (0, 32 * WARPS), "copies and launches follow each other"
+            assert block == 32 * WARPS
+            self._driver.make_copies(stream)
             self._run(argument, grid)
 
         return launch
 
     def _run(self, argument: NDArray[Any], grid: int) -> None:
         self.launches += 1
-        there = {name: self._driver.held[int(argument[name])] for name in LIMITS}
+        there = {name: self._driver.behind(int(argument[name])) for name in LIMITS}
         machine = machine_of(self._program, grid, argument, there)
         for name in ("chunks", "infinite"):
             memory = there[name][: LIMITS[name](argument)]
