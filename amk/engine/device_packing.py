@@ -152,13 +152,14 @@ def _pack_stored(engine: CudaEngine, source: StoredSource, progress: Progress | 
         for name, _, groups, pieces in runs
     )
     done, total = 0, sum(map(len, places.values())) * stream.piece_bytes
-    code = compile_cuda(SOURCE, device.arch).cubin
     with ExitStack() as stack:
+        pool = stack.enter_context(ThreadPoolExecutor(min(THREADS, len(os.sched_getaffinity(0)))))
+        code = pool.submit(compile_cuda, SOURCE, device.arch)
+        blocks = [_Block(device, most, stack) for _ in range(BLOCKS)]
+        stack.callback(pool.shutdown)  # before that is freed which its threads write
         flags = np.zeros(max(len(pieces) for *_, pieces in runs), np.uint32)
         infinite = stack.enter_context(DeviceBuffer.of(device, flags))
-        kernel = stack.enter_context(Module(device, code)).kernel(KERNEL)
-        blocks = [_Block(device, most, stack) for _ in range(BLOCKS)]
-        pool = stack.enter_context(ThreadPoolExecutor(min(THREADS, len(os.sched_getaffinity(0)))))
+        kernel = stack.enter_context(Module(device, code.result().cubin)).kernel(KERNEL)
         for block, (name, layer, groups, pieces) in zip(cycle(blocks), runs, strict=False):
             rows = _rows(schedule, source, name, layer, groups)
             block.stream.synchronise()  # the GPU has what was in it

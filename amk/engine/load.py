@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -133,7 +134,14 @@ def gpu_engine(
     from amk.lowering.launch import Device
 
     engine = CudaEngine(started(schedule), **{"device": Device.open()} | options)
-    engine.upload_constants(constants(schedule, checkpoint))
-    engine.upload_constants(pack_into(engine, checkpoint, quantise, progress))
+
+    def upload_constants() -> None:
+        engine.device.make_current()
+        engine.upload_constants(constants(schedule, checkpoint))
+
+    with ThreadPoolExecutor(1) as beside:
+        constants_there = beside.submit(upload_constants)
+        engine.upload_constants(pack_into(engine, checkpoint, quantise, progress))
+        constants_there.result()
     engine.reset()
     return engine

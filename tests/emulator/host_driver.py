@@ -25,12 +25,13 @@ class HostDriver(Driver):
     """Memory and streams alone: `api` has the calls that `DeviceBuffer`, `MappedBuffer`, `StreamCopies` and `Stream`
     make.
 
-    Copies on a stream are made as late as its order allows, by what waits for it or by `make_copies`. An access outside
+    Copies on a stream are made as late as its order allows, by what waits for it or by `make_copies`, and so is what a
+    test enqueues by `later`. An access outside
     what was allocated is an AssertionError. written: by address of the allocation, True where the host wrote.
     """
 
     def __init__(self) -> None:
-        self._later: list[tuple[int, Any, tuple[int, ...]]] = []
+        self._later: list[tuple[int, Any, tuple[Any, ...]]] = []
         self._streams = 0
         self.held: dict[int, NDArray[np.uint8]] = {}
         self.written: dict[int, NDArray[np.bool_]] = {}
@@ -78,19 +79,23 @@ class HostDriver(Driver):
         self.held[base][part], self.written[base][part] = byte, True
 
     def _memcpyhtodasync(self, address: int, source: int, nbytes: int, stream: int) -> None:
-        self._later.append((stream, self._memcpyhtod, (address, source, nbytes)))
+        self.later(stream, self._memcpyhtod, address, source, nbytes)
 
     def _memcpydtohasync(self, destination: int, address: int, nbytes: int, stream: int) -> None:
-        self._later.append((stream, self._memcpydtoh, (destination, address, nbytes)))
+        self.later(stream, self._memcpydtoh, destination, address, nbytes)
+
+    def later(self, stream: int, work: Any, *arguments: Any) -> None:
+        """Enqueue work on a stream."""
+        self._later.append((stream, work, arguments))
 
     def make_copies(self, stream: int | None = None) -> None:
         """Those that were enqueued until now, on a stream or on all."""
-        later, self._later = self._later, []
-        for on, copy, arguments in later:
+        enqueued, self._later = self._later, []
+        for on, work, arguments in enqueued:
             if stream in (None, on):
-                copy(*arguments)
+                work(*arguments)
             else:
-                self._later.append((on, copy, arguments))
+                self.later(on, work, *arguments)
 
     def _streamsynchronize(self, stream: int) -> None:
         self.make_copies(stream)

@@ -86,8 +86,7 @@ class Emulated:
     def enqueue(self, _kernel: Any, grid: int, block: int) -> Any:
         def launch(argument: NDArray[Any], stream: int) -> None:
             assert block == 32 * WARPS
-            self._driver.make_copies(stream)
-            self._run(argument, grid)
+            self._driver.later(stream, self._run, argument.copy(), grid)
 
         return launch
 
