@@ -23,7 +23,7 @@ from amk.engine.generation.draft import Draft, check_same_tokens
 from amk.engine.generation.generation_config import generation_config, suggested_sampling, unheeded
 from amk.engine.generation.language_model import LanguageModel
 from amk.engine.generation.speculation import GUESSES, Method, Speculating, speculating
-from amk.engine.tokenizers.open_tokenizer import open_tokenizer
+from amk.engine.tokenizers.open_tokenizer import begin_tokenizer
 from amk.engine.tokenizers.tokenizer import Tokenizer
 from amk.prefill.reader import Prefill, prompts_of
 from amk.report.diagnostic import AmkError, Diagnostic
@@ -62,10 +62,11 @@ class Files:
 
 
 def open_files(model: str | Path) -> Files:
-    """Find and open what `load` is given. AMK010, AMK012 and AMK013 as there."""
+    """Find and open what `load` is given. AMK010, AMK012 and AMK013 as there, but for the vocabulary, which is still
+    being read."""
     path = find_checkpoint(str(model))
     checkpoint = open_checkpoint(path)
-    return Files(path, checkpoint, open_tokenizer(path, checkpoint.spec.vocab))
+    return Files(path, checkpoint, begin_tokenizer(path, checkpoint.spec.vocab))
 
 
 def load(
@@ -134,10 +135,10 @@ def load(
     if on_gpu:
         Thread(target=usable_card, daemon=True).start()  # its context
     files = model if isinstance(model, Files) else open_files(model)
-    files.tokenizer.begin()
     if on_gpu:  # while the driver makes the context
         for module in _ON_GPU:
             import_module(module)
+        import_module("amk.engine.admission.admissions").hashed()
     notes = [*unheeded(files.path), *unread(files.checkpoint)]
     if device is None:
         device, gpu, about_device = chosen(gpu, schedule is not None)
@@ -182,6 +183,7 @@ def load(
     asked = draft_tokens, draft_steps, draft_branches
     guessing = None if speculate is None else _guessing(models, backends, speculate, *asked)
     suggested = suggested_sampling(generation_config(files.path))
+    files.tokenizer.check(files.checkpoint.spec.vocab)
     return LanguageModel(files.checkpoint.spec, files.tokenizer, backends[0], notes, suggested, guessing)
 
 
@@ -251,6 +253,8 @@ def _runs(
 def _draft_files(draft: str | Path | Files, files: Files) -> Files:
     """AMK012 unless it has the tokens of the model; else as `open_files`."""
     smaller = draft if isinstance(draft, Files) else open_files(draft)
+    for each in (files, smaller):
+        each.tokenizer.check(each.checkpoint.spec.vocab)
     check_same_tokens(files.tokenizer, smaller.tokenizer)
     return smaller
 

@@ -3,7 +3,8 @@
 Every start is a process of its own, and the clock runs from its beginning to the first token of a short text. `first`
 finds no cache, `second` that of the first. `transformers` loads the same files and answers by `generate`. `reading` is
 the time in which torch, which is imported already, copies the files to the GPU, and nothing else. The files are in the
-memory of the operating system. Weights are random, of the shapes of the model.
+memory of the operating system. Weights are random, of the shapes of the model, and so are the merges of the tokenizer,
+as many as make its vocabulary.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import statistics
 import subprocess
 import sys
@@ -47,13 +49,14 @@ for file in sorted(Path(sys.argv[1]).glob("*.safetensors")):
 torch.cuda.synchronize()
 print(time.time() - begin)
 """
+MOST_LETTERS = 15
+"""Of a token, less one."""
 KINDS = {"first": AMK, "second": AMK, "reading": READING, "transformers": TRANSFORMERS}
 
 
 def write(model: str, folder: Path) -> int:
     """A checkpoint of these shapes; the bytes of its weights."""
     import torch
-    from tokenizers import Tokenizer, models
     from transformers import LlamaConfig, LlamaForCausalLM
 
     spec = load_model(model)
@@ -65,8 +68,25 @@ def write(model: str, folder: Path) -> int:
     )  # fmt: skip
     with torch.device("cuda"):
         LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
-    Tokenizer(models.WordLevel({f"w{n}": n for n in range(spec.vocab)}, "w0")).save(str(folder / "tokenizer.json"))
+    write_tokenizer(spec.vocab, folder / "tokenizer.json")
     return sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+
+
+def write_tokenizer(vocab: int, file: Path) -> None:
+    """Byte-level BPE."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    draw, texts = random.Random(1), sorted(pre_tokenizers.ByteLevel.alphabet())
+    ids, merges = {text: n for n, text in enumerate(texts)}, []
+    while len(ids) < vocab:
+        pair = (draw.choice(texts), draw.choice(texts))
+        if len("".join(pair)) < MOST_LETTERS and "".join(pair) not in ids:
+            ids["".join(pair)] = len(ids)
+            texts.append("".join(pair))
+            merges.append(pair)
+    tokenizer = Tokenizer(models.BPE(ids, merges, ignore_merges=True))
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(), decoders.ByteLevel()
+    tokenizer.save(str(file))
 
 
 def start(kind: str, folder: Path, dtype: str, cache: Path) -> float:

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from amk.engine.tokenizers.tokenizer import Tokenizer
-from amk.engine.tokenizers.tokenizer_process import whole
 from amk.models.model_spec import ModelSpec
 from amk.report.diagnostic import AmkError, Diagnostic
 
@@ -65,7 +64,7 @@ class Grammars:
         with self._once:
             if self._llg_tokenizer is None:
                 self._tokenizer.encode("")  # what the process with limits does not stand is refused there
-                text, eos = whole(self._tokenizer.backend, self._tokenizer.normalizer), list(self.spec.eos) or None
+                text, eos = self._tokenizer.text, list(self.spec.eos) or None
                 try:
                     self._llg_tokenizer = LLTokenizer(text, n_vocab=self.spec.vocab, eos_token=eos)
                 except ValueError as error:

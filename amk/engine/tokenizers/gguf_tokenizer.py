@@ -15,6 +15,7 @@ from tokenizers import Tokenizer as Backend
 
 from amk.engine.refusal import bad_weights, unsupported
 from amk.engine.tokenizers.tokenizer import Tokenizer
+from amk.engine.tokenizers.tokenizer_process import Source
 from amk.models.gguf_header import GgufArray, GgufHeader, read_gguf_array, read_gguf_header
 from amk.report.diagnostic import AmkError
 
@@ -105,7 +106,7 @@ def _assembled(metadata: _Metadata, backend: Backend, tokens: list[str], bos_by_
     prefix = (bos,) if bos is not None and metadata.flag("add_bos_token", by_default) else ()
     template = metadata.text("tokenizer.chat_template")
     for_tools = metadata.text("tokenizer.chat_template.tool_use")
-    return Tokenizer(backend, metadata.path, prefix, template, for_tools, special)
+    return Tokenizer(Source(backend.to_str().encode()), metadata.path, prefix, template, for_tools, special)
 
 
 def _byte_level(metadata: _Metadata, ids: dict[str, int]) -> Backend:

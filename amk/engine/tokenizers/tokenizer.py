@@ -3,6 +3,7 @@
 The vocabulary comes from the checkpoint: `tokenizer.json` of a Hugging Face directory, or the metadata of a GGUF file.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -11,10 +12,10 @@ from typing import Any
 
 from tokenizers import Tokenizer as Backend
 
-from amk.engine.refusal import unsupported
+from amk.engine.refusal import bad_weights, unsupported
 from amk.engine.tokenizers.chat import render_chat
 from amk.engine.tokenizers.streaming import StreamDecoder
-from amk.engine.tokenizers.tokenizer_process import TokenizerProcess
+from amk.engine.tokenizers.tokenizer_process import Source, TokenizerProcess
 
 LONGEST_CHARACTER = 4
 """Bytes of one in UTF-8."""
@@ -24,26 +25,44 @@ LONGEST_CHARACTER = 4
 class Tokenizer:
     """`prefix` is put before a plain prompt (the BOS of a GGUF file; a tokenizer.json does it by itself).
 
-    A process with limits turns text into tokens and back. It starts when it is first needed, or by `begin`.
+    A process with limits reads the vocabulary and turns text into tokens and back. It starts when it is first needed,
+    or by `begin`.
     """
 
-    backend: Backend
+    source: Source
     path: Path
     prefix: tuple[int, ...] = ()
     chat_template: str | None = None
     tool_template: str | None = None
     """For conversations with tools, where a model has one for them."""
-    special: Mapping[str, str] = field(default_factory=dict)
-    normalizer: Any = None
-    """Of a tokenizer.json. `backend` is without it, because it comes with the weights and is not trusted."""
+    named: Mapping[str, str] = field(default_factory=dict)
+    """Special tokens beside those of the source, by the names that templates call them."""
 
     @cached_property
     def process(self) -> TokenizerProcess:
-        return TokenizerProcess(self.backend, self.path, normalizer=self.normalizer)
+        return TokenizerProcess(self.source, self.path)
+
+    @cached_property
+    def backend(self) -> Backend:
+        """The vocabulary in this process, without what normalises texts."""
+        return self.source.made()
+
+    @cached_property
+    def text(self) -> str:
+        """As a tokenizer.json, with added tokens and what normalises texts."""
+        normalizer = json.loads(self.source.content).get("normalizer")
+        return json.dumps(json.loads(self.backend.to_str()) | {"normalizer": normalizer})
 
     def begin(self) -> None:
         """Start that process, if it is not there: it loads the vocabulary while nobody waits for it."""
         _ = self.process
+
+    def check(self, vocab: int | None) -> None:
+        """Wait until it has. AMK012 or AMK013 for one that does not stand it, and where it has ids that `vocab` rows of
+        an embedding do not cover."""
+        size = self.size
+        if vocab is not None and size > vocab:
+            raise bad_weights(self.path, f"the tokenizer has token {size - 1:,}, the embedding has {vocab:,} rows")
 
     def encode(self, text: str) -> list[int]:
         """Tokens of a plain prompt, with the BOS token if the model wants one."""
@@ -120,4 +139,9 @@ class Tokenizer:
     @property
     def size(self) -> int:
         """One more than the largest token id."""
-        return max(self.backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+        return int(self.process.facts()["size"])
+
+    @cached_property
+    def special(self) -> dict[str, str]:
+        """Special tokens by the names that templates call them."""
+        return {**self.process.facts()["special"], **self.named}

@@ -12,13 +12,14 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer as Backend
 
-from amk.engine.refusal import unsupported
+from amk.engine.refusal import bad_weights, unsupported
 from amk.engine.tokenizers import tokenizer_child
 from amk.engine.tokenizers.chat import package_directories, standard_library
 from amk.report.diagnostic import AmkError, Diagnostic
@@ -30,16 +31,29 @@ MEMORY_BYTES = 4 << 30
 MAX_ANSWER = 256 << 20
 
 
-class TokenizerProcess:
-    """Serves several threads in turn. AMK012 from a request that it does not stand; all later ones fail."""
+@dataclass(frozen=True)
+class Source:
+    """What a tokenizer is made from: a tokenizer.json in memory, and the fields of `tokenizer_child.made`."""
 
-    def __init__(
-        self, backend: Backend, path: Path, seconds: float = SECONDS, memory: int = MEMORY_BYTES, normalizer: Any = None
-    ) -> None:
-        """normalizer: as a tokenizer.json has it, if `backend` is without."""
+    content: bytes
+    config: Mapping[str, Any] = field(default_factory=dict)
+    older: Mapping[str, Any] = field(default_factory=dict)
+    vocab: int | None = None
+
+    def made(self) -> Backend:
+        """In this process, so without its normaliser, which comes with the weights and is not trusted."""
+        backend: Backend = tokenizer_child.made(self.content, self.config, self.older, self.vocab, normalizes=False)[0]
+        return backend
+
+
+class TokenizerProcess:
+    """Serves several threads in turn. AMK012 from a request that it does not stand; all later ones fail. AMK013 for a
+    file that cannot be read."""
+
+    def __init__(self, source: Source, path: Path, seconds: float = SECONDS, memory: int = MEMORY_BYTES) -> None:
         self._path, self._seconds, self._failed, self._one = path, seconds, "", threading.Lock()
         self._number = 0
-        self._first: Callable[[], dict[str, Any]] | None = lambda: _described(backend, memory, normalizer)
+        self._first: tuple[Source, int] | None = source, memory
         # -I and -S: neither the user's environment nor site packages decide what the child imports.
         command = [sys.executable, "-I", "-S", str(Path(tokenizer_child.__file__))]
         self._popen = subprocess.Popen(
@@ -52,12 +66,16 @@ class TokenizerProcess:
     def _load(self) -> None:
         """Let the process load its vocabulary while nobody waits for it; a request says what goes wrong."""
         with contextlib.suppress(AmkError):
-            self.decode(())
+            self.facts()
 
     @property
     def usable(self) -> bool:
         """False once a request has failed in a way that ended the process."""
         return not self._failed
+
+    def facts(self) -> dict[str, Any]:
+        """`special`: special tokens by the names that templates call them. `size`: one more than the largest id."""
+        return self._ask({"facts": True}, 0)
 
     def encode(self, text: str, special: bool) -> list[int]:
         """Tokens of `text`; AMK005 if it is not Unicode text."""
@@ -93,6 +111,8 @@ class TokenizerProcess:
             self._failed = f"it takes more than {seconds:g} s" if late.is_set() else f"its process ended ({code})"
             raise self._refused(self._failed)
         answer: dict[str, Any] = json.loads(line)
+        if "unreadable" in answer:
+            raise bad_weights(self._path, "the tokenizer cannot be read", answer["unreadable"])
         if "error" in answer:
             raise self._refused(answer["error"])
         return answer
@@ -111,7 +131,8 @@ class TokenizerProcess:
         mine = b"%d " % self._number
         try:
             if self._first is not None:
-                self._popen.stdin.write(json.dumps(self._first()).encode() + b"\n")
+                source, memory = self._first
+                self._popen.stdin.write(json.dumps(_described(source, memory)).encode() + b"\n" + source.content)
             self._first = None
             self._popen.stdin.write(mine + json.dumps(request).encode() + b"\n")
             self._popen.stdin.flush()
@@ -126,19 +147,12 @@ class TokenizerProcess:
         return unsupported(self._path, f"the tokenizer of this model cannot be used: {reason}")
 
 
-def _described(backend: Backend, memory: int, normalizer: Any) -> dict[str, Any]:
+def _described(source: Source, memory: int) -> dict[str, Any]:
     """What the process is told first."""
     return {
         "path": [*standard_library(), *package_directories("tokenizers")], "memory_bytes": memory,
-        "tokenizer": whole(backend, normalizer),
-        "split_special": backend.encode_special_tokens,  # a setting that is not part of its text
+        "bytes": len(source.content), "config": source.config, "older": source.older, "vocab": source.vocab,
     }  # fmt: skip
-
-
-def whole(backend: Backend, normalizer: Any) -> str:
-    """The text of a tokenizer with what normalises its texts."""
-    text = backend.to_str()
-    return text if normalizer is None else json.dumps(json.loads(text) | {"normalizer": normalizer})
 
 
 def _end(popen: subprocess.Popen[bytes]) -> None:
