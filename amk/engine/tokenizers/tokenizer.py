@@ -45,7 +45,7 @@ class Tokenizer:
     @cached_property
     def backend(self) -> Backend:
         """The vocabulary in this process, without what normalises texts."""
-        return self.source.made()
+        return self.source.read()
 
     @cached_property
     def text(self) -> str:

@@ -1,7 +1,7 @@
 """Makes a tokenizer from its file, and runs it in a process of its own, started by `tokenizer_process.py` as a script
 with `python -I -S`.
 
-Lines of JSON come in on stdin and go out on stdout: first {"path", "memory_bytes", "bytes"} and the fields of `made`,
+Lines of JSON come in on stdin and go out on stdout: first {"path", "memory_bytes", "bytes"} and the fields of `tokenizer_of`,
 behind it so many bytes of a tokenizer.json; then a number and {"facts"}, {"encode", "special"} or {"decode"}. Each
 answer is that number and the facts, {"ids"}, {"text"}, {"error"} or {"unreadable"}. A tokenizer's expressions may take
 for ever and its normaliser may multiply a text: the limits of the process, and the deadline of whoever asks, are for
@@ -19,7 +19,7 @@ _SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cl
 _LISTS = ("additional_special_tokens", "extra_special_tokens")
 
 
-def made(
+def tokenizer_of(
     content: bytes, config: Mapping[str, Any], older: Mapping[str, Any], vocab: int | None, normalizes: bool = True
 ) -> tuple[Any, dict[str, str]]:
     """A tokenizer of the package from a tokenizer.json in memory, and its special tokens by the names that templates
@@ -120,13 +120,13 @@ def _answered(backend: Any, request: Mapping[str, Any]) -> dict[str, Any]:
             return {"text": backend.decode(request["decode"], skip_special_tokens=True)}
         ids = backend.encode(request["encode"], add_special_tokens=request["special"]).ids
     except BaseException as error:  # noqa: BLE001  a panic of the package is no Exception
-        return {"error": _said(error)}
+        return {"error": _words(error)}
     if len(ids) > MAX_TOKENS:
         return {"error": f"it makes {len(ids):,} tokens of the text"}
     return {"ids": ids}
 
 
-def _said(error: BaseException) -> str:
+def _words(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"[:500]
 
 
@@ -142,13 +142,13 @@ def main() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (first["memory_bytes"], first["memory_bytes"]))
     backend, wrong, facts = None, {}, {}
     try:
-        backend, special = made(content, first["config"], first["older"], first["vocab"])
+        backend, special = tokenizer_of(content, first["config"], first["older"], first["vocab"])
         size = max(backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
         facts = {"special": special, "size": size}
     except Exception as error:  # noqa: BLE001  the package raises plain Exception for anything wrong with the file
-        wrong = {"unreadable": _said(error)}
+        wrong = {"unreadable": _words(error)}
     except BaseException as error:  # noqa: BLE001  a panic of the package
-        wrong = {"error": _said(error)}
+        wrong = {"error": _words(error)}
     for line in sys.stdin.buffer:
         number, _, text = line.decode().partition(" ")
         request = json.loads(text)

@@ -33,16 +33,18 @@ MAX_ANSWER = 256 << 20
 
 @dataclass(frozen=True)
 class Source:
-    """What a tokenizer is made from: a tokenizer.json in memory, and the fields of `tokenizer_child.made`."""
+    """What a tokenizer is made from: a tokenizer.json in memory, and the fields of `tokenizer_child.tokenizer_of`."""
 
     content: bytes
     config: Mapping[str, Any] = field(default_factory=dict)
     older: Mapping[str, Any] = field(default_factory=dict)
     vocab: int | None = None
 
-    def made(self) -> Backend:
+    def read(self) -> Backend:
         """In this process, so without its normaliser, which comes with the weights and is not trusted."""
-        backend: Backend = tokenizer_child.made(self.content, self.config, self.older, self.vocab, normalizes=False)[0]
+        backend: Backend = tokenizer_child.tokenizer_of(
+            self.content, self.config, self.older, self.vocab, normalizes=False
+        )[0]
         return backend
 
 
