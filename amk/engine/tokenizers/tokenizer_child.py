@@ -1,11 +1,11 @@
 """Makes a tokenizer from its file, and runs it in a process of its own, started by `tokenizer_process.py` as a script
 with `python -I -S`.
 
-Lines of JSON come in on stdin and go out on stdout: first {"path", "memory_bytes", "bytes"} and the fields of `tokenizer_of`,
-behind it so many bytes of a tokenizer.json; then a number and {"facts"}, {"encode", "special"} or {"decode"}. Each
-answer is that number and the facts, {"ids"}, {"text"}, {"error"} or {"unreadable"}. A tokenizer's expressions may take
-for ever and its normaliser may multiply a text: the limits of the process, and the deadline of whoever asks, are for
-that.
+Lines of JSON come in on stdin and go out on stdout: first {"path", "memory_bytes", "bytes"} and the other parameters of
+`tokenizer_of`, behind it so many bytes of a tokenizer.json; then a number and {"facts"}, {"encode", "special"} or
+{"decode"}. Each answer is that number and the facts, {"ids"}, {"text"}, {"error"} or {"unreadable"}. A tokenizer's
+expressions may take for ever and its normaliser may multiply a text: the limits of the process, and the deadline of
+whoever asks, are for that.
 """
 
 import json
