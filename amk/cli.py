@@ -75,7 +75,8 @@ SPIN = "4"
 def main(argv: Sequence[str] | None = None, begin: Callable[[], object] = lambda: None) -> int:
     """Run one command and return its exit code; argparse ends usage errors with SystemExit(2) itself. begin: called as
     soon as the command is imported and its words are understood."""
-    _escape_unprintable(sys.stdout, sys.stderr)
+    _reconfigure("backslashreplace", sys.stdout, sys.stderr)
+    _reconfigure("surrogateescape", sys.stdin)
     words = sys.argv[1:] if argv is None else list(argv)
     findings = Findings(_form(words), sys.stdout, sys.stderr)
     if words[:1] and words[0] in ONE_THREAD:  # both are read when numpy is first imported
@@ -179,11 +180,12 @@ def _form(words: Sequence[str]) -> Format:
     return next((form for form in FORMATS if form in asked), "full")
 
 
-def _escape_unprintable(*streams: TextIO) -> None:
-    """A terminal that cannot show a character gets its escape instead of a UnicodeEncodeError."""
+def _reconfigure(errors: str, *streams: TextIO) -> None:
+    """A terminal that cannot show a character gets its escape instead of a UnicodeEncodeError. Bytes that are no text
+    in the encoding of standard input reach the tokenizer, which refuses them (AMK005)."""
     for stream in streams:
         if (reconfigure := getattr(stream, "reconfigure", None)) is not None:
-            reconfigure(errors="backslashreplace")
+            reconfigure(errors=errors)
 
 
 def _discard_stdout() -> None:

@@ -145,6 +145,9 @@ def load(
         notes += about_device
     cache = None if kv_dtype == "bf16" else kv_dtype
     _check(device, batch, schedule, gpu, dtype, lm_head_dtype, formats, cache)
+    if device != "cuda" and prefill != "auto":
+        message = f"prefill={prefill!r} is for the device cuda: the device {device} reads prompts itself"
+        raise AmkError(Diagnostic("AMK005", message))
     if states and device != "cpu" and (batch > 1 or schedule is not None):
         message = "hidden states are told of one text at a time, by schedules that are planned for them"
         raise AmkError(Diagnostic("AMK016", message, help="leave out `batch` and `schedule`, or use the device cpu"))

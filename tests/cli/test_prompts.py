@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,7 @@ import pytest
 from amk.cli import main
 from amk.commands.generate import texts
 from amk.report.diagnostic import AmkError
+from tests.engine.tiny_chat import write
 
 
 @pytest.mark.parametrize(
@@ -42,3 +46,13 @@ def test_a_system_message_without_a_template_is_refused(tmp_path: Path, capsys: 
     ]
     assert main(words) == 2
     assert "AMK005" in (err := capsys.readouterr().err) and "--system" in err
+
+
+@pytest.mark.parametrize("command", ["chat", "generate"])
+def test_bytes_that_are_no_text_are_refused(command: str, tmp_path: Path) -> None:
+    words = ["-m", "amk", command, "--model", str(write(tmp_path)), "--device", "cpu", "--max-tokens", "2"]
+    done = subprocess.run(
+        [sys.executable, *words, *(["--prompt", "-"] if command == "generate" else [])],
+        input=b"hi\xff\n", capture_output=True, check=False, env=os.environ | {"PYTHONIOENCODING": "utf-8:strict"},
+    )  # fmt: skip
+    assert done.returncode == 2 and b"AMK005" in done.stderr and b"UTF-8" in done.stderr

@@ -479,7 +479,12 @@ def test_what_the_files_ask_for_is_named(directory: Path, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     ("options", "code"),
-    [({"device": "cpu", "gpu": "h200"}, "AMK005"), ({"device": "cuda"}, "AMK602"), ({"gpu": "no-such"}, "AMK010")],
+    [
+        ({"device": "cpu", "gpu": "h200"}, "AMK005"),
+        ({"device": "cpu", "prefill": "torch"}, "AMK005"),
+        ({"device": "cuda"}, "AMK602"),
+        ({"gpu": "no-such"}, "AMK010"),
+    ],
 )
 def test_devices_that_cannot_be_had(
     directory: Path, options: dict[str, Any], code: str, monkeypatch: pytest.MonkeyPatch
