@@ -143,33 +143,33 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1)
     options = parser.parse_args()
     limit = time.monotonic() + options.seconds
-    known: dict[str, Any] = json.loads(RECORD.read_text())["edits"] if RECORD.exists() else {}
+    edits: dict[str, Any] = json.loads(RECORD.read_text())["edits"] if RECORD.exists() else {}
     chosen = [*of_kernel("pack"), *of_kernel("unpack"), *Random(4).sample(found := of_rows(), len(found))]
-    left = [case for case in chosen if case[1].name not in known] if options.seconds else []
+    left = [case for case in chosen if case[1].name not in edits] if options.seconds else []
     with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
         for (_, edit), verdict in zip(left, pool.imap(judged, left), strict=True):
-            known[edit.name] = {"kind": edit.kind, "new": edit.new, "verdict": verdict}
-            write(chosen, known)
+            edits[edit.name] = {"kind": edit.kind, "new": edit.new, "verdict": verdict}
+            write(chosen, edits)
             if time.monotonic() > limit:
                 break
-    write(chosen, known)
+    write(chosen, edits)
 
 
-def write(chosen: list[Case], known: dict[str, Any]) -> None:
-    """The record of the edits that are known; whether survivors are proved equivalent is looked up."""
-    proved = {edit.name for _, edit in chosen if edit.name in known and proof_of(edit)}
-    for name, one in known.items():
+def write(chosen: list[Case], edits: dict[str, Any]) -> None:
+    """The record of judged edits, by name; whether survivors are proved equivalent is looked up."""
+    proved = {edit.name for _, edit in chosen if edit.name in edits and proof_of(edit)}
+    for name, one in edits.items():
         if one["verdict"] in SAME:
             one["verdict"] = SAME[name in proved]
-    counts = Counter(one["verdict"] for one in known.values())
+    counts = Counter(one["verdict"] for one in edits.values())
     record = {
         "format": 1, "name": "lowering-edits-rows", "command": "python -m tests.lowering.edits.of_rows",
         "commit": commit(), "date": datetime.now(UTC).date().isoformat(),
         "hardware": f"{os.cpu_count()} cores, {platform.machine()}, no GPU used",
         "edits_there_are": len(chosen), "counts": dict(counts.most_common()),
-        "survivors": sorted(name for name, one in known.items() if one["verdict"] == SAME[0]),
-        "proved_and_refused": sorted(name for name in proved if known[name]["verdict"] not in (*SAME, *KEPT)),
-        "edits": known,
+        "survivors": sorted(name for name, one in edits.items() if one["verdict"] == SAME[0]),
+        "proved_and_refused": sorted(name for name in proved if edits[name]["verdict"] not in (*SAME, *KEPT)),
+        "edits": edits,
     }  # fmt: skip
     RECORD.write_text(json.dumps(record, indent=1) + "\n")
 
