@@ -128,7 +128,7 @@ def test_other_programs_say_how_they_were_timed_and_where_they_are_from() -> Non
     table = load_table("h200")
     lines = others(table)
     assert all(len(line) == len(OTHERS) for line in lines)
-    assert {line[3] for line in lines} == {"measured", "published"}
+    assert {line[3] for line in lines} <= {"measured", "published"}
     assert all(line[5].startswith("https://") and line[4] for line in lines)
     assert {"HazyResearch megakernel", "vLLM 0.23"} <= {line[1] for line in lines}
     best = judge(table, {}, [])[0].best_other()
