@@ -13,12 +13,12 @@ import pytest
 
 from amk.lowering.launch import Device
 from amk.targets.target import Target
+from tests.gpu.sanitised import CASES
 
 pytestmark = pytest.mark.gpu
 
 SECONDS = 300
 PLACES = ("/usr/local/cuda/bin/compute-sanitizer",)
-CASES = ("plain fast", "plain naive", "ragged fast", "plain int8", "plain fp8-cache")
 
 
 def tool() -> str:
