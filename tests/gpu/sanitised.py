@@ -45,7 +45,7 @@ def main() -> int:
         schedule = planned(name, gpu)
         weights = random_checkpoint(schedule.model, 1)
         engine = gpu_engine(schedule, weights, nearest, device=device, stall_ns=STALL_NS)
-        decoded = [_decoded(engine, pos) for pos in (0, START)]
+        decoded = [decoded(engine, pos) for pos in (0, START)]
         print(f"{name}: decoded {decoded}", flush=True)
         engine.free()
     return 0
@@ -56,14 +56,13 @@ def planned(name: str, gpu: Target) -> Schedule:
     return plan(model, gpu, settings=settings, max_context=CONTEXT, workers=WORKERS, formats=formats(form))
 
 
-def _decoded(engine: CudaEngine, pos: int) -> list[list[int]]:
-    """Every sequence from this position on."""
-    if engine.schedule.batch == 1:
-        engine.request([1] * (START + TOKENS * engine.schedule.rows))  # rows are those of a prompt
-    begin = {"token": 1, "pos": pos}
-    state = {word: begin.get(word.partition(".")[0], 0) for word in engine.schedule.state_words if word != "epoch"}
-    engine.set_state(**state)
-    return engine.step(TOKENS).tolist()
+def decoded(engine: CudaEngine, pos: int) -> list[int]:
+    """Every sequence from this position on. What it reads before chooses nothing, and rows are those of a prompt."""
+    schedule = engine.schedule
+    prompt = [1] * (pos + (1 if schedule.rows == 1 else TOKENS * schedule.rows))
+    engine.request_batch([prompt] * schedule.batch, start=[pos] * schedule.batch if schedule.live else pos)
+    tokens: list[int] = engine.step(TOKENS).reshape(-1).tolist()
+    return tokens
 
 
 if __name__ == "__main__":
