@@ -113,11 +113,9 @@ def error_of_kind(target: str, kind: str, errors: Errors | None = None, constant
     if own is None:
         text = f"no plan was ever measured on {target}: the error is not known"
         worst = max(((kinds[kind].worst, name) for name, kinds in known.items() if kind in kinds), default=None)
-        return (
-            text
-            if worst is None
-            else f"{text}; of this kind ({kind}) plans were off by up to {100 * worst[0]:.0f}% on {worst[1]}"
-        )
+        if worst is None:
+            return text
+        return f"{text}; of this kind ({kind}) plans were off by up to {100 * worst[0]:.0f}% on {worst[1]}"
     if kind not in own:
         return f"no plan of this kind ({kind}) was ever compared with a measurement on {target}"
     return f"of this kind ({kind}) on {target}: {own[kind]}"
