@@ -49,7 +49,9 @@ def test_errors_have_a_median_a_worst_and_a_sign() -> None:
     assert "median error 10.0%, worst 20.0%, bias +10.0% (3 runs)" in known_error(one, 0, errors)
     assert "ever compared" in known_error(small(form="int8"), 0, errors)
     elsewhere = known_error(small(gpu="l4"), 0, errors)
-    assert "ever measured on l4" in elsewhere and "(bf16, one sequence) plans were off by up to 20% on h200" in elsewhere
+    assert (
+        "ever measured on l4" in elsewhere and "(bf16, one sequence) plans were off by up to 20% on h200" in elsewhere
+    )
     assert known_error(small(gpu="l4", form="int8"), 0, errors).endswith("the error is not known")
 
 
