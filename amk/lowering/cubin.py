@@ -16,11 +16,13 @@ import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-
-from elftools.elf.elffile import ELFFile
+from typing import TYPE_CHECKING
 
 from amk.lowering import refusal
 from amk.report.diagnostic import AmkError, shown
+
+if TYPE_CHECKING:
+    from elftools.elf.elffile import ELFFile
 
 _FORMAT_SIZED = 4
 _ATTR_MAX_THREADS = 0x05
@@ -106,6 +108,8 @@ def parse_ptxas_log(log: str) -> dict[str, Resources]:
 
 
 def _read_elf(cubin: bytes, arch: str) -> dict[str, Resources]:
+    from elftools.elf.elffile import ELFFile  # the driver alone does not wait for it
+
     elf = ELFFile(io.BytesIO(cubin))
     symbols = [symbol.name for symbol in elf.get_section_by_name(".symtab").iter_symbols()]
     kernels = [s.name.removeprefix(".text.") for s in elf.iter_sections() if s.name.startswith(".text.")]
