@@ -42,6 +42,20 @@ REASONS = {
     "8a1346e6": "Steps of more than 8 rows are in the schema.",
     "c7916ccf": "Steps of more than 16 rows are in the schema.",
     "caa2d7ec": "Codes may be multiplied by several vectors.",
+    "7e5e8cfb": "Steps whose rows are a tree are in the schema.",
+    "a4f5d6d2": "Scales of runs of blocks are in the schema.",
+    "822f0659": "Products in parts of their inputs are in the schema.",
+    "9eb63694": "Steps that accept guesses are in the schema.",
+    "80805221": "Steps of up to 64 rows are in the schema.",
+    "d003a059": "Batches of up to 64 sequences are in the schema.",
+    "38198704": "An output head alone is in the schema.",
+    "08313015": "Partials of attention lie in the array of queries, whose rows have one length.",
+    "59ff6666": "A buffer has a dimension at least.",
+    "fd43a172": "Launches of one token are judged by themselves, so what a second one would show is another finding.",
+    "318c363b": "State that is stored before the token loop is found by its own rule.",
+    "08f40046": "All warps reduce the splits of many columns, so the role `all` is judged by what it reads.",
+    "71d38778": "A live batch whose buffers have another shape is refused; it was an error of the program.",
+    "a9021dd4": "Of several steps that compute something else another one is named.",
     "36718803": "Symmetric codes of four bits need no sums of a vector's blocks, which several vectors do not have.",
 }
 """By the commit at which the earlier answer ends."""
@@ -135,7 +149,7 @@ def examined(differences: Sequence[Difference], commits: Sequence[str]) -> dict[
     return {kind: {"count": len(some), "ends at": sorted(found[kind])} for kind, some in kinds.items()}
 
 
-def page(record: Mapping[str, Any]) -> str:
+def page(record: Mapping[str, Any], name: str) -> str:
     """The kinds by the commits at which they begin, most differences first."""
     groups: dict[tuple[str, ...], list[tuple[int, str]]] = defaultdict(list)
     for kind, found in record["kinds"].items():
@@ -143,7 +157,7 @@ def page(record: Mapping[str, Any]) -> str:
     run = record["run"]
     text = (
         f"# Why {len(record['differences']):,} answers differ from those of {record['against']}\n\n"
-        f"Record: `frozen-validator.json`, commit {run['commit']}. Two differences of every kind were bisected.\n\n"
+        f"Record: `{name}`, commit {run['commit']}. Two differences of every kind were bisected.\n\n"
         "| differences | kinds | since | reason |\n|---|---|---|---|\n"
     )
     for commits, kinds in sorted(groups.items(), key=lambda item: -sum(count for count, _ in item[1])):
@@ -162,7 +176,7 @@ def main() -> int:
         differences = [Difference.of(line) for line in record["differences"]]
         record["kinds"] = examined(differences, between(record["against"], record["run"]["commit"]))
         options.record.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
-    print(page(record), end="")
+    print(page(record, options.record.name), end="")
     return 0
 
 

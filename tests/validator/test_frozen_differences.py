@@ -57,7 +57,8 @@ def test_the_page_has_every_kind_beside_its_reason() -> None:
         "matrix: UNSAFE AMK405 > SAFE": {"count": 7, "ends at": ["36718803", "caa2d7ec"]},
         "full-size: UNSAFE AMK501 > UNSAFE AMK302": {"count": 1, "ends at": []},
     }
-    text = page({"kinds": kinds, "differences": [""] * 10, "against": "e3c703bd", "run": {"commit": "78e9efb8"}})
+    record = {"kinds": kinds, "differences": [""] * 10, "against": "e3c703bd", "run": {"commit": "78e9efb8"}}
+    text = page(record, "frozen-validator.json")
     rows = text.splitlines()[6:]
     assert [row.split(" | ")[0] for row in rows] == ["| 7", "| 2", "| 1"]
     assert "the refusal was needless" in rows[1] and "do not differ so" in rows[2]
