@@ -158,6 +158,11 @@ def shorten(path: Path, size: int) -> None:
     path.write_bytes(path.read_bytes()[:size])
 
 
+def within_a_line(path: Path, size: int) -> None:
+    """Cut at about `size` bytes, ten after the start of a line: where lines end depends on the times in them."""
+    shorten(path, path.read_bytes().index(b"\n", size) + 11)
+
+
 def drop_log(folder: Path) -> None:
     for name in (WAL, SHM):
         (folder / name).unlink()
@@ -180,7 +185,7 @@ LOSSES: dict[str, Callable[[Path], object]] = {
     "a row deleted": lambda folder: drop_rows(folder, "= 2"),
     "no mirror": lambda folder: (folder / MIRROR).unlink(),
     "empty mirror": lambda folder: shorten(folder / MIRROR, 0),
-    "cut mirror": lambda folder: shorten(folder / MIRROR, 5000),
+    "cut mirror": lambda folder: within_a_line(folder / MIRROR, 5000),
     "a row deleted, and a mirror that was one event behind": lambda folder: (drop_rows(folder, "= 2"), behind(folder)),
     "a row deleted, and a mirror that was within an event": lambda folder: (
         drop_rows(folder, "= 2"),
@@ -243,7 +248,7 @@ def both(*damages: str) -> Callable[[Path], None]:
         (both("no table", "no mirror"), "the table is gone"),
         (both("last rows deleted", "an edited mirror"), "the mirror has 180 lines"),
         (lambda folder: other_end(folder), "differ from event 21 on"),
-        (lambda folder: (drop_rows(folder, "= 150"), shorten(folder / MIRROR, 5000)), "event 150 is missing"),
+        (lambda folder: (drop_rows(folder, "= 150"), within_a_line(folder / MIRROR, 5000)), "event 150 is missing"),
         (lambda folder: (drop_rows(folder, "IN (2, 179)"), behind(folder), behind(folder)), "event 2 is missing"),
     ],
 )
