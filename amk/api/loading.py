@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial, wraps
 from importlib import import_module
 from numbers import Integral
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, TypedDict, get_args
 
 from amk.api.card import has_driver, usable_card
 from amk.api.devices import WITHOUT_GPU, Device, Planned, chosen, planned, without_gpu
@@ -36,8 +37,12 @@ if TYPE_CHECKING:  # the rest is imported where it is used: the device cpu needs
     from amk.engine.load import Progress
     from amk.planner.formats import Formats, Layered
     from amk.schedule_ir.schedule import CacheDtype, Schedule
-    from amk.weights.quantised import Quantiser
+    from amk.weights.bfloat import F32
+    from amk.weights.quantised import Quantised, Quantiser
+    from amk.weights.weight_format import WeightFormat
 
+Load = Callable[[], Backend]
+"""Reads the weights of a model."""
 MOST_TEXTS = 16
 """Computed at once."""
 _VALUES: dict[str, Collection[str]] = {
@@ -50,6 +55,14 @@ _ON_GPU = (
     "amk.engine.backends.live_backend", "amk.engine.backends.rows_backend",
 )  # fmt: skip
 """Modules that run a schedule there."""
+
+
+class _How(TypedDict):
+    """What every schedule is loaded with: see `load`."""
+
+    device: Device
+    progress: Progress | None
+    quantise: Quantiser | None
 
 
 @dataclass(frozen=True)
@@ -125,7 +138,8 @@ def load(
 
     Raises AmkError: AMK005 for an unknown argument, AMK010 for an unknown name, AMK011 for a plan that does not fit or
     more positions than the model has, AMK012 for a model or tokenizer that amk does not run, AMK013 for weights that
-    are missing or damaged, AMK019 where torch is to read prompts and cannot, AMK602 without a usable GPU.
+    are missing or damaged, AMK019 where torch is to read prompts and cannot, AMK602 without a usable GPU. What raises
+    keeps no device memory.
     """
     words = {"device": device, "prefill": prefill, "sampling": sampling, "kv_dtype": kv_dtype}
     _check_words(**words, dtype=dtype, lm_head_dtype=lm_head_dtype)
@@ -145,49 +159,52 @@ def load(
         notes += about_device
     cache = None if kv_dtype == "bf16" else kv_dtype
     _check(device, batch, schedule, gpu, dtype, lm_head_dtype, formats, cache)
-    if device != "cuda" and prefill != "auto":
-        message = f"prefill={prefill!r} is for the device cuda: the device {device} reads prompts itself"
-        raise AmkError(Diagnostic("AMK005", message))
-    if states and device != "cpu" and (batch > 1 or schedule is not None):
-        message = "hidden states are told of one text at a time, by schedules that are planned for them"
-        raise AmkError(Diagnostic("AMK016", message, help="leave out `batch` and `schedule`, or use the device cpu"))
+    _check_device(device, prefill, states, alone=batch == 1 and schedule is None)
     models = [files] if draft is None else [files, _draft_files(draft, files)]
     speculate = "draft" if speculate is None and draft is not None else speculate
+    guesses = draft_tokens, draft_steps, draft_branches
+    if speculate is None and guesses != (GUESSES, 1, 1):
+        message = "draft_tokens, draft_steps and draft_branches are for guesses, and nothing is to guess"
+        raise AmkError(Diagnostic("AMK005", message, help="speculate='lookup', or a model as `draft`"))
     if device == "cpu":
-        backends = _without_schedules(models, max_context, batch)
+        loads = _without_schedules(models, max_context, batch)
     else:
         from amk.api.schedules import stored_formats
-        from amk.api.states import planned_parts, states_backend
         from amk.engine.load import rounding
 
         forms = formats if formats is not None else stored_formats(files.path, dtype, lm_head_dtype)
         wanted = Planned(forms, kv_dtype, max_context, sampling, batch, live=batch > 1)
-        if speculate is not None:
-            wanted = wanted._replace(accepts=draft_steps > 1, tree=draft_branches > 1)
+        how: _How = {"device": device, "progress": progress, "quantise": _behind_tokenizer(files, quantise)}
         if states:
-            parts = [planned_parts(each.checkpoint, device, gpu, wanted) for each in models]
-            runs = [layers for layers, _ in parts]
-            backends = [
-                states_backend(part, each.checkpoint, device, progress, quantise)
-                for part, each in zip(parts, models, strict=True)
-            ]
+            schedules, loads = _in_parts(models, gpu, wanted, how)
         else:
-            runs = _runs(models, device, gpu, wanted, schedule, 0 if speculate is None else draft_tokens)
-            backend = partial(
-                schedule_backend,
-                device=device,
-                progress=progress,
-                quantise=quantise,
-                prefill=prefill,
-                steps=draft_steps,
-            )
-            backends = [backend(run, each.checkpoint) for run, each in zip(runs, models, strict=True)]
-        notes += rounding(runs[0], files.checkpoint)
-    asked = draft_tokens, draft_steps, draft_branches
-    guessing = None if speculate is None else _guessing(models, backends, speculate, *asked)
+            schedules, loads = _whole(models, gpu, wanted, schedule, guesses if speculate else None, prefill, how)
+        notes += rounding(schedules[0], files.checkpoint)
     suggested = suggested_sampling(generation_config(files.path))
-    files.tokenizer.check(files.checkpoint.spec.vocab)
+    with ExitStack() as memory:
+        backends = list[Backend]()
+        for load_one in loads:
+            backends.append(load_one())
+            memory.callback(backends[-1].free)
+        guessing = None if speculate is None else _guessing(models, backends, speculate, *guesses)
+        files.tokenizer.check(files.checkpoint.spec.vocab)
+        memory.pop_all()
     return LanguageModel(files.checkpoint.spec, files.tokenizer, backends[0], notes, suggested, guessing)
+
+
+def _behind_tokenizer(files: Files, quantise: Quantiser | None) -> Quantiser:
+    """`quantise`, of the same name, which makes no codes before the tokenizer is known to be usable: all of them can
+    take minutes."""
+    from amk.quantize.search import searched
+
+    checked, make = cache(partial(files.tokenizer.check, files.checkpoint.spec.vocab)), quantise or searched
+
+    @wraps(make)
+    def codes(rows: F32, form: WeightFormat) -> Quantised:
+        checked()
+        return make(rows, form)
+
+    return codes
 
 
 def _check_words(**options: str | None) -> None:
@@ -216,7 +233,17 @@ def _check(device: Device, batch: int, *planned_for: object) -> None:
         raise AmkError(Diagnostic("AMK005", message, help="ask for the device interpreter or cuda"))
 
 
-def _without_schedules(models: Sequence[Files], max_context: int | None, batch: int) -> list[Backend]:
+def _check_device(device: Device, prefill: Prefill, states: bool, alone: bool) -> None:
+    """AMK005 or AMK016 for what the device does not do. alone: one text, by schedules that are planned for it."""
+    if device != "cuda" and prefill != "auto":
+        message = f"prefill={prefill!r} is for the device cuda: the device {device} reads prompts itself"
+        raise AmkError(Diagnostic("AMK005", message))
+    if states and device != "cpu" and not alone:
+        message = "hidden states are told of one text at a time, by schedules that are planned for them"
+        raise AmkError(Diagnostic("AMK016", message, help="leave out `batch` and `schedule`, or use the device cpu"))
+
+
+def _without_schedules(models: Sequence[Files], max_context: int | None, batch: int) -> Sequence[Load]:
     """Plain forward passes of a model, and of its draft for no more positions than that has."""
     spec = models[0].checkpoint.spec
     positions = max_context or spec.max_context
@@ -224,7 +251,38 @@ def _without_schedules(models: Sequence[Files], max_context: int | None, batch: 
         message = f"{spec.name} has {spec.max_context:,} positions, {positions:,} were asked for"
         raise AmkError(Diagnostic("AMK011", message))
     spans = [positions, *(min(positions, draft.checkpoint.spec.max_context) for draft in models[1:])]
-    return [ForwardBackend(ForwardPass(each.checkpoint, span), batch) for each, span in zip(models, spans, strict=True)]
+
+    def passes(of: Files, span: int) -> Backend:
+        return ForwardBackend(ForwardPass(of.checkpoint, span), batch)
+
+    return [partial(passes, of, span) for of, span in zip(models, spans, strict=True)]
+
+
+def _in_parts(
+    models: Sequence[Files], gpu: str | None, options: Planned, how: _How
+) -> tuple[Sequence[Schedule], Sequence[Load]]:
+    """For each model the plan of its layers, and what loads that and the plan of its output head."""
+    from amk.api.states import planned_parts, states_backend
+
+    parts = [planned_parts(of.checkpoint, how["device"], gpu, options) for of in models]
+    loads = [partial(states_backend, part, of.checkpoint, **how) for part, of in zip(parts, models, strict=True)]
+    return [layers for layers, _ in parts], loads
+
+
+def _whole(
+    models: Sequence[Files],
+    gpu: str | None,
+    options: Planned,
+    schedule: Schedule | str | Path | None,
+    guesses: tuple[int, int, int] | None,
+    prefill: Prefill,
+    how: _How,
+) -> tuple[Sequence[Schedule], Sequence[Load]]:
+    """For each model its schedule, and what loads that. guesses: `draft_tokens`, `draft_steps` and `draft_branches`."""
+    tokens, steps, branches = guesses or (0, 1, 1)
+    runs = _runs(models, how["device"], gpu, options._replace(accepts=steps > 1, tree=branches > 1), schedule, tokens)
+    each = partial(schedule_backend, prefill=prefill, steps=steps, **how)
+    return runs, [partial(each, run, of.checkpoint) for run, of in zip(runs, models, strict=True)]
 
 
 def _guessing(
@@ -296,7 +354,7 @@ def schedule_backend(
     from amk.engine.admission.admission import admit
     from amk.engine.backends.live_backend import LiveBackend
     from amk.engine.backends.rows_backend import RowsBackend
-    from amk.engine.backends.schedule_backend import ScheduleBackend
+    from amk.engine.backends.schedule_backend import OwnMemory, ScheduleBackend
     from amk.engine.backends.step_prompts import step_prompts
     from amk.engine.load import check_chooses, check_model, gpu_engine
     from amk.quantize.search import searched
@@ -307,12 +365,24 @@ def schedule_backend(
         raise AmkError(Diagnostic("AMK016", message, help="amk plan --batch N --live"))
     check_chooses(schedule)
     check_model(schedule.model, checkpoint)
-    if device in WITHOUT_GPU:
-        admit(schedule)
-        engine, prompts = without_gpu(schedule, checkpoint, device, quantise), None
-    else:
-        engine = gpu_engine(schedule, checkpoint, quantise, progress)
-        prompts = prompts_of(engine, prefill) if prefill != "rows" else step_prompts(engine, checkpoint, quantise)
-    if schedule.live:
-        return LiveBackend(engine, prompts=prompts)
-    return ScheduleBackend(engine, prompts=prompts) if schedule.rows == 1 else RowsBackend(engine, prompts, steps)
+    with ExitStack() as memory:
+        prompts = None
+        if device in WITHOUT_GPU:
+            admit(schedule)
+            engine = without_gpu(schedule, checkpoint, device, quantise)
+            memory.callback(engine.free)
+        else:
+            engine = gpu_engine(schedule, checkpoint, quantise, progress)
+            memory.callback(engine.free)
+            prompts = prompts_of(engine, prefill) if prefill != "rows" else step_prompts(engine, checkpoint, quantise)
+            if isinstance(prompts, OwnMemory):
+                memory.callback(prompts.free)
+        backend: ScheduleBackend | LiveBackend
+        if schedule.live:
+            backend = LiveBackend(engine, prompts=prompts)
+        elif schedule.rows == 1:
+            backend = ScheduleBackend(engine, prompts=prompts)
+        else:
+            backend = RowsBackend(engine, prompts, steps)
+        memory.pop_all()
+    return backend

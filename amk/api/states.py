@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from amk.api.devices import WITHOUT_GPU, Device, Planned, planned, without_gpu
@@ -43,8 +44,15 @@ def states_backend(
     from amk.engine.backends.slice_pass import SlicePass
     from amk.quantize.search import searched
 
-    layers, head = (_engine(part, checkpoint, device, progress, quantise or searched) for part in parts)
-    return ForwardBackend(SlicePass(layers, head, checkpoint))
+    with ExitStack() as memory:
+        engines = list[Any]()
+        for part in parts:
+            engines.append(_engine(part, checkpoint, device, progress, quantise or searched))
+            memory.callback(engines[-1].free)
+        layers, head = engines
+        backend = ForwardBackend(SlicePass(layers, head, checkpoint))
+        memory.pop_all()
+    return backend
 
 
 def _engine(

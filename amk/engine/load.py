@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -125,7 +126,7 @@ def gpu_engine(
     """The schedule on the GPU with the weights of `checkpoint`, at position 0; it is verified here.
 
     quantise: as in `load`; no default, because results can be compared only under one choice of codes.
-    options: those of `CudaEngine`.
+    options: those of `CudaEngine`. What fails keeps no device memory.
     """
     # Imported here: the interpreter works where the driver's Python package does not.
     from amk.engine.admission.admission import started
@@ -139,9 +140,12 @@ def gpu_engine(
         engine.device.make_current()
         engine.upload_constants(constants(schedule, checkpoint))
 
-    with ThreadPoolExecutor(1) as beside:
-        constants_there = beside.submit(upload_constants)
-        engine.upload_constants(pack_into(engine, checkpoint, quantise, progress))
-        constants_there.result()
-    engine.reset()
+    with ExitStack() as memory:
+        memory.callback(engine.free)
+        with ThreadPoolExecutor(1) as beside:
+            constants_there = beside.submit(upload_constants)
+            engine.upload_constants(pack_into(engine, checkpoint, quantise, progress))
+            constants_there.result()
+        engine.reset()
+        memory.pop_all()
     return engine

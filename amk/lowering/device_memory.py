@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from contextlib import ExitStack
 from typing import Any, Self
 
 import numpy as np
@@ -31,7 +32,10 @@ class DeviceBuffer:
     def of(cls, device: Device, data: NDArray[Any]) -> Self:
         """A buffer that holds a copy of `data`."""
         buffer = cls(device, data.nbytes)
-        buffer.upload(data)
+        with ExitStack() as kept:
+            kept.callback(buffer.free)
+            buffer.upload(data)
+            kept.pop_all()
         return buffer
 
     def upload(self, data: NDArray[Any], offset: int = 0) -> None:
@@ -100,7 +104,10 @@ class MappedBuffer:
         flags = driver.api.CU_MEMHOSTALLOC_DEVICEMAP
         self._host: int | None = int(driver.call("cuMemHostAlloc", 4 * words, flags))
         self.host_address = self._host
-        self.address = int(driver.call("cuMemHostGetDevicePointer", self._host, 0))
+        with ExitStack() as kept:
+            kept.callback(self.free)
+            self.address = int(driver.call("cuMemHostGetDevicePointer", self._host, 0))
+            kept.pop_all()
         memory = (ctypes.c_uint32 * words).from_address(self._host)
         self.words: NDArray[np.uint32] = np.ctypeslib.as_array(memory)
         self.words[:] = 0
@@ -153,6 +160,12 @@ class StreamCopies:
 
     def free(self) -> None:
         self._memory.free()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.free()
 
     def _place(self, words: int) -> int | None:
         """Where there is room for so many words."""

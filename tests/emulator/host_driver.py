@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from enum import IntEnum
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +20,7 @@ FRESH = 0xA5
 
 class _Status(IntEnum):
     CUDA_SUCCESS = 0
+    CUDA_ERROR_OUT_OF_MEMORY = 2
 
 
 class HostDriver(Driver):
@@ -26,28 +28,38 @@ class HostDriver(Driver):
     make.
 
     Copies on a stream are made as late as its order allows, by what waits for it or by `make_copies`, and so is what a
-    test enqueues by `later`. An access outside
-    what was allocated is an AssertionError. written: by address of the allocation, True where the host wrote.
+    test enqueues by `later`. An access outside what was allocated is an AssertionError, and so is a call in a thread
+    that made no device current. written: by address of the allocation, True where the host wrote. calls: how often one
+    that may fail was made; call number `failing` does. streams: those that are not destroyed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, failing: int | None = None) -> None:
+        self._current = {threading.get_ident()}
+        self.calls, self._failing = 0, failing
         self._later: list[tuple[int, Any, tuple[Any, ...]]] = []
         self._streams = 0
+        self.streams = set[int]()
         self.held: dict[int, NDArray[np.uint8]] = {}
         self.written: dict[int, NDArray[np.bool_]] = {}
         names = (
             "cuMemAlloc", "cuMemcpyHtoD", "cuMemcpyDtoH", "cuMemsetD8Async", "cuStreamSynchronize", "cuStreamCreate",
             "cuStreamDestroy", "cuCtxSetCurrent", "cuMemFreeHost", "cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync",
-            "cuMemFree",
+            "cuMemFree", "cuMemHostGetDevicePointer",
         )  # fmt: skip
         functions: dict[str, Any] = {name: self._checked(getattr(self, f"_{name[2:].lower()}")) for name in names}
         flags = {"CUstream_flags": SimpleNamespace(CU_STREAM_NON_BLOCKING=1), "CU_MEMHOSTALLOC_DEVICEMAP": 2}
-        mapped = {"cuMemHostAlloc": functions["cuMemAlloc"], "cuMemHostGetDevicePointer": lambda host, _: (OK, host)}
+        mapped = {"cuMemHostAlloc": functions["cuMemAlloc"]}
         super().__init__(SimpleNamespace(**functions, **flags, **mapped))
 
-    @staticmethod
-    def _checked(function: Any) -> Any:
+    def _checked(self, function: Any) -> Any:
+        sets, frees = function == self._ctxsetcurrent, function in (self._memfree, self._memfreehost)
+
         def call(*arguments: Any) -> tuple[Any, ...]:
+            assert sets or threading.get_ident() in self._current, "no device is current in this thread"
+            if not (sets or frees or function == self._streamdestroy):
+                self.calls += 1
+                if self.calls - 1 == self._failing:
+                    return (_Status.CUDA_ERROR_OUT_OF_MEMORY,)
             found = function(*arguments)
             return (OK,) if found is None else (OK, found)
 
@@ -58,6 +70,9 @@ class HostDriver(Driver):
         address = int(memory.ctypes.data)
         self.held[address], self.written[address] = memory, np.zeros(nbytes, np.bool_)
         return address
+
+    def _memhostgetdevicepointer(self, host: int, _: int) -> int:
+        return host
 
     def _part(self, address: int, nbytes: int) -> tuple[int, slice]:
         base = max(start for start in self.held if start <= address)
@@ -102,9 +117,10 @@ class HostDriver(Driver):
 
     def _streamdestroy(self, stream: int) -> None:
         assert all(on != stream for on, *_ in self._later), "a stream is destroyed that still copies"
+        self.streams.remove(stream)
 
     def _ctxsetcurrent(self, _: Any) -> None:
-        return None
+        self._current.add(threading.get_ident())
 
     def _memfreehost(self, address: int) -> None:
         del self.held[address], self.written[address]
@@ -114,6 +130,7 @@ class HostDriver(Driver):
 
     def _streamcreate(self, _: Any) -> int:
         self._streams += 1
+        self.streams.add(self._streams)
         return self._streams
 
     def behind(self, address: int) -> NDArray[np.uint8]:

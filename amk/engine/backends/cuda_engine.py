@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -58,24 +59,35 @@ class CudaEngine(TextEngine):
         self.schedule: Schedule = self.admitted.schedule
         self.abi: Abi = abi(self.schedule)
         self.most_epochs = tokens_told_apart(self.schedule)
-        launch, self._shared = self.schedule.launch, frozenset(self.buffers)
-        for buffer in self.schedule.buffers:
-            if buffer.space == "global" and buffer.name not in self.lent | self._shared:
-                self.buffers[buffer.name] = DeviceBuffer(self.device, -(-buffer.bytes // 256) * 256)
-        self.counters = DeviceBuffer(self.device, self.abi.counter_bytes)
-        self.log = DeviceBuffer.of(self.device, empty_log(LOG_RECORDS))
-        self.abort, self.heard = MappedBuffer(self.device, 1), MappedBuffer(self.device, AHEAD)
-        self.trace = DeviceBuffer(self.device, 4 * self.trace_words) if self.trace_words else None
-        self.stream = Stream(self.device)
-        self._sent, self._under_way = StreamCopies(self.stream, REQUEST_WORDS), False
-        self._shown = StreamCopies(self.stream, launch.max_tokens * self.schedule.vectors + LOG_WORDS)
+        self._under_way = False
         self._prompt_end: int | None = None  # behind it are zeros alone
+        with ExitStack() as memory:
+            self._allocate(memory)
+            self._memory = memory.pop_all()
+
+    def _allocate(self, memory: ExitStack) -> None:
+        """Load the kernel and allocate what it needs; `memory` frees all of it."""
+        launch, shared = self.schedule.launch, frozenset(self.buffers)
         code = self.admitted.loadable()
-        self.module = Module(self.device, code)
+        self.module = memory.enter_context(Module(self.device, code))
         kernel = self.module.kernel(KERNEL, dynamic_smem=launch.shared_bytes)
         check_loaded(self.admitted, code, kernel)
         self.kernel = kernel
         self.launch = CooperativeLaunch(kernel, launch.workers, launch.warps * 32)
+        for buffer in self.schedule.buffers:
+            if buffer.space == "global" and buffer.name not in self.lent | shared:
+                own = DeviceBuffer(self.device, -(-buffer.bytes // 256) * 256)
+                self.buffers[buffer.name] = memory.enter_context(own)
+        self.counters = memory.enter_context(DeviceBuffer(self.device, self.abi.counter_bytes))
+        self.log = memory.enter_context(DeviceBuffer.of(self.device, empty_log(LOG_RECORDS)))
+        self.abort = memory.enter_context(MappedBuffer(self.device, 1))
+        self.heard = memory.enter_context(MappedBuffer(self.device, AHEAD))
+        trace = DeviceBuffer(self.device, 4 * self.trace_words) if self.trace_words else None
+        self.trace = trace if trace is None else memory.enter_context(trace)
+        self.stream = memory.enter_context(Stream(self.device))
+        words = launch.max_tokens * self.schedule.vectors + LOG_WORDS
+        self._sent = memory.enter_context(StreamCopies(self.stream, REQUEST_WORDS))
+        self._shown = memory.enter_context(StreamCopies(self.stream, words))
 
     def upload(self, name: str, data: NDArray[Any], offset: int = 0) -> None:
         """Write part of a global buffer."""
@@ -257,14 +269,7 @@ class CudaEngine(TextEngine):
 
     def free(self) -> None:
         self.device.make_current()
-        own = [buffer for name, buffer in self.buffers.items() if name not in self._shared]
-        for buffer in (*own, self.counters, self.log):
-            buffer.free()
-        self.abort.free()
-        for memory in (self.heard, self._sent, self._shown):
-            memory.free()
-        self.module.close()
-        self.stream.close()
+        self._memory.close()
 
 
 def check_loaded(admitted: AdmittedKernel, code: bytes | str, kernel: Kernel) -> None:

@@ -10,6 +10,7 @@ are one memory, packed weights too where they are the same bytes.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -170,8 +171,12 @@ def steps_beside(engine: CudaEngine, pack: Pack) -> StepPrompts:
     """As `step_prompts`, where somebody else packs."""
     steps = in_steps(engine.schedule)
     step_engine = beside(steps, (engine,), pack)
-    last = last_step(engine.schedule, steps)
-    return StepPrompts(step_engine, beside(last, (engine, step_engine), pack) if last is not None else None)
+    with ExitStack() as memory:
+        memory.callback(step_engine.free)
+        last = last_step(engine.schedule, steps)
+        prompts = StepPrompts(step_engine, beside(last, (engine, step_engine), pack) if last is not None else None)
+        memory.pop_all()
+    return prompts
 
 
 def beside(schedule: Schedule, others: Sequence[CudaEngine], pack: Pack) -> CudaEngine:
@@ -187,7 +192,10 @@ def beside(schedule: Schedule, others: Sequence[CudaEngine], pack: Pack) -> Cuda
     if lender is not None:
         shared[stream.source] = lender.buffers[stream.source]
     engine = CudaEngine(started(schedule), others[0].device, buffers=shared)
-    if lender is None:
-        pack(engine)
-    engine.reset()
+    with ExitStack() as memory:
+        memory.callback(engine.free)
+        if lender is None:
+            pack(engine)
+        engine.reset()
+        memory.pop_all()
     return engine
