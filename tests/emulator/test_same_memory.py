@@ -14,7 +14,7 @@ from amk.engine.backends import cuda_engine
 from amk.lowering.abi import abi
 from amk.lowering.emit import KERNEL
 from tests.emulator import hardware
-from tests.emulator.host_driver import HostDriver, host_device
+from tests.emulator.host_driver import HostDriver, HostModules, host_device
 
 EMPTY = """.version 9.0
 .target sm_90a
@@ -27,7 +27,7 @@ def uploaded(case: str, patch: pytest.MonkeyPatch) -> tuple[cuda_engine.CudaEngi
     """What the GPU's engine writes: the real one, but for the driver's memory, and without code."""
     driver = HostDriver()
     patch.setattr(admission, "started", lambda schedule: SimpleNamespace(schedule=schedule, loadable=bytes))
-    patch.setattr(cuda_engine, "Module", lambda *_: SimpleNamespace(kernel=lambda *_, **__: None))
+    patch.setattr(cuda_engine, "Module", HostModules())
     patch.setattr(cuda_engine, "CooperativeLaunch", lambda *_: None)
     patch.setattr(cuda_engine, "check_loaded", lambda *_: None)
     patch.setattr("amk.lowering.launch.Device.open", lambda: host_device(driver))

@@ -26,7 +26,7 @@ from amk.judges.weights import RandomWeights
 from amk.schedule_ir.sampling import GREEDY, Sampling
 from amk.schedule_ir.schedule import Schedule, mode_of
 from amk.weights.quantised import nearest
-from tests.emulator.host_driver import HostDriver, host_device
+from tests.emulator.host_driver import HostDriver, HostModules, host_device
 
 ORDERS = {"late-copies": Order(), "early-copies": Order(eager=True), "priorities:1": Order(seed=1)}
 
@@ -83,7 +83,7 @@ def hosted(
     admitted = SimpleNamespace(schedule=schedule, loadable=bytes)
     patch.setattr("amk.engine.admission.admission.started", lambda _: admitted)
     patch.setattr("amk.lowering.launch.Device.open", lambda: host_device(driver))
-    patch.setattr(cuda_engine, "Module", lambda *_: SimpleNamespace(kernel=lambda *_, **__: None))
+    patch.setattr(cuda_engine, "Module", HostModules())
     patch.setattr(cuda_engine, "check_loaded", lambda *_: None)
     patch.setattr(cuda_engine, "CooperativeLaunch", lambda *_: grid)
     engine = gpu_engine(schedule, weights, nearest)

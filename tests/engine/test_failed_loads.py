@@ -20,28 +20,8 @@ from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.schedule import Schedule
 from amk.weights.quantised import Quantised
 from amk.weights.weight_format import WeightFormat
-from tests.emulator.host_driver import HostDriver, host_device
+from tests.emulator.host_driver import HostDriver, HostModules, host_device
 from tests.engine import tiny_chat
-
-
-class Modules:
-    """In place of the driver's: open counts those that are loaded."""
-
-    def __init__(self) -> None:
-        self.open = 0
-
-    def __call__(self, *_: Any) -> Modules:
-        return self
-
-    def __enter__(self) -> Modules:
-        self.open += 1
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.open -= 1
-
-    def kernel(self, *_: Any, **__: Any) -> None:
-        return None
 
 
 @pytest.fixture(scope="module")
@@ -50,8 +30,8 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def modules(monkeypatch: pytest.MonkeyPatch) -> Modules:
-    found = Modules()
+def modules(monkeypatch: pytest.MonkeyPatch) -> HostModules:
+    found = HostModules()
     monkeypatch.setattr(
         "amk.engine.admission.admission.started", lambda schedule: SimpleNamespace(schedule=schedule, loadable=bytes)
     )
@@ -85,7 +65,7 @@ KINDS: dict[str, dict[str, Any]] = {
 @pytest.mark.turns(4)
 @pytest.mark.parametrize("kind", KINDS)
 def test_whatever_call_of_the_driver_fails(
-    kind: str, directory: Path, modules: Modules, monkeypatch: pytest.MonkeyPatch
+    kind: str, directory: Path, modules: HostModules, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = KINDS[kind] | ({"draft": directory} if "draft" in KINDS[kind] else {})
     whole = HostDriver()
@@ -98,7 +78,7 @@ def test_whatever_call_of_the_driver_fails(
         assert not driver.held and not driver.streams and not modules.open, f"call {number} of {whole.calls}"
 
 
-def test_a_tokenizer_that_fails(directory: Path, modules: Modules, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tokenizer_that_fails(directory: Path, modules: HostModules, monkeypatch: pytest.MonkeyPatch) -> None:
     driver, counted = HostDriver(), list[int]()
 
     def fail(*_: Any) -> None:
@@ -113,7 +93,7 @@ def test_a_tokenizer_that_fails(directory: Path, modules: Modules, monkeypatch: 
 
 
 def test_codes_are_made_behind_the_tokenizer(
-    directory: Path, modules: Modules, monkeypatch: pytest.MonkeyPatch
+    directory: Path, modules: HostModules, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All codes of a model can take minutes."""
     did: list[str] = []

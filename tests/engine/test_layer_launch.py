@@ -16,7 +16,7 @@ from amk.engine.backends import cuda_engine
 from amk.engine.backends.layer_call import GpuLayers, lent_buffers
 from amk.lowering.dlpack import _Tensor
 from amk.report.diagnostic import AmkError
-from tests.emulator.host_driver import HostDriver, host_device
+from tests.emulator.host_driver import HostDriver, HostModules, host_device
 from tests.engine.tiny import RandomTensors, tiny_model
 
 MODEL = tiny_model(layers=3)
@@ -58,7 +58,7 @@ def played(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> t
     launches: Launches = []
     admitted = {"certificate": {"format": "played"}, "loadable": bytes}
     monkeypatch.setattr(admission, "started", lambda schedule: SimpleNamespace(schedule=schedule, **admitted))
-    monkeypatch.setattr(cuda_engine, "Module", lambda *_: SimpleNamespace(kernel=lambda *_, **__: None))
+    monkeypatch.setattr(cuda_engine, "Module", HostModules())
     monkeypatch.setattr(
         cuda_engine, "CooperativeLaunch", lambda *_: lambda argument, stream: launches.append((argument, stream))
     )

@@ -18,7 +18,7 @@ from amk.lowering.device_memory import DeviceBuffer
 from amk.lowering.watchdog import empty_log
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.schedule import Schedule
-from tests.emulator.host_driver import HostDriver, host_device
+from tests.emulator.host_driver import HostDriver, HostModules, host_device
 from tests.engine.tiny import tiny_model, tiny_plan
 
 MODEL = tiny_model(layers=1)
@@ -43,7 +43,7 @@ class Launched:
 def engine_of(patch: pytest.MonkeyPatch, schedule: Schedule) -> tuple[CudaEngine, HostDriver, Launched]:
     driver = HostDriver()
     launched = Launched(driver)
-    patch.setattr(cuda_engine, "Module", lambda *_: SimpleNamespace(kernel=lambda *_, **__: None))
+    patch.setattr(cuda_engine, "Module", HostModules())
     patch.setattr(cuda_engine, "CooperativeLaunch", lambda *_: launched)
     patch.setattr(cuda_engine, "check_loaded", lambda *_: None)
     admitted: Any = SimpleNamespace(schedule=schedule, loadable=bytes)

@@ -30,7 +30,7 @@ from amk.targets.target import load_target
 from amk.validator.together import OWN, apart, crowded, one_packing
 from amk.validator.verify import verify
 from amk.weights.quantised import nearest
-from tests.emulator.host_driver import HostDriver, host_device
+from tests.emulator.host_driver import HostDriver, HostModules, host_device
 from tests.engine.guesses import SMALLEST, small_plan
 from tests.engine.tiny import RandomTensors, tiny_model, tiny_plan
 
@@ -212,7 +212,7 @@ def test_engines_beside_each_other_have_the_bytes_that_each_has_alone(
     are others, and each has its own request, state and outputs."""
     driver = HostDriver()
     monkeypatch.setattr(admission, "started", lambda schedule: SimpleNamespace(schedule=schedule, loadable=bytes))
-    monkeypatch.setattr(cuda_engine, "Module", lambda *_: SimpleNamespace(kernel=lambda *_, **__: None))
+    monkeypatch.setattr(cuda_engine, "Module", HostModules())
     monkeypatch.setattr(cuda_engine, "CooperativeLaunch", lambda *_: None)
     monkeypatch.setattr(cuda_engine, "check_loaded", lambda *_: None)
     monkeypatch.setattr("amk.lowering.launch.Device.open", lambda: host_device(driver))
