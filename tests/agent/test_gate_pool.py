@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
@@ -92,15 +92,17 @@ def test_what_ends_its_process_costs_the_others_nothing(
 
 @pytest.mark.turns(4)
 def test_one_that_is_killed_or_stopped_from_outside_is_replaced(workshop: Workshop) -> None:
-    """Whatever it does at that moment: every candidate is judged once, and passes."""
+    """Whatever it does at that moment: every candidate is judged once, and passes. A process that has just judged is
+    there to be struck; none is struck before all that the last one left are judged."""
     pool = GatePool(workshop, fences_kept, jobs=1, command=QUICK)
-    pending = [pool.submit(number, candidate(number)) for number in range(40)]
+    found: list[Judged] = []
     for signum in (signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM):
-        wait(pending[::5], return_when=FIRST_COMPLETED)
+        pending = [pool.submit(number, candidate(number)) for number in range(len(found), len(found) + 13)]
+        pending[0].result(300)
         pool._seats[0]._popen.send_signal(signum)  # type: ignore[union-attr]
-    found = [future.result(300) for future in pending]
+        found += [future.result(300) for future in pending]
     pool.close()
-    assert [g.index for g, _ in found] == list(range(40)) and all(ready is not None for _, ready in found)
+    assert [g.index for g, _ in found] == list(range(39)) and all(ready is not None for _, ready in found)
 
 
 def test_one_that_does_not_start_is_started_again(workshop: Workshop, tmp_path: Path) -> None:

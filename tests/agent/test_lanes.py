@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,6 +18,7 @@ from amk.agent.propose.base import Context
 from amk.agent.propose.local import Local
 from amk.agent.propose.random_draw import RandomDraw
 from amk.agent.propose.replay import Replay
+from amk.agent.run import device_queue
 from amk.report.diagnostic import AmkError
 from tests.agent.conftest import MakeLoop
 
@@ -49,35 +51,40 @@ def test_the_next_proposal_is_gated_while_the_device_measures(make_loop: MakeLoo
     assert backend.waited == [True] and loop.state.evals == 3
 
 
-class Slow(RandomDraw):
-    """A proposer that thinks for a while."""
-
-    def ask(self, context: Context) -> Sequence[Suggestion]:
-        time.sleep(0.5)
-        return super().ask(context)
-
-
 @dataclass
-class Clocked(SimulatedBackend):
-    """A device that notes how long it was at work, by attempt of a measurement."""
+class Noted(SimulatedBackend):
+    """A device that notes how long each of its measurements took."""
 
     worked: dict[tuple[int, str], float] = field(default_factory=dict)
 
     def measure(self, job: Job, incumbent: Ready, candidate: Ready) -> Samples | Fault:
-        began = time.monotonic()
         found = super().measure(job, incumbent, candidate)
-        self.worked[job.index, job.phase] = max(found.seconds, time.monotonic() - began)
+        self.worked[job.index, job.phase] = found.seconds
         return found
 
 
-def test_a_measurement_is_not_charged_for_a_proposer_that_thinks(make_loop: MakeLoop) -> None:
-    """Nobody takes a result while the driver proposes; the device was done long before."""
-    backend = Clocked("h200")
+def test_a_measurement_is_not_charged_for_a_proposer_that_thinks(
+    make_loop: MakeLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody takes a result while the driver proposes; the device was done long before. The clock moves by thinking
+    alone."""
+    now = 0.0
+
+    class Slow(RandomDraw):
+        def ask(self, context: Context) -> Sequence[Suggestion]:
+            nonlocal now
+            while any(queue.busy and not queue.ready for queue in loop._device_queues):
+                time.sleep(0.001)
+            now += 100.0
+            return super().ask(context)
+
+    backend = Noted("h200")
     loop = make_loop(Slow(), backend, evals=2)
+    monkeypatch.setattr(device_queue, "time", SimpleNamespace(monotonic=lambda: now))
     loop.run()
     charged = {(t.index, phase): m.seconds for t in loop.state.trials for phase, m in t.measured.items()}
     assert len(charged) >= 2
-    assert all(seconds < backend.worked[what] + 0.25 for what, seconds in charged.items())
+    assert all(seconds == pytest.approx(backend.worked[what], abs=1e-6) for what, seconds in charged.items())
 
 
 @dataclass

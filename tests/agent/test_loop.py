@@ -2,7 +2,7 @@
 
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -238,13 +238,16 @@ def test_the_best_is_compared_with_a_plan_that_nobody_proposes_from(make_loop: M
 
 @dataclass
 class Slow:
-    """Points in turn; remembers how many were evaluated when it was asked."""
+    """Points in turn, each thought about until the device has nothing to do; remembers how many were evaluated when it
+    was asked."""
 
+    is_done: Callable[[], bool]
     evals: list[int] = field(default_factory=list)
     name: str = "slow"
 
     def ask(self, context: Context) -> Sequence[Suggestion]:
-        time.sleep(0.2)
+        while not self.is_done():
+            time.sleep(0.001)
         self.evals.append(context.state.evals)
         value = (2, 3, 4, 6, 12)[len(self.evals) - 1] if len(self.evals) <= 5 else None
         return [] if value is None else [Suggestion(self.name, {"warps": value})]
@@ -253,7 +256,7 @@ class Slow:
 @pytest.mark.parametrize("simulated", [False, True])
 def test_a_real_device_does_not_wait_for_several_proposals(make_loop: MakeLoop, simulated: bool) -> None:
     """A simulated one does, so that a run can be repeated."""
-    proposer = Slow()
+    proposer = Slow(lambda: all(queue.ready or not queue.busy for queue in loop._device_queues))
     loop = make_loop(proposer, SimulatedBackend("h200", noise=Noise("quiet")))
     loop.gate.ahead = 5
     assert loop.state.run is not None
