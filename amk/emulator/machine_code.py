@@ -2,21 +2,27 @@
 
 Numba stamps what it keeps with the content of the function's own file. Constants of other files (columns, offsets of
 tables) go into the code as well, so a stamp of one file is not enough.
+
+Numba numbers the files of a function's signatures, and two processes that keep different ones at once take the same
+number: its index then gives one the code of the other. Here one process after the other keeps what it has compiled.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numba
 import platformdirs
+from numba.core import caching
 
 _IMPORTED = re.compile(r"^from amk\.emulator((?:\.\w+)*) import ([\w, ]*)", re.MULTILINE)
 KEPT = 8
@@ -55,12 +61,22 @@ def _sources(module: str) -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
+class KeptCode(caching.IndexDataCacheFile):  # type: ignore[misc]
+    """The files of a function, of which no two are kept at once. Where files cannot be locked, as numba keeps them."""
+
+    def save(self, key: Any, data: Any) -> None:
+        with open(Path(self._cache_path) / "lock", "w") as lock:
+            with suppress(OSError):
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            super().save(key, data)
+
+
 @contextmanager
 def in_cache() -> Iterator[None]:
     """What numba compiles, or declares to compile, within is kept in `directory`."""
-    before = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = str(directory())
+    before = numba.config.CACHE_DIR, caching.IndexDataCacheFile
+    numba.config.CACHE_DIR, caching.IndexDataCacheFile = str(directory()), KeptCode
     try:
         yield
     finally:
-        numba.config.CACHE_DIR = before
+        numba.config.CACHE_DIR, caching.IndexDataCacheFile = before
