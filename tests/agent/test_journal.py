@@ -127,7 +127,7 @@ def test_the_mirror_is_repaired_from_the_table(tmp_path: Path, damage: str) -> N
 EDITS = (
     "UPDATE events SET body = replace(body, '\"p\"', '\"q\"') WHERE seq = 1",
     "INSERT INTO events SELECT 99, wall, elapsed, body, chain FROM events WHERE seq = 5",
-    "UPDATE events SET elapsed = 0.5 WHERE seq = 3",
+    "UPDATE events SET elapsed = elapsed + 0.5 WHERE seq = 3",
 )
 
 

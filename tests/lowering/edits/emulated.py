@@ -4,7 +4,7 @@ Both run the same requests; steps of several rows are given all tokens. From the
 copies late, in drawn order, with copies at once, and from a later position, where attention reads a cache that earlier
 tokens left. A fault, other tokens or logits, or another content of global memory refuse the edit. The kernel as it is
 must run without a fault; its results are kept, also in a folder that processes of a recorded run share, by the PTX and
-the emulator's sources.
+all sources.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tempfile import NamedTemporaryFile, gettempdir
 import numpy as np
 from numpy.typing import NDArray
 
-from amk import emulator
+import amk
 from amk.emulator.decode import EmulatedEngine
 from amk.emulator.machine.machine import Limits, Order
 from amk.emulator.ptx.encode import GLOBAL_BASE
@@ -31,6 +31,7 @@ from amk.schedule_ir.sampling import GREEDY, Sampling
 from amk.schedule_ir.schedule import Schedule, mode_of
 from amk.weights.bfloat import to_bf16_bits
 from amk.weights.e4m3 import to_e4m3
+from tests.engine import tiny
 from tests.engine.tiny import RandomTensors
 
 LIMITS = Limits(instructions=6_000_000, megabytes=2_000)
@@ -179,9 +180,9 @@ _KEPT: dict[tuple[str, str], Shown] = {}
 
 @cache
 def _sources() -> bytes:
-    """A digest of what a result depends on beside PTX and schedule."""
-    texts = [path.read_bytes() for path in (*sorted(Path(emulator.__path__[0]).rglob("*.py")), Path(__file__))]
-    return sha256(b"".join(texts)).digest()
+    """A digest of what a result depends on beside PTX and schedule: weights and requests are drawn by other modules."""
+    files = *sorted(Path(amk.__path__[0]).rglob("*.py")), Path(tiny.__file__), Path(__file__)
+    return sha256(b"".join([np.__version__.encode(), *(path.read_bytes() for path in files)])).digest()
 
 
 def _kept(schedule: Schedule, ptx: str, request: Request) -> Shown:
