@@ -42,6 +42,15 @@ def compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def like_a_pipe() -> Iterator[None]:
+    """Lines break where they do without a terminal, and have no colours, whatever the tests run in."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", "80")
+        patch.delenv("FORCE_COLOR", raising=False)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def limits_kept() -> Iterator[None]:
     """No test leaves a limit on its process to the next: Ray ends a process that cannot map its store, for example."""
