@@ -22,14 +22,15 @@ def fetched(settings: Settings) -> int:
 def require_whole_fetches(model: ModelSpec, settings: Settings, workers: int, reduced: bool, formats: Layered) -> None:
     """AMK406 unless `warps` agents share the vectors that cross SMs in whole fetches; `handoff` is decided.
 
-    Vectors staged in blocks are shared in blocks, whatever the number of warps. reduced: attention's splits are
-    reduced before everybody stages the result.
+    Vectors staged in blocks are shared in blocks, whatever the number of warps, but for a hidden state whose norm needs
+    all of it first. reduced: attention's splits are reduced before everybody stages the result.
     """
     wide = fetched(settings)
     vectors = settings.vectors
     blocks = [
         all(layout(name, forms, vectors) != "bf16" for name in names for _, forms in formats) for names in READERS
     ]
+    blocks[0] = blocks[0] and model.graph.norm != "layer"
     shares = (("hidden", model.hidden, wide), ("q_dim", model.q_dim, wide), ("ffn", model.ffn, 4))
     for (name, count, width), whole in zip(shares, blocks, strict=True):
         if count % (width if whole else width * settings.warps):

@@ -92,6 +92,24 @@ def test_parts_of_down_without_a_gate(parts: int) -> None:
     assert verify(schedule).safe and len({sum(schedule.tables[f"act.to.{part}"]) for part in range(parts)}) == 1
 
 
+@pytest.mark.parametrize("dtype", ["bf16", "int8", "int4-g64"])
+def test_a_hidden_state_that_is_normed_as_a_whole_is_shared_in_whole_fetches(dtype: FormatName) -> None:
+    """Whatever the format of the matrices that read it: each number of warps is refused or SAFE."""
+    model, refused = tiny(**NEOX | {"hidden": 160}), list[int]()
+    for warps in range(1, 9):
+        settings = replace(FAST, warps=warps)
+        try:
+            schedule = plan(
+                model, load_target("h200"), settings=settings, formats=formats(dtype), max_context=16, workers=8
+            )
+        except AmkError as error:
+            assert error.diagnostics[0].code == "AMK406"
+            refused.append(warps)
+        else:
+            assert verify(schedule).safe, warps
+    assert set(refused) >= {3, 6, 7} and not {1, 2, 4, 8} & set(refused)
+
+
 def test_parts_of_down_are_whole_chunks_of_one_sequence() -> None:
     model, target = load_model("qwen2.5-1.5b"), load_target("l4")
     with pytest.raises(AmkError, match="AMK406"):
