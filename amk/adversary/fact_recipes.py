@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from amk.adversary.edits import Edit, after, at, find, named, waiting
+from amk.adversary.edits import Edit, Json, after, at, find, named, waiting
 from amk.adversary.mistakes import Mistake
 from amk.adversary.recipe import (
     WORKERS as W,
@@ -23,6 +23,13 @@ from amk.adversary.recipe import (
     two_programs,
     wait_of,
 )
+
+
+def _last_rows_first(s: Json) -> list[Edit]:
+    """The rows of lm_head from its end on: each worker has as many as before."""
+    counts = s["tables"]["lm_head.count"]
+    return [Edit("replace", ("tables", "lm_head.first"), [sum(counts[worker + 1 :]) for worker in range(len(counts))])]
+
 
 FACTS = [
     Recipe(
@@ -239,6 +246,22 @@ FACTS = [
         lambda s: [
             Edit("replace", field_of("buffers", "ring", "offset")(s), at(s, named(s, "buffers", "ring"))["offset"] + 8)
         ],
+    ),
+    Recipe(
+        "last-rows-first",
+        Mistake.UNORDERED_SHARES,
+        "fenced",
+        "AMK407",
+        "of equal logits the first worker's counts, and it has the last rows",
+        _last_rows_first,
+    ),
+    Recipe(
+        "last-rows-first-drawn",
+        Mistake.UNORDERED_SHARES,
+        "drawn batch",
+        "AMK407",
+        "of equal draws the first worker's counts, and it has the last rows",
+        _last_rows_first,
     ),
     Recipe(
         "misaligned-to-lanes",

@@ -91,6 +91,7 @@ class Mistake(Enum):
     LOST_STATE = "state that the next launch does not find", 0
     RESOURCES = "launch beyond the device's resources", 0
     SHARED_ROWS = "rows of a step in the same bytes", 0
+    UNORDERED_SHARES = "shares in another order than their rows", 0
     OTHER_SEQUENCE = "cache or position of another sequence", 0
     GUESSES_WITHOUT_ROWS = "guesses without rows", 0
     UNAWAITED_ACCEPTANCE = "accepted count not awaited", 0

@@ -186,6 +186,14 @@ def _few_chunks(p: Place) -> bool:
     return max(p.groups) * p.across * drainers <= EXACT_QUOTIENT
 
 
+def _rows_in_order(p: Place) -> bool:
+    """Among equal candidates the one of the first worker is taken, which has to have the lowest row."""
+    tables = p.schedule.tables
+    shares = zip(tables["lm_head.first"], tables["lm_head.count"], strict=True)
+    owned = [first for first, count in shares if count > 0]
+    return all(first < second for first, second in pairwise(owned))
+
+
 def _ring_owners(p: Place) -> bool:
     return p.facts.warps[p.op.role] == p.facts.warps[p.stream.role]
 
@@ -327,6 +335,7 @@ SELECTION: Final[Rules] = OF_A_TEXT | IN_TOKENS | ONE_PLACE | {
     "some": lambda p: p.op.candidates >= 1,
     "fetches": lambda p: p.alone or p.op.candidates % p.fetch("best_value") == 0,
     "rows": lambda p: p.rows_of("best_value", p.fetch("best_value")),
+    "order": _rows_in_order,
 }  # fmt: skip
 _HANDED: Final = {"stage": "act", "stage_attention": "attn", "stage_norm": "h", "take_hidden": "hidden_in"}
 """The hand-off that an op stages."""

@@ -39,6 +39,7 @@ from amk.planner.storage import SharedPlan, Shares, choose_chunks, choose_parts,
 from amk.planner.tuned import even_groups, tuned
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.memory import Counter
+from amk.schedule_ir.ops.attend import LANE_DIMS
 from amk.schedule_ir.sampling import LAST
 from amk.schedule_ir.schedule import MAX_BATCH, MAX_LIVE, MAX_ROWS, KvLayout, Launch, Program, Role, Schedule
 from amk.targets.target import Target
@@ -108,6 +109,9 @@ def _sized(
     chosen = changes.get("workers", settings.workers) if workers is None else workers
     count = choose_workers(model, target, settings.batch, settings.ctas_per_sm) if chosen is None else chosen
     _require_batch(settings)
+    if model.layers and model.head_dim % LANE_DIMS:
+        message = f"{model.name} has heads of {model.head_dim} elements, of which attention reads {LANE_DIMS} at a time"
+        raise AmkError(Diagnostic("AMK011", message))
     if model.slice is not None:
         settings = _of_slice(model, settings)
     _require_places(count, model, target, settings)

@@ -70,15 +70,19 @@ class Target(BaseModel):
         """The target with no more than is known of it.
 
         A schedule carries its target, and whoever edits the file may write any limit. What an SM has and can do follows
-        from the compute capability, the number of SMs and the memory from the name. A capability that no known target
-        has gets no more than the most that any has; of an unknown name the file's SMs and memory are believed.
+        from the compute capability, the number of SMs and the memory from the name or alias. A capability that no known
+        target has gets no more than the most that any has; of an unknown name the file's SMs and memory are believed.
         """
         like = [known for known in targets() if known.capability == self.capability] or [*targets()]
-        same = [known for known in targets() if known.name == self.name]
+        same = [known for known in targets() if known.is_called(self.name)]
         known = [(limit, like) for limit in PER_SM] + [(limit, same) for limit in PER_CARD if same]
         least = {limit: min(getattr(self, limit), max(getattr(gpu, limit) for gpu in gpus)) for limit, gpus in known}
         features = tuple(f for f in self.features if any(gpu.has(f) for gpu in like))
         return self.model_copy(update={**least, "features": features})
+
+    def is_called(self, name: str) -> bool:
+        """Whether it is the target's name or an alias, case ignored."""
+        return name.lower() in (known.lower() for known in (self.name, *self.aliases))
 
     def has(self, feature: Feature) -> bool:
         return feature in self.features
@@ -102,9 +106,8 @@ def targets() -> tuple[Target, ...]:
 
 def load_target(name: str) -> Target:
     """The target with this name or alias, case ignored; AMK010 as an AmkError otherwise."""
-    folded = name.lower()
     for target in targets():
-        if folded in (known.lower() for known in (target.name, *target.aliases)):
+        if target.is_called(name):
             return target
     known = [each for target in targets() for each in (target.name, *target.aliases)]
     suggestion = closest(name, known) or "`amk targets` lists the known names"

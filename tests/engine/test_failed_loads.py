@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 import amk
+from amk.api import loading
 from amk.engine import device_packing
 from amk.engine.backends import cuda_engine
 from amk.engine.load import plan_for_cpu
+from amk.engine.packed_weights import name_of
 from amk.engine.tokenizers.tokenizer import Tokenizer
 from amk.models.model_spec import ModelSpec
 from amk.quantize.search import searched
@@ -107,6 +109,12 @@ def test_codes_are_made_behind_the_tokenizer(
         first = did.index("codes")
         assert "tokenizer" in did[:first] and did[-1] == "tokenizer"
         assert did.count("tokenizer") < did.count("codes"), "not for each block of rows"
+
+
+def test_codes_are_kept_under_the_name_of_their_quantiser(directory: Path) -> None:
+    """The cache of packed weights tells them apart by it, and keeps none of one without a name."""
+    codes = loading._behind_tokenizer(loading.open_files(directory), None)
+    assert (codes.__module__, name_of(codes)) == (searched.__module__, name_of(searched))
 
 
 def test_options_of_guesses_without_any(directory: Path) -> None:

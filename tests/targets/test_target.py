@@ -106,6 +106,10 @@ def test_a_file_cannot_claim_more_of_a_gpu_than_is_known(name: str) -> None:
         assert more.as_known() == target and less.as_known() == less
         own = more.model_copy(update={"name": "mine"})
         assert own.as_known() == (own if limit in PER_CARD else target.model_copy(update={"name": "mine"}))
+    for alias in (*target.aliases, name.upper()):
+        called = target.model_copy(update={"name": alias, "sms": target.sms + 1, "hbm_bytes": 2 * target.hbm_bytes})
+        found = called.as_known()
+        assert (found.sms, found.hbm_bytes) == (target.sms, target.hbm_bytes), alias
     every = target.model_copy(
         update={"features": ("cp_async", "mma", "fp8", "bulk_copy", "cluster", "wgmma", "tcgen05")}
     )

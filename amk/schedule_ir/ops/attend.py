@@ -48,6 +48,10 @@ def _in_place(site: Site) -> bool:
     return tiles and sharing(geo, geo.role_size[op.role]) == 1 and query_width(geo, op.q) == partial_width(geo)
 
 
+LANE_DIMS = 8
+"""Of a head, of which a lane reads so many at a time."""
+
+
 class AttendOp(Op):
     """partial[agent, g] = (sum_p w_p v_p, m, sum_p w_p), w_p = exp(q_g . k_p - m), m the maximum of q_g . k_p.
 
@@ -63,7 +67,7 @@ class AttendOp(Op):
 
     registers: ClassVar[tuple[str, ...]] = ("pos",)
     needs: ClassVar[tuple[Need, ...]] = (
-        Need("dims", DIM.multiple_of(8), "a lane reads 8 dims"),
+        Need("dims", DIM.multiple_of(LANE_DIMS), "a lane reads 8 dims"),
         QUERIES,
         TREE_OF_ROWS,
         Need("in-place", Term(_in_place), "what is left in place of queries has one writer and their places"),

@@ -290,6 +290,17 @@ def owned_chunks() -> Term:
     return Term(chunks, varies=True)
 
 
+def ascending_rows() -> Term:
+    """Whether each worker's rows of the matrix are behind those of the workers before it: all workers of the launch,
+    whoever runs the step."""
+
+    def holds(site: Site) -> bool:
+        first, count = (site.env.tables[f"{site.shares}.{part}"] for part in ("first", "count"))
+        return bool(np.all(np.diff(first[count > 0]) > 0))
+
+    return Term(holds)
+
+
 def whole_chunks() -> Term:
     """Whether each worker has whole chunks of row groups."""
 

@@ -10,7 +10,17 @@ from amk.schedule_ir.expr import Env
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import Access, Count, Geometry, Memory, Op
 from amk.schedule_ir.ops.begin import ENDS, done_register, given_rows, pos_register, token_register
-from amk.schedule_ir.ops.precondition import ALONE, OF_A_TEXT, PER_TOKEN, Need, number, own, row, wide
+from amk.schedule_ir.ops.precondition import (
+    ALONE,
+    OF_A_TEXT,
+    PER_TOKEN,
+    Need,
+    ascending_rows,
+    number,
+    own,
+    row,
+    wide,
+)
 
 REJECTED = -1
 """What output has in place of a token behind a row that was no right guess."""
@@ -25,7 +35,8 @@ def request_words(batch: int) -> int:
 
 
 class Selection(Op):
-    """token <- prompt[pos + 1] while pos + 1 < forced, else the index of the largest candidate (lowest slot first).
+    """token <- prompt[pos + 1] while pos + 1 < forced, else the index of the largest candidate (lowest slot first,
+    which is the lowest row, as workers and their agents have rows in their order).
 
     After an end-of-text token was produced, it is repeated. Worker 0, agent 0 stores the token in output[n], n counting
     tokens of this launch. pos and epoch advance by one. In a batch every sequence has its own prompt, its own number of
@@ -52,6 +63,11 @@ class Selection(Op):
         Need("candidates", ALONE | row("best_index").equals(row("best_value")), "a candidate has one place"),
         Need(
             "rows", ALONE | row("best_value").multiple_of(wide("best_value")), "every sequence's row is whole fetches"
+        ),
+        Need(
+            "order",
+            ascending_rows(),
+            "workers have rows of lm_head in their order: of equal candidates the first counts",
         ),
     )
     candidate: ClassVar[str]
