@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TextIO
 
 from amk.commands.output import Findings, add_format
-from amk.report.diagnostic import FORMATS, AmkError, Diagnostic, Exit, Format, because
+from amk.report.diagnostic import FORMATS, AmkError, Diagnostic, Exit, Format, Where, because
 from amk.version import __version__
 
 INTERRUPTED = 130
@@ -68,6 +68,9 @@ ONE_THREAD = frozenset({"verify", "check-certificate", "adversarial"})
 """Commands that multiply no large matrices: starting a pool of BLAS threads only costs them time."""
 
 
+UNFIT = frozenset({errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EROFS})
+"""What the system says of a name that was given, or of where it leads, before a file is opened."""
+
 SPIN = "4"
 """BLAS threads without work sleep after some 2^SPIN cycles; by default they keep their cores busy for long."""
 
@@ -116,6 +119,9 @@ def _run(words: Sequence[str], findings: Findings, debug: bool, begin: Callable[
     except Exception as error:  # the boundary: whatever was not foreseen is an internal error
         if isinstance(error, BrokenPipeError) or _unwritten(error):
             raise
+        if isinstance(error, OSError) and error.filename is not None and error.errno in UNFIT:
+            where = Where(file=os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else None)
+            return _report(findings, (Diagnostic("AMK001", str(error.strerror), where=where),), Exit.INPUT, debug)
         return _report(findings, (_internal(error),), Exit.INTERNAL, debug)
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from amk.commands.output import add_format, print_json, print_table
-from amk.commands.plan_search import add_search_arguments, searched_settings
+from amk.commands.plan_search import add_search_arguments, asked_settings, no_search, searched_settings
 from amk.commands.planning import (
     add_accepts_choice,
     add_batch_choice,
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_accepts_choice(parser)
     add_headless_choice(parser)
     add_tree_choice(parser)
-    parser.add_argument("--plan", choices=PRESETS, default="fast", help="which plan (default: fast)")
+    parser.add_argument("--plan", choices=PRESETS, help="which plan, where none is searched for (default: fast)")
     add_search_arguments(parser)
     parser.add_argument(
         "--sampling", choices=MODES, default="greedy", help="how tokens can be chosen when it runs (default: greedy)"
@@ -47,16 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    settings = replace(
-        _settings(arguments),
-        sampling=arguments.sampling,
-        batch=arguments.batch,
-        live=arguments.live,
-        rows=arguments.rows,
-        accepts=arguments.accepts,
-        tree=arguments.tree,
-        headless=arguments.headless,
-    )
+    settings = asked_settings(arguments, _settings(arguments))
     schedule = planned(arguments, settings)
     memory = memory_of(schedule, settings)
     if arguments.output is not None:
@@ -69,11 +60,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _settings(arguments: argparse.Namespace) -> Settings:
-    if arguments.constants is not None and not arguments.search:
-        raise AmkError(Diagnostic("AMK005", "--constants is for --search, which simulates"))
     if arguments.search:
         return searched_settings(arguments)
-    return PRESETS[arguments.plan]
+    no_search(arguments)
+    return PRESETS[arguments.plan or "fast"]
 
 
 def memory_of(schedule: Schedule, settings: Settings) -> Budget:

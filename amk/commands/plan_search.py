@@ -38,7 +38,7 @@ def add_search_arguments(parser: argparse.ArgumentParser) -> None:
         "--expansions", type=int, metavar="N", help=f"plans to simulate (default: {DEFAULT_EXPANSIONS})"
     )
     parser.add_argument("--budget", type=seconds, metavar="TIME", help="stop at the last whole round, e.g. 60s or 5m")
-    parser.add_argument("--seed", type=natural, default=0, help="seed of the search (default: 0)")
+    parser.add_argument("--seed", type=natural, help="seed of the search (default: 0)")
     parser.add_argument("--no-cache", action="store_true", help="search even if the same search was made before")
     add_constants_choice(parser)
 
@@ -59,13 +59,33 @@ def problem_of(arguments: argparse.Namespace) -> Problem:
     )  # fmt: skip
 
 
+def asked_settings(arguments: argparse.Namespace, plan: Settings) -> Settings:
+    """The plan with what the arguments say about a step."""
+    return replace(
+        plan, sampling=arguments.sampling, batch=arguments.batch, live=arguments.live, rows=arguments.rows,
+        accepts=arguments.accepts, tree=arguments.tree, headless=arguments.headless,
+    )  # fmt: skip
+
+
 def start_of(arguments: argparse.Namespace) -> Settings:
     """Where the search begins: what it does not choose is as asked for."""
-    return replace(FAST, sampling=arguments.sampling, batch=arguments.batch, kv_dtype=arguments.kv_dtype)
+    return replace(asked_settings(arguments, FAST), kv_dtype=arguments.kv_dtype)
+
+
+def no_search(arguments: argparse.Namespace) -> None:
+    """AMK005 for an option of a search, where none is asked for."""
+    for name in ("expansions", "budget", "seed", "no_cache", "constants"):
+        value = getattr(arguments, name)
+        if value is not None and value is not False:
+            option = f"--{name.replace('_', '-')}"
+            raise AmkError(Diagnostic("AMK005", f"{option} is for --search, which simulates", help="add --search"))
 
 
 def searched_settings(arguments: argparse.Namespace) -> Settings:
     """The settings that the search finds, or found when it was last asked the same; says so on stderr."""
+    if arguments.plan is not None:
+        message = f"--plan {arguments.plan}: the search begins with every plan"
+        raise AmkError(Diagnostic("AMK005", message, help="leave it out"))
     if arguments.expansions is not None and arguments.expansions < 1:
         raise AmkError(Diagnostic("AMK005", f"--expansions {arguments.expansions}: at least 1 is needed"))
     problem = problem_of(arguments)
@@ -73,7 +93,8 @@ def searched_settings(arguments: argparse.Namespace) -> Settings:
     if limit is None and arguments.budget is None:
         limit = DEFAULT_EXPANSIONS
     start = start_of(arguments)
-    asked = {"seed": arguments.seed, "expansions": limit, "budget": arguments.budget}
+    seed = arguments.seed or 0
+    asked = {"seed": seed, "expansions": limit, "budget": arguments.budget}
     key = cache_key(problem, asked, start)
     known = None if arguments.no_cache else cached(key)
     if known is None or schedule_hash(problem.schedule(known.settings(start))) != known.schedule:
@@ -83,10 +104,10 @@ def searched_settings(arguments: argparse.Namespace) -> Settings:
 
         with Bar(limit, arguments.budget) as bar, Clock(problem) as times:
             best = search(
-                problem, start=start, seed=arguments.seed, expansions=limit, budget_s=arguments.budget,
+                problem, start=start, seed=seed, expansions=limit, budget_s=arguments.budget,
                 progress=bar.show, why_not=why_not_admitted, times=times,
             )  # fmt: skip
-        known = decisions_of(problem, best, arguments.seed)
+        known = decisions_of(problem, best, seed)
         keep(key, known)
     _say(known, problem.schedule(known.settings(start)), problem.constants)
     return known.settings(start)

@@ -63,11 +63,13 @@ class HttpServer(uvicorn.Server):
 def listen(host: str, port: int, limits: Limits) -> socket.socket:
     """A socket that takes connections. AMK005 for an address that cannot be had.
 
-    A connection whose other side does not read is closed by the kernel, so that it cannot stay for ever.
+    A connection whose other side does not read is closed by the kernel, so that it cannot stay for ever. The protocol
+    is named since asyncio sends small parts at once (TCP_NODELAY) only then. Otherwise each waits up to 40 ms until
+    the one before it is acknowledged.
     """
     try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listening = socket.socket(family, socket.SOCK_STREAM)
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listening = socket.socket(family, kind, protocol)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if hasattr(socket, "TCP_USER_TIMEOUT"):
             listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * limits.read_seconds))

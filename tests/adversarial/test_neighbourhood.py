@@ -298,6 +298,15 @@ def test_the_command_counts_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFi
     assert "fenced" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("content", [b"{}", b"\x7fELF\x00\xff", b"[" * 100_000, b"notes\n"], ids=lambda c: repr(c[:5]))
+def test_a_file_of_another_kind_is_left_alone(
+    content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (file := tmp_path / "other").write_bytes(content)
+    assert main(["adversarial", "--neighbourhood", str(file), "--edits", "1"]) == 2
+    assert "error[AMK005]" in capsys.readouterr().err and file.read_bytes() == content
+
+
 def test_holes_are_written_with_what_they_show(tmp_path: Path) -> None:
     def careless(schedule: Schedule) -> Verdict:
         return replace(verify(schedule), status="SAFE", diagnostics=())

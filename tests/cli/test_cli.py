@@ -109,6 +109,16 @@ def test_an_unforeseen_exception_is_amk901(monkeypatch: pytest.MonkeyPatch, caps
     assert err.startswith("error[AMK901]: RuntimeError: boom") and "--debug" in err and "Traceback" not in err
 
 
+@pytest.mark.parametrize("command", [
+    ["simulate", "--calibrate"], ["simulate", "--against"], ["models"], ["verify"], ["quantize", "--model"],
+    ["bench", "--table"], ["adversarial", "--neighbourhood"], ["plan", "--gpu", "l4", "--model"],
+], ids=" ".join)  # fmt: skip
+def test_a_name_that_no_file_can_have_is_bad_input(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("x" * 300, "README.md/" * 2000):
+        status, out, err = run([*command, name], capsys)
+        assert (status, out) == (2, "") and err.startswith("error[AMK0") and "Traceback" not in err
+
+
 @pytest.mark.parametrize("words", [["--debug", "explain"], ["explain", "--debug"]])
 def test_debug_shows_the_traceback(
     words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

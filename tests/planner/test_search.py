@@ -338,10 +338,29 @@ def test_the_command_searches_by_the_constants_of_a_file(
     assert main(command_line) == 0
 
 
+@pytest.mark.turns(12)
+@pytest.mark.parametrize("step", [["--rows", "4"], ["--rows", "4", "--tree"], ["--batch", "2", "--live"]], ids=str)
+def test_the_search_is_for_the_step_that_is_asked_for(
+    step: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is simulated and found SAFE is the schedule that is written, not that of one row."""
+    monkeypatch.setenv("AMK_CACHE", str(tmp_path))
+    file = tmp_path / "plan.json"
+    assert main(arguments(file, "--expansions", "4", *step)) == 0
+    schedule, _ = load_schedule(file)
+    assert f"simulated {step_ms(schedule, 128):.4f} ms at 128" in capsys.readouterr().err
+    assert verify(schedule).safe
+
+
 @pytest.mark.parametrize("words", [
-    ["--constants", "no-search.json"], ["--expansions", "0"], ["--search", "--model", "no-such"],
+    ["--constants", "no-search.json"], ["--expansions", "5"], ["--budget", "5s"], ["--seed", "0"], ["--no-cache"],
 ], ids=str)  # fmt: skip
+def test_what_is_about_a_search_needs_one(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--model", "smollm2-135m", "--gpu", "l4", *words]) == 2
+    assert f"{words[0]} is for --search" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--expansions", "0"], ["--model", "no-such"], ["--plan", "naive"]], ids=str)
 def test_bad_requests(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    base = ["plan", "--model", "smollm2-135m", "--gpu", "l4"]
-    assert main([*base, *(["--search"] if "--expansions" in words else []), *words]) == 2
+    assert main(["plan", "--model", "smollm2-135m", "--gpu", "l4", "--search", *words]) == 2
     assert capsys.readouterr().err.startswith("error[AMK")

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from typing import Any
 
 from amk.serve.event_stream import EventStream
+from amk.serve.run import listen
+from amk.serve.settings import Limits
 
 
 def played(events: list[bytes], send_waits: bool, read_seconds: float) -> tuple[list[bytes], bool]:
@@ -75,3 +78,22 @@ def test_a_client_that_goes_while_an_event_is_sent_ends_the_stream() -> None:
 
     for steps in range(12):
         assert asyncio.run(once(steps)), steps
+
+
+def test_what_is_sent_does_not_wait_for_what_was_sent_before() -> None:
+    """Nagle's algorithm and delayed acknowledgements make every answer 40 ms later."""
+
+    async def option() -> int:
+        found: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        def connected(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            taken = writer.get_extra_info("socket")
+            found.set_result(taken.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            writer.close()
+
+        async with await asyncio.start_server(connected, sock=(listening := listen("127.0.0.1", 0, Limits()))):
+            _, writer = await asyncio.open_connection(*listening.getsockname())
+            writer.close()
+            return await found
+
+    assert asyncio.run(option())

@@ -15,7 +15,10 @@ from pathlib import Path
 from amk.adversary.edits import Json
 from amk.adversary.neighbourhood.mutator import Change
 from amk.adversary.neighbourhood.survey import Outcome
+from amk.report.diagnostic import AmkError, Diagnostic, Where
 
+HEAD = b'{"base":'
+"""How every line begins."""
 MOST_CHARACTERS = 600
 """Characters of an edit that a line repeats; a longer one is found again by its key."""
 
@@ -50,6 +53,7 @@ class Ledger:
         self.keys: set[str] = set()
         self.lines: list[Line] = []
         if path.exists():
+            _check_kind(path)
             for line in read(path):
                 self._take(line)
             _end_the_line(path)
@@ -66,6 +70,15 @@ class Ledger:
 
     def close(self) -> None:
         self._file.close()
+
+
+def _check_kind(path: Path) -> None:
+    """AMK005 for a file of another kind, to which nothing should be added."""
+    with path.open("rb") as file:
+        head = file.read(len(HEAD))
+    if head != HEAD[: len(head)]:
+        message = "the file has other lines than those of `amk adversarial --neighbourhood`"
+        raise AmkError(Diagnostic("AMK005", message, where=Where(file=str(path)), help="name a file that is not there"))
 
 
 def _end_the_line(path: Path) -> None:
