@@ -7,7 +7,6 @@ from typing import Literal
 
 from amk.models.matrices import MatrixName, matrices_of, matrix
 from amk.models.model_spec import ModelSpec
-from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.ops.attention import QUERY_TILE, sharers, tile_columns
 from amk.schedule_ir.ops.reduce_splits import sliceable
 from amk.schedule_ir.ops.staging import ScaleBlocks
@@ -255,16 +254,14 @@ def kv_block(settings: Settings, model: ModelSpec, turns: int) -> int:
 def splits_of(settings: Settings, model: ModelSpec, workers: int, context: int) -> int:
     """Splits of a kv head's cache: at most one per worker and per block, and in a batch so many that can be reduced.
 
-    AMK016 where that is no number of them."""
+    One can, where attention reads the heads in whole fetches."""
     turns = turns_of(settings, model, workers)
     heads = -(-settings.batch * model.kv_heads // turns)
     most = min(workers // heads, -(-context // kv_block(settings, model, turns)))
     splits = max(1, min(most, settings.kv_splits or most))
     if settings.vectors == 1:
         return splits
-    if most := max((n for n in range(1, splits + 1) if reducible(settings, model, n)), default=0):
-        return most
-    raise AmkError(Diagnostic("AMK016", f"a step of several tokens reduces no heads of {model.head_dim} elements"))
+    return max(n for n in range(1, splits + 1) if reducible(settings, model, n))
 
 
 def reducible(settings: Settings, model: ModelSpec, splits: int) -> bool:

@@ -110,14 +110,15 @@ def test_a_hidden_state_that_is_normed_as_a_whole_is_shared_in_whole_fetches(dty
     assert set(refused) >= {3, 6, 7} and not {1, 2, 4, 8} & set(refused)
 
 
-@pytest.mark.parametrize("head_dim", range(4, 68, 4))
-def test_heads_that_no_lane_reads_in_whole_fetches_are_refused(head_dim: int) -> None:
-    model = tiny(head_dim=head_dim, heads=8, kv_heads=8)
+@pytest.mark.parametrize("several", [{}, {"rows": 2}, {"batch": 2}], ids=str)
+@pytest.mark.parametrize("head_dim", [4, 8, 12, 18, 20, 24, 36, 40, 52, 56, 60])
+def test_heads_that_no_lane_reads_in_whole_fetches_are_refused(head_dim: int, several: dict[str, int]) -> None:
+    model, settings = tiny(head_dim=head_dim, heads=16, kv_heads=4, layers=1), replace(FAST, **several)
     if head_dim % 8:
         with pytest.raises(AmkError, match=rf"AMK011.*heads of {head_dim} elements"):
-            plan(model, load_target("h200"), max_context=16, workers=8)
+            plan(model, load_target("h200"), settings=settings, max_context=16, workers=8)
     else:
-        assert verify(plan(model, load_target("h200"), max_context=16, workers=8)).safe
+        assert verify(plan(model, load_target("h200"), settings=settings, max_context=16, workers=8)).safe
 
 
 def test_parts_of_down_are_whole_chunks_of_one_sequence() -> None:

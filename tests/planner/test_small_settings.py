@@ -34,13 +34,6 @@ def test_rows_have_room_or_are_refused(rows: int, kv_block: int, context: int) -
     assert str(rows) in (found.help or "")
 
 
-@pytest.mark.parametrize("several", [{"rows": 2}, {"batch": 2}])
-def test_heads_that_cannot_be_reduced_are_refused(several: dict[str, int]) -> None:
-    settings = Settings(warps=2, **several)  # type: ignore[arg-type]
-    with pytest.raises(AmkError, match=r"AMK016.*reduces no heads of 18 elements"):
-        plan(tiny(layers=1, heads=16, head_dim=18), H200, settings=settings, max_context=24, workers=4)
-
-
 def test_a_refusal_names_values_that_are_safe() -> None:
     """What the help asks for is enough."""
     settings = Settings(rows=5, kv_splits=3, kv_block=3)
